@@ -1,4 +1,4 @@
-"""Replies in Arrow have the messages of every other form (protocol §3.4)."""
+"""Replies in Arrow contain the same messages as those in the other formats (protocol §3.4)."""
 
 import sys
 from collections.abc import Iterator

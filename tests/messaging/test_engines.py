@@ -1,4 +1,4 @@
-"""What every engine must do, compared with a dictionary (design §5, Engine interface)."""
+"""The conformance suite of engines: each is a sorted, durable dictionary (design §5)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -127,7 +127,7 @@ def test_a_directory_is_opened_once(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_value_hides_no_other_row(tmp_path: Path) -> None:
-    """LevelDB gives up a whole block; our own checksums tell the rows in it apart."""
+    """LevelDB refuses the whole block; the rows' own checksums show which of them is damaged."""
     written = {b"k%04d" % n: frame(b"k%04d" % n, 0, b"payload %04d" % n) for n in range(2000)}
     with closing(leveldb(tmp_path)) as table:
         table.write(list(written.items()))

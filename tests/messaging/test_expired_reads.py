@@ -1,7 +1,8 @@
-"""When a reader is told that it may have missed messages (protocol §3.4, `Tuff-Expired`).
+"""When a read is marked as expired: messages may have expired that this reader has not received
+(protocol §3.4, `Tuff-Expired`).
 
-Readers take it for a loss of data. Every reader from the beginning was told so from its second poll
-on: what it was handed to go on from lay right before what was live when it looked.
+Readers take it for a loss of data. Every reader from the beginning once got it from its second poll
+on: the id to continue from was right before the first live offset of that time.
 """
 
 from dataclasses import replace
@@ -95,7 +96,7 @@ async def test_a_message_that_expired_behind_a_reader_is_a_loss(
 async def test_a_reader_of_the_last_message_missed_nothing_when_that_expires(
     world: World, service: MessagingService
 ) -> None:
-    """The id to go on from is then that of the message."""
+    """The id to continue from is then that of the message."""
     await publish(service, b"a", b"the last")
     read = await service.polls.poll(AUDIT, COMMITTED)
     assert (len(read.items), read.next_id) == (2, read.items[-1][0])

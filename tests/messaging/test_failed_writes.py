@@ -9,7 +9,7 @@ from messaging.storage.memory import MemoryStore
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    FlakyTable,
+    FlakyStore,
     World,
     polled,
     publish,
@@ -23,11 +23,11 @@ from tuff.protocol.ids import MessageId
 
 
 class FlakyWorld(World):
-    """A world whose next opened table fails its n-th write from now; opening may be barred."""
+    """A world whose open store fails the n-th write from now; opening may fail, too."""
 
     def __init__(self) -> None:
         super().__init__(self._open)
-        self.table: FlakyTable | None = None
+        self.table: FlakyStore | None = None
         self.is_barred = False
         self.open_count = 0
 
@@ -35,7 +35,7 @@ class FlakyWorld(World):
         if self.is_barred:
             raise StoreError("the disk is gone")
         self.open_count += 1
-        self.table = FlakyTable(MemoryStore(self.rows))
+        self.table = FlakyStore(MemoryStore(self.rows))
         return self.table
 
     def fail_write(self, number: int, *, takes_effect: bool) -> None:
@@ -151,7 +151,7 @@ async def test_a_batch_in_doubt_is_resolved_when_the_store_opens_again(
         with pytest.raises(StorageUnavailableError):
             await polled(service)
         assert service.status == ("down", "the disk is gone")
-        # Nobody knows yet whether its row is there: an ending must not pass it.
+        # It is unknown whether its row is there: the transaction must not end meanwhile.
         assert not world.transactions.permits[0].is_left
 
         world.is_barred = False
@@ -176,7 +176,7 @@ async def test_a_lost_batch_is_undone_in_memory_too(world: FlakyWorld) -> None:
 
 
 async def test_a_refusal_based_on_a_pending_change_fails_with_it(world: FlakyWorld) -> None:
-    """Two creations in one batch: the second is told "exists" only if the first is durable."""
+    """Two creations in one batch: the second gets "exists" only if the first is durable."""
     async with world.running() as service:
         world.fail_write(0, takes_effect=False)
         answers = await asyncio.gather(

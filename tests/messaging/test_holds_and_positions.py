@@ -20,7 +20,7 @@ from tests.messaging.world import (
     AUDIT,
     NOON_MS,
     CountingStore,
-    FlakyTable,
+    FlakyStore,
     World,
     payloads,
     polled,
@@ -250,7 +250,7 @@ async def test_holds_and_positions_are_bounded_and_expired_holds_do_not_count(
 async def test_renewed_holds_keep_no_message_longer_than_max_ttl_and_hold_max(
     world: World,
 ) -> None:
-    """HBase lets rows go by a time of their own, which must be late enough."""
+    """HBase deletes rows by a time to live of the table, which must be long enough."""
     world.settings = MessagingSettings(default_ttl=100, max_ttl=100, hold_max_s=60.0)
     async with world.running(audit={}) as service:
         await publish(service, b"first")
@@ -289,8 +289,7 @@ async def longer_ttl(service: MessagingService) -> None:
 async def test_a_pending_hold_or_longer_ttl_counts_for_readers(
     world: World, change: Callable[[MessagingService], Coroutine[None, None, object]]
 ) -> None:
-    """A reader that was told a message is expired, and another that is handed it a moment later,
-    would have seen two orders."""
+    """If one reader finds a message expired, no later reader may receive it."""
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         world.clock.now_ms += TTL_MS - 1
@@ -316,7 +315,7 @@ async def settle_down_until_decided(
 
 
 async def test_a_hold_that_was_not_written_keeps_no_message(world: World) -> None:
-    table = FlakyTable(MemoryStore(world.rows))
+    table = FlakyStore(MemoryStore(world.rows))
     world.open_store = lambda: table
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")

@@ -20,7 +20,7 @@ from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
-from tests.messaging.packed_stores import in_runs
+from tests.messaging.packed_stores import packed_store
 from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, ModelRow, build, query
 from tuff.leveldb.manifest import read_manifest
 from tuff.leveldb.sstable import Entry
@@ -131,7 +131,7 @@ DELETED = message_key(PREFIX, Offset(950_150, 0)), payload_key(PREFIX, 7, Offset
 
 @dataclass(slots=True)
 class Reading:
-    """What a reader was handed, and the gaps that it was told of: the first id and the last."""
+    """The messages that a reader received, and the gaps of its errors: first and last id."""
 
     found: Messages = field(default_factory=list)
     gaps: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -151,7 +151,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for key in DELETED:
             table.write([(key, frame(key, 0, b"deleted"))])
         table.write([(topic, frame(topic, 0, b"old"))])
-        with closing(in_runs(rows).scan_records(b"", b"\xff")) as records:
+        with closing(packed_store(rows).scan_records(b"", b"\xff")) as records:
             table.write([*records, *((key, None) for key in DELETED)])
         table.write([(topic, frame(topic, 0, b"new"))])
     opened(directory).close()  # opening again moves the log into a table file
@@ -159,7 +159,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_past_damage(store: PackedRowStore, *, limit: int) -> Reading:
-    """Everything from the beginning on, going on behind each gap as the error says."""
+    """A read of everything, which continues after each gap as the error says."""
     reading = Reading()
     start, is_caught_up = 0, False
     while not is_caught_up:
@@ -179,7 +179,7 @@ def read_past_damage(store: PackedRowStore, *, limit: int) -> Reading:
 
 
 def wrong_in(expected: Messages, reading: Reading) -> str | None:
-    """What must not be, in a sentence; None if all is well."""
+    """What is wrong with a reading, in a sentence, or None."""
     if reading.found != [message for message in expected if message in reading.found]:
         return f"handed out {reading.found}"
     silent = [
@@ -221,7 +221,7 @@ def check_flips(whole: Path, scratch: Path, *, step: int) -> None:
 
 
 def test_a_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_path: Path) -> None:
-    """Bits beside a key hid rows from every reader, in silence; others sent readers back."""
+    """Flipped bits beside a key silently hid rows from every reader; others sent readers back."""
     check_flips(whole, tmp_path, step=BIT_STEP)
 
 
@@ -248,7 +248,7 @@ def damaged_end(tmp_path: Path) -> Path:
 def scan_reporting_corruption(
     table: LevelDbStore, start: bytes, stop: bytes = b"l"
 ) -> tuple[list[bytes], StoreDamagedError | None]:
-    """The keys from here on, up to the first hole."""
+    """The keys up to the first corrupt range, and the error of that range."""
     keys: list[bytes] = []
     try:
         for key, _ in table.scan_reporting_corruption(start, stop, report_damaged_rows=True):
@@ -259,7 +259,7 @@ def scan_reporting_corruption(
 
 
 def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path) -> None:
-    """plyvel's iterator says nothing of it: whatever lay there was gone without a word."""
+    """plyvel's iterator ends there without an error."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert len(list(table.scan(b"k", b"l"))) == 10
         keys, error = scan_reporting_corruption(table, b"k")
@@ -271,7 +271,7 @@ def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path
 
 
 def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
-    """LevelDB looks into the last block for all that is behind it, until there is another."""
+    """LevelDB reads the last block for every key behind it, until there is another block."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         table.write([(b"kk", frame(b"kk", 0, b"later"))])
         _, error = scan_reporting_corruption(table, b"k")
@@ -283,7 +283,7 @@ def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
 
 
 def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
-    """Each later table with damage is told in its turn, and none that lies before the start."""
+    """One error for each, and none for a table before the start."""
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         for letter in b"abc":
             keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
@@ -310,8 +310,8 @@ def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
 
 
 def test_corruption_that_appears_while_the_store_is_open_is_reported(damaged_end: Path) -> None:
-    """A table in which there had been damage was not looked at again: what more of it hid since
-    was passed over in silence."""
+    """A table with known corruption was not examined again: rows that later corruption hid were
+    skipped silently."""
     [file] = damaged_end.glob("*.ldb")
     values = [found.start() for found in re.finditer(LARGE, file.read_bytes())]
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
@@ -335,7 +335,7 @@ def test_corruption_that_appears_while_the_store_is_open_is_reported(damaged_end
 def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows, which are whole, were told as missing, and readers went on behind them."""
+    """Its rows, which are whole, were reported as missing, and readers continued behind them."""
     keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
@@ -364,14 +364,14 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
 
 
 def test_a_whole_row_of_a_damaged_block_is_read_by_key(damaged_end: Path) -> None:
-    """Facts of the server stood in such a block, and it could not start."""
+    """The server's metadata was in such a block, and the server could not start."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
 
 
 def test_a_corrupt_range_is_a_split_whose_reader_gets_an_error(whole: Path, tmp_path: Path) -> None:
-    """A job read nothing of it, and was done."""
+    """A job got no split for it, and finished without an error."""
     store_path = shutil.copytree(whole, tmp_path / "messages")
     [file] = store_path.glob("*.ldb")
     data = bytearray(file.read_bytes())
@@ -425,8 +425,8 @@ def without_file(tmp_path: Path) -> Iterator[LevelDbStore]:
 def test_a_row_whose_file_is_gone_is_an_error_and_not_a_missing_row(
     without_file: LevelDbStore, look: Callable[[LevelDbStore], object]
 ) -> None:
-    """LevelDB's Get calls it NotFound, as it calls a key that was never written; plyvel's iterator
-    ends without an error."""
+    """LevelDB's Get answers NotFound, as for a key that was never written; plyvel's iterator ends
+    without an error."""
     with pytest.raises(StoreError, match="No such file"):
         look(without_file)
 

@@ -119,7 +119,7 @@ async def test_the_first_batch_records_the_format(world: World) -> None:
 
 
 async def test_a_store_of_a_newer_format_is_refused_and_not_changed(world: World) -> None:
-    """Its other rows are not looked at: in a newer format they may mean anything."""
+    """Its other rows are not read: in a newer format they may mean anything."""
     async with world.running(audit={}):
         pass
     world.rows[METADATA_KEY] = frame(METADATA_KEY, 0, b'{"format":2,"layout":"other"}')
@@ -145,7 +145,7 @@ async def test_a_store_of_a_newer_format_is_refused_and_not_changed(world: World
 async def test_a_newer_row_that_a_start_needs_keeps_the_store_down(
     world: World, key: bytes
 ) -> None:
-    """A mark made up from the rows would be written over what the newer version keeps there."""
+    """A last-batch row made from the other rows would overwrite that of the newer version."""
     world.transactions.start(7)
     async with world.running(audit={}) as service:
         await publish(service, b"x", pointer=7)

@@ -1,5 +1,4 @@
-"""A reader sleeps behind a row that is not decided: once that row expires, it is handed what lies
-behind it, though no transaction ended (protocol §3.4, `wait`)."""
+"""Long polls: what wakes them, and what ends their wait (protocol §3.4, `wait`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from messaging.service import MessagingService
 from messaging.storage.memory import MemoryStore
 from tests.messaging.world import (
     AUDIT,
-    FlakyTable,
+    FlakyStore,
     World,
     in_thread,
     payloads,
@@ -35,7 +34,8 @@ SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
 async def asleep(
     world: World, service: MessagingService, *, ttl_s: int | None = None, left_ms: int = TTL_MS
 ) -> "asyncio.Future[PollResult]":
-    """A reader behind a row that has so much time left, and a message after that."""
+    """A poll that waits behind an undecided row with so much time to live left; a message follows
+    the row."""
     world.transactions.start(7)
     first = await publish(service, b"open", pointer=7, ttl_s=ttl_s)
     world.clock.now_ms = first.first.publish_timestamp_ms + (ttl_s or 100) * 1000 - left_ms
@@ -46,20 +46,20 @@ async def asleep(
 
 
 async def woken(waiting: "asyncio.Future[PollResult]") -> list[bytes]:
-    """What the reader is handed, long before its time is over."""
+    """What the poll returns, long before its wait is over."""
     async with asyncio.timeout(SLEEPS.wait_s / 6):
         return payloads(await waiting)
 
 
 async def looked_again(world: World) -> None:
-    """Whoever looks asks for the time; nobody else does here."""
+    """Wait until the poll has read again; nothing else asks for the time here."""
     world.clock.asked.clear()
     await world.clock.asked.wait()
     await settle_down(asyncio.sleep(0))
 
 
 async def looks(service: MessagingService) -> None:
-    """Who sleeps behind the row looks now, whatever time it is."""
+    """Let the poll behind the row read now, whatever time it is."""
     service.rows.wake_readers({7})
     await settle_down(asyncio.sleep(0))
 
@@ -78,7 +78,7 @@ async def test_a_blocked_reader_wakes_when_the_row_expires(
 async def test_a_reader_that_wakes_too_early_waits_again(
     world: World, service: MessagingService
 ) -> None:
-    """The time of messages may be slower than that of alarms."""
+    """The clock of messages may be slower than the timer of the event loop."""
     waiting = await asleep(world, service, left_ms=3)
     await looked_again(world)
 
@@ -117,8 +117,8 @@ async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_is_released(
 async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written(
     world: World,
 ) -> None:
-    """On its way to the disk it counted."""
-    table = FlakyTable(MemoryStore(world.rows))
+    """It counted while it was being written."""
+    table = FlakyStore(MemoryStore(world.rows))
     world.open_store, gate = lambda: table, asyncio.Event()
     gate.set()
 
@@ -152,8 +152,8 @@ async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written(
 async def test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning(
     world: World, service: MessagingService
 ) -> None:
-    """While the clock is in doubt, a longer time to live brings back what expired by it; who slept
-    was behind it by then, and who came anew was handed it."""
+    """While the clock is in doubt, a longer time to live shows messages again that had expired by
+    it. New readers received them, and a poll that waited behind them did not."""
     await publish(service, b"kept")
     world.clock.now_ms += 2 * TTL_MS
     world.may_delete = False

@@ -1,4 +1,4 @@
-"""A run of messages: what fits, what a cut leaves, and neighbours under one write pointer."""
+"""`Messages`: what fits, what a cut removes, and ranges of messages of one write pointer."""
 
 from messaging.read.messages import Messages, PointerRange
 

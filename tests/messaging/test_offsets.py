@@ -1,4 +1,4 @@
-"""Offsets and truncations tell where a reader begins and ends, whatever lies there (§2, §3.6)."""
+"""Where a topic begins and ends for a reader (protocol §3.6), and what a truncation returns."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_the_earliest_message_is_found_behind_any_number_of_expired_ones(
     world: World, service: MessagingService, steps: list[str]
 ) -> None:
-    """Behind 100,000 rows that the sweep had not come to, `earliest` was null beside live ones."""
+    """With 100,000 expired rows before it that no pass had deleted, `earliest` was null."""
     for _ in range(5 * PASSED_MAX):
         await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     live = await publish(service, b"live")
@@ -72,7 +72,7 @@ async def test_a_topic_with_skipped_rows_only_has_no_earliest_message(
 async def test_a_truncation_to_a_damaged_record_succeeds(
     world: World, service: MessagingService
 ) -> None:
-    """The floor was raised for ever, and the caller was told of a failure."""
+    """The log start rose for ever, and the caller got an error."""
     places = []
     for payload in (b"before", b"damaged", b"behind"):
         places.append((await publish(service, payload)).first)
@@ -98,7 +98,7 @@ def flip_payload(world: World, at: MessageId) -> None:
 async def test_a_topic_ends_where_a_reader_of_all_of_it_continues(
     world: World, service: MessagingService
 ) -> None:
-    """`end` was the id of a message that nobody could be handed any more, before that place."""
+    """`end` was once the id of an expired message before that id."""
     kept = await publish(service, b"kept")
     await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     world.clock.now_ms += 2_000

@@ -42,7 +42,7 @@ from messaging.storage.rows import (
     offset_in,
     prefix_of,
 )
-from tests.messaging.packed_stores import without_mark, without_sizes
+from tests.messaging.packed_stores import without_flags, without_sizes
 from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.ids import Offset, TopicId
 
@@ -150,8 +150,8 @@ def test_arbitrary_bytes_are_no_packed_rows(value: bytes, flags: int) -> None:
 
 
 class TwoStores(RuleBasedStateMachine):
-    """A store with runs answers as one with the same rows one by one, and shows, wherever rows were
-    lost with a damaged run, that record."""
+    """A store with packed rows answers as one with single rows, and returns the damaged record
+    where packed rows are lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop_the_oldest(self, data: Any) -> None:
-        """As retention does: whole records, and of a run as many rows as it has."""
+        """As retention does: single rows, or all rows of a packed value."""
         records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
         count = data.draw(st.integers(0, len(records)))
         for key, value in records[:count]:
@@ -202,7 +202,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(data=st.data(), bit=st.integers(0, 7))
     def damage_the_flags_of_a_run(self, data: Any, bit: int) -> None:
         key, value = data.draw(st.sampled_from(self._whole_runs()))
-        self.new_rows.write([(key, without_mark(value, bit=bit))])
+        self.new_rows.write([(key, without_flags(value, bit=bit))])
 
     @rule(data=st.data())
     def scan(self, data: Any) -> None:
@@ -304,7 +304,7 @@ async def test_adjacent_publishes_of_one_batch_are_packed_together(
 async def test_messages_with_a_pointer_are_not_packed(
     world: World, service: MessagingService
 ) -> None:
-    """A rollback turns each of them, and readers decide about each."""
+    """A rollback inverts each of them, and readers decide about each."""
     pointer = world.transactions.start(7)
 
     await publish(service, b"a", b"b", pointer=pointer)

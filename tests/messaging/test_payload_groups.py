@@ -1,4 +1,5 @@
-"""Payload groups of which rows are missing: all of a publish or nothing, and loud (design §2)."""
+"""Payload groups with missing rows: readers get all messages of a publish, or none and an error
+(promises 4 and 8)."""
 
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_no_message_of_an_incomplete_group_is_delivered(limit: int, missing: int) -> None:
-    """A publish that came back from a wrong restore was shortened without a word."""
+    """After a wrong restore, a publish was silently shortened."""
     table, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
     place, stored = places[1]
     lose(table, stored[missing])
@@ -126,7 +127,7 @@ def test_messages_that_expired_by_their_own_ttl_count_as_present() -> None:
 
 
 def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_the_group() -> None:
-    """The next page began inside the group, and handed out what was left of it."""
+    """The next page began inside the group, and delivered the rest of it."""
     payloads = ((b"gone", 1), (b"a", None), (b"lost", None))
     group = ModelRow(950_001, COMMITTED_POINTER, payloads, is_reference=True)
     table, _, places = build([PLAIN, group])
@@ -141,7 +142,8 @@ def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_the_group
 
 
 def test_missing_rows_of_a_group_are_reported_before_a_damaged_one() -> None:
-    """Told of the damaged one only, a reader went on behind it, where nothing is counted."""
+    """With an error for the damaged one only, a reader continued behind it, where rows are not
+    counted."""
     table, _, places = build([group_of(b"a", b"b", b"c")])
     place, stored = places[0]
     table.write([(payload_key(PREFIX, COMMITTED_POINTER, stored[0]), b"rubbish")])

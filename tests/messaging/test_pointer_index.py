@@ -1,4 +1,4 @@
-"""The pointer index in memory, compared with the ranges that it was given (design §5)."""
+"""The pointer index in memory, compared with a list of its ranges (design §5)."""
 
 from collections.abc import Collection, Iterable
 
@@ -51,7 +51,7 @@ def first_publishes(entries: Iterable[IndexedRange]) -> dict[int, int]:
 
 
 def test_the_query_for_early_publishes_reads_no_range() -> None:
-    """It is asked several times a second: with a million stored payloads it took all of one."""
+    """It runs several times a second; with a million stored payloads it once took a second."""
     index = PointerIndex()
     for number in range(50):
         kind = MESSAGE_ROWS if number % 2 else PAYLOAD_ROWS

@@ -1,4 +1,4 @@
-"""Publish, store, rollback and their reading, through the service (protocol §3, §6)."""
+"""Publish, store and rollback, as readers see them (protocol §3, §6)."""
 
 import asyncio
 from collections.abc import Callable
@@ -215,7 +215,7 @@ async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
 async def test_a_rollback_touches_no_rows_of_others_within_its_range(
     world: World, service: MessagingService
 ) -> None:
-    """The ancestor inverted every row of the range, whoever had written it."""
+    """CDAP's message store inverted every row of the range, of any transaction."""
     world.transactions.start(7)
     world.transactions.start(8)
     await publish(service, b"plain")
@@ -363,7 +363,7 @@ async def test_ids_after_a_restart_are_above_all_earlier_ones(world: World) -> N
 async def test_stored_messages_count_once_with_their_bytes_when_published(
     world: World, service: MessagingService
 ) -> None:
-    """Its messages were counted, of no bytes."""
+    """They were once counted with 0 bytes."""
     pointer = world.transactions.start(5)
     await service.publisher.store(AUDIT, request(b"12345", b"678", pointer=pointer))
     await service.publisher.store(AUDIT, request(b"90", pointer=pointer))

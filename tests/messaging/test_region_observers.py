@@ -1,4 +1,4 @@
-"""What region observers are handed, and what a server makes of their records (design §5)."""
+"""The state that region observers get, and their records (design §5, Retention)."""
 
 import struct
 from collections.abc import Collection
@@ -15,13 +15,13 @@ from messaging.retention.region_observers import (
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
-from tests.messaging.world import AUDIT, NOON_MS, FlakyTable, World, polled, publish, request
+from tests.messaging.world import AUDIT, NOON_MS, FlakyStore, World, polled, publish, request
 from tuff.protocol.errors import UnavailableError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-class RegionTable(MemoryStore):
+class RegionStore(MemoryStore):
     """A store whose message rows lie in these regions."""
 
     def __init__(self, rows: dict[bytes, bytes], regions: Collection[str]) -> None:
@@ -39,7 +39,7 @@ class Observed(World):
         super().__init__()
         self.directory = directory
         self.regions = ["aa", "bb"]
-        self.open_store = lambda: RegionTable(self.rows, self.regions)
+        self.open_store = lambda: RegionStore(self.rows, self.regions)
         self.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
 
     def state(self) -> bytes:
@@ -116,7 +116,7 @@ async def test_stored_payloads_count_as_in_progress_until_their_transaction_is_s
 async def test_a_topic_with_a_pending_change_is_not_in_the_state(
     world: Observed, service: MessagingService
 ) -> None:
-    """Its longer time to live may save what the one on the disk gives up."""
+    """Its longer time to live may keep messages that the durable one lets expire."""
     topic = service.state.topics.find(AUDIT)
     assert topic.decided is not None
     topic.decided = replace(topic.decided, properties={"ttl": "5000"})
@@ -127,8 +127,8 @@ async def test_a_topic_with_a_pending_change_is_not_in_the_state(
 
 
 async def test_a_state_whose_time_can_not_be_recorded_is_not_published(world: Observed) -> None:
-    """A server that died between the two would otherwise show holes."""
-    flaky = FlakyTable(RegionTable(world.rows, world.regions))
+    """After a crash between the two, readers would see the rows around those that are gone."""
+    flaky = FlakyStore(RegionStore(world.rows, world.regions))
     world.open_store = lambda: flaky
     async with world.running(audit={"ttl": "100"}) as service:
         flaky.writes_left = 0

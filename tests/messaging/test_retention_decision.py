@@ -1,4 +1,4 @@
-"""The golden cases of retention, which every engine's observer runs too (design §5)."""
+"""The retention decision follows the golden cases, which the observers in Java follow too."""
 
 import json
 from pathlib import Path

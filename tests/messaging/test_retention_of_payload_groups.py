@@ -1,4 +1,4 @@
-"""Retention never takes a payload that a live reference needs, whatever comes when (design §5)."""
+"""Retention never deletes a payload that a live reference needs, in any history (design §5)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The sweep: what it removes, and what it never touches (design §5, Retention)."""
+"""The retention pass: which rows it deletes, and which it never changes (design §5, Retention)."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def data_rows(world: World) -> int:
     return sum(key[:1] in (b"m", b"p") for key in world.rows)
 
 
-def floor_of(world: World, topic: TopicId) -> MessageId:
+def log_start_of(world: World, topic: TopicId) -> MessageId:
     key = topic_key(topic)
     return TopicRecord.from_bytes(key, world.rows[key]).log_start
 
@@ -60,7 +60,7 @@ async def test_expired_rows_are_deleted_and_the_log_start_rises(
 async def test_rows_of_every_older_generation_are_deleted(
     world: World, service: MessagingService
 ) -> None:
-    """The ancestor swept the first generation only."""
+    """CDAP's message store deleted rows of the first generation only."""
     world.transactions.start(7)
     for _ in range(3):
         await publish(service, b"x")
@@ -177,7 +177,7 @@ async def test_the_observed_longest_transaction_counts_after_a_restart(world: Wo
 async def test_deleting_a_payload_raises_the_log_start_above_its_reference(
     world: World, service: MessagingService
 ) -> None:
-    """The row that brought it may be one that can't be dropped, or read, at that moment."""
+    """At that moment its reference may be a row that can't be deleted, or read."""
     world.transactions.start(7)
     await service.publisher.store(AUDIT, request(b"stored", pointer=7))
     await world.abort(service, 7)
@@ -185,7 +185,7 @@ async def test_deleting_a_payload_raises_the_log_start_above_its_reference(
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
+    assert log_start_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
 
 
 @pytest.mark.parametrize("later_ms", [20_000, 99_999])
@@ -193,12 +193,12 @@ async def test_a_message_with_a_shorter_ttl_of_its_own_does_not_raise_the_log_st
     world: World, service: MessagingService, later_ms: int
 ) -> None:
     await publish(service, b"short", ttl_s=10)
-    before = floor_of(world, AUDIT)
+    before = log_start_of(world, AUDIT)
     world.clock.now_ms += later_ms
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == before
+    assert log_start_of(world, AUDIT) == before
 
 
 async def test_a_pass_does_not_raise_the_log_start_of_a_topic_that_is_deleted_meanwhile(
@@ -214,7 +214,7 @@ async def test_a_pass_does_not_raise_the_log_start_of_a_topic_that_is_deleted_me
     world.in_thread_write = when_told
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"old")
-        before = floor_of(world, AUDIT)
+        before = log_start_of(world, AUDIT)
         world.clock.now_ms += 200_000
         go_on.clear()
         deleting = await settle_down(service.topics.delete(AUDIT))
@@ -223,7 +223,7 @@ async def test_a_pass_does_not_raise_the_log_start_of_a_topic_that_is_deleted_me
         go_on.set()
         await asyncio.gather(deleting, sweeping)
 
-        assert floor_of(world, AUDIT) == before
+        assert log_start_of(world, AUDIT) == before
 
 
 @pytest.mark.parametrize("reason", ["deleted", "expired", "truncated"])
@@ -249,8 +249,8 @@ async def test_a_pass_deletes_what_expires_by_key_wherever_the_patrol_is(
     assert report.dropped_count == 3
 
 
-class HesitantWorld(World):
-    """A world whose clock is confirmed while a sweep is under way."""
+class WorldWithDoubtfulClock(World):
+    """A world whose clock is confirmed while a pass is under way."""
 
     answers: ClassVar[list[bool]] = []
 
@@ -264,7 +264,7 @@ class HesitantWorld(World):
 
 
 async def test_a_pass_that_kept_the_references_keeps_their_payloads(world: World) -> None:
-    world = HesitantWorld()
+    world = WorldWithDoubtfulClock()
     world.transactions.start(7)
     async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
@@ -370,7 +370,7 @@ async def test_a_pass_works_in_bounded_chunks(world: World, service: MessagingSe
 async def test_a_patrol_that_starts_inside_a_publish_drops_no_part_of_it(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows that it had passed while they were alive were shown alone by a clock set back."""
+    """With a clock set back, readers saw only the rows that an earlier patrol had passed."""
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
     monkeypatch.setattr(cleaner, "PATROL_ROWS_MAX", 2)
     await publish(service, b"a", b"b", b"c", b"d", ttl_s=10)
@@ -410,12 +410,12 @@ async def test_rows_of_an_older_generation_do_not_raise_the_log_start(
     await publish(service, b"old")
     await service.topics.delete(AUDIT)
     await service.topics.create(AUDIT, {"ttl": "100"})
-    before = floor_of(world, AUDIT)
+    before = log_start_of(world, AUDIT)
     world.clock.now_ms += 200_000
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == before
+    assert log_start_of(world, AUDIT) == before
 
 
 async def test_damaged_blocks_are_counted_and_other_topics_are_cleaned() -> None:
@@ -465,7 +465,7 @@ async def test_the_next_pass_deletes_a_generation_that_a_pass_had_to_keep(
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
     monkeypatch.setattr(cleaner, "PATROL_ROWS_MAX", 2)
     patrolled = TopicId("default", "a")  # its rows lie before those of the other topic
-    world = HesitantWorld()
+    world = WorldWithDoubtfulClock()
     async with world.running() as service:
         for topic in (patrolled, AUDIT):
             await service.topics.create(topic, {})

@@ -1,4 +1,4 @@
-"""A view of one moment may be read slowly, and keeps neither writes nor a closing store waiting."""
+"""A view of rows may be read slowly: neither writes nor a closing store wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ async def engine(tmp_path: Path) -> OpenStore:
     return made
 
 
-class SlowTable(LevelDbStore):
+class SlowStore(LevelDbStore):
     """Its scans wait in the middle of the first row."""
 
     def __init__(self, directory: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_view_of_unreadable_rows_raises_the_reason(engine: OpenStore) ->
 
 
 async def test_a_store_closes_at_once_beside_views_that_are_not_read(engine: OpenStore) -> None:
-    """It waited for it once: a stalled client kept everybody's writes from recovering."""
+    """It once waited for the view: a stalled client then delayed the recovery of all writes."""
     with engine.view(b"", b"\xff") as untouched, engine.view(b"", b"\xff") as begun:
         assert await begun.read(two) == ROWS[:2]
 
@@ -121,7 +121,7 @@ async def test_views_are_closed_before_their_store() -> None:
 async def test_a_store_that_closes_during_a_read_of_a_view_waits_for_that_only(
     tmp_path: Path,
 ) -> None:
-    table = SlowTable(tmp_path / "store")
+    table = SlowStore(tmp_path / "store")
     engine = OpenStore(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
     await engine.open(lambda store: store.write(ROWS))
     with engine.view(b"", b"\xff") as view:

@@ -1,4 +1,4 @@
-"""Every stored key and value, byte for byte, and what damage does to them (design §5)."""
+"""Golden bytes of every stored key and value, and how damage of them is detected (design §5)."""
 
 import json
 from pathlib import Path

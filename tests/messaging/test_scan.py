@@ -1,4 +1,5 @@
-"""The read compared with a list: what a reader is handed, in whatever pieces (protocol §3.4)."""
+"""The scan compared with a model: which messages a read returns, in pages of any size (protocol
+§3.4)."""
 
 from dataclasses import replace
 
@@ -68,7 +69,7 @@ def test_an_exclusive_start_includes_the_very_next_id() -> None:
 def test_a_read_after_any_id_skips_no_message(
     rows: list[ModelRow], reader: tuple[Transaction | None, Undecided], data: st.DataObject
 ) -> None:
-    """The ancestor dropped the first row of an exclusive read, whatever it was."""
+    """CDAP's message store dropped the first row of an exclusive read, whichever it was."""
     table, _, places = build(rows)
     snapshot, undecided = reader
     known = [MessageId(*place, *at) for place, stored in places for at in [(0, 0), *stored]]

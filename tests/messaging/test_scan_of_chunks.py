@@ -1,4 +1,4 @@
-"""The fast way over rows, the general way, and the forms of a page: all say the same."""
+"""Chunks of plain rows and packed rows are read as the same rows one by one."""
 
 import json
 
@@ -12,7 +12,7 @@ from messaging.read.visibility import Undecided, start_number
 from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
-from tests.messaging.packed_stores import flip, in_runs
+from tests.messaging.packed_stores import flip, packed_store
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,
     NOW_MS,
@@ -108,7 +108,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
     assert _plain(_said(table, **asked)) == generally
     is_flipped = flipped is not None and flipped < len(stored)
     keys = [message_key(PREFIX, Offset(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
-    joined = in_runs(_table(stored, flipped=None).rows, flipped=keys)
+    joined = packed_store(_table(stored, flipped=None).rows, flipped=keys)
     assert _plain(_said(joined, **asked)) == generally
 
 
@@ -173,7 +173,7 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
         "bytes_max": bytes_max,
     }
 
-    joined = _said(in_runs(table.rows, flipped=flipped), **asked)
+    joined = _said(packed_store(table.rows, flipped=flipped), **asked)
     for key in flipped:
         table.write([(key, flip(key, table.rows[key], key))])
     general = _generally(table, **asked)
@@ -230,7 +230,7 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     last = message_key(PREFIX, Offset(NOW_MS - 2_000, high_water_mark))
     rows = {key: value for key, value in rows.items() if key <= last}
 
-    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(in_runs(rows), **asked)
+    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(packed_store(rows), **asked)
 
     assert _plain(joined) == _plain(one_by_one)
     assert isinstance(one_by_one, ReadResult)

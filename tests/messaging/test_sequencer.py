@@ -1,4 +1,4 @@
-"""Offsets only rise (design §5, One sequencer)."""
+"""The sequencer: offsets only rise (design §5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Parts of a topic cover it exactly, evenly, and without reading it (protocol §3.7)."""
+"""Splits cover a topic exactly and evenly, and are found without reading it (protocol §3.7)."""
 
 from contextlib import closing
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_a_reference_counts_in_splits_with_its_stored_messages() -> None:
     assert second.start == MessageId(NOW_MS - 1, 2**16 - 1, 2**64 - 1, 2**16 - 1)
 
 
-class CountingTable(LevelDbStore):
+class CountingLevelDb(LevelDbStore):
     """Counts the rows that are read."""
 
     read_count = 0
@@ -136,9 +136,9 @@ class CountingTable(LevelDbStore):
 
 def test_splits_of_a_large_topic_are_even_by_file_sizes(tmp_path: Path) -> None:
     filed, fresh = 20_000, 2_000
-    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
         table_of(filed, into=table)
-    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
         keys = (message_key(PREFIX, Offset(at, 0)) for at in (0, NOW_MS))
         assert table.approximate_size(*keys) > SCANNED_BYTES_MAX

@@ -22,7 +22,7 @@ from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    FlakyTable,
+    FlakyStore,
     World,
     payloads,
     polled,
@@ -65,7 +65,7 @@ STEPS = st.builds(
 class History:
     """Does steps to a running service, and asks both sides after each."""
 
-    def __init__(self, world: World, service: MessagingService, flaky: FlakyTable) -> None:
+    def __init__(self, world: World, service: MessagingService, flaky: FlakyStore) -> None:
         self.world = world
         self.service = service
         self.flaky = flaky
@@ -238,9 +238,9 @@ def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
     async def played() -> History:
         world = World()
         world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
-        flaky = FlakyTable(MemoryStore(world.rows))
+        flaky = FlakyStore(MemoryStore(world.rows))
 
-        def open_store() -> FlakyTable:
+        def open_store() -> FlakyStore:
             flaky._inner = MemoryStore(world.rows)
             return flaky
 
@@ -323,7 +323,7 @@ async def test_rows_from_before_the_start_are_read_from_the_store_once() -> None
 async def test_a_read_of_the_store_is_cached_only_where_it_adjoins_the_tail(
     meanwhile: str,
 ) -> None:
-    """Joined to a tail that was cut during the read, it would hide all that lies between."""
+    """Prepended to a tail that was cut during the read, it would hide the rows in between."""
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running(audit={}) as service:
@@ -557,7 +557,7 @@ LARGE_COUNT = 12  # rows; more than may be changed one by one
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The keys of rows that were changed one by one in the newest rows of a topic."""
+    """The keys of rows that were cached or changed one by one."""
     keys: list[bytes] = []
     change = tail_cache._TopicTail.change
 
@@ -605,7 +605,7 @@ async def test_a_large_publish_that_is_marked_is_read_from_the_store(
 async def test_a_large_publish_beside_a_reference_of_its_batch_is_cached_at_once(
     changed: list[bytes], world: World, service: MessagingService
 ) -> None:
-    """The reference is a change, and lies behind the publish."""
+    """The reference is cached as a single row, and lies behind the publish."""
     large = [b"x"] * LARGE_COUNT
     world.transactions.start(7)
     await service.publisher.store(AUDIT, request(b"stored", pointer=7))

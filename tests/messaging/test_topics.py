@@ -1,4 +1,4 @@
-"""Topics: generations, properties, floors (protocol §2)."""
+"""Topics: generations, properties, log starts (protocol §2)."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What endings do to rows, and what survives a restart (design §5, §6)."""
+"""What the end of a transaction does to its rows and index rows (design §5, §6)."""
 
 from messaging.service import MessagingService
 from tests.messaging.world import (
@@ -80,7 +80,7 @@ async def test_the_index_survives_restarts_until_the_outcomes_are_known(world: W
 async def test_a_settled_pointer_is_carried_until_its_index_rows_are_deleted(
     world: World, service: MessagingService
 ) -> None:
-    """Were its outcome forgotten before, a crash would leave a pointer that nobody knows."""
+    """If its outcome were forgotten before, a crash would leave its index rows without one."""
     world.transactions.start(7)
     await publish(service, b"x", pointer=7)
 

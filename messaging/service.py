@@ -42,7 +42,7 @@ def _no_reason() -> str | None:
 class MessagingService:
     """Topics, messages and long polls over one store.
 
-    `why_not_begin` returns why an empty store must not be accepted as a new one, and
+    `new_store_refusal` returns why an empty store must not be accepted as a new one, and
     `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
     is None for a store that no other server can take over.
     """
@@ -55,11 +55,11 @@ class MessagingService:
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
-        why_not_begin: Callable[[], str | None] = _no_reason,
+        new_store_refusal: Callable[[], str | None] = _no_reason,
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
     ) -> None:
-        self._load = partial(load, why_not_begin=why_not_begin)
+        self._load = partial(load, new_store_refusal=new_store_refusal)
         self._lack_of_space = lack_of_space
         self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership
@@ -92,7 +92,7 @@ class MessagingService:
         for a batch, and record the time."""
         # A store that fails to write is closed, and then reads fail too. So no message may fill the
         # disk.
-        self.committer.lack = self._lack_of_space()
+        self.committer.lack_of_space = self._lack_of_space()
         if not self._is_loaded:
             await self._open_store()
         elif not self.store.is_up:
@@ -161,7 +161,7 @@ class MessagingService:
         self._is_loaded = True
 
     async def _flush_if_due(self) -> None:
-        if self.committer.lack is not None:
+        if self.committer.lack_of_space is not None:
             return
         now_ms = self.state.now_ms()
         if (

@@ -284,7 +284,7 @@ class Components:
             committer,
             settings.messaging,
             observe=observe,
-            why_not_begin=self._why_not_begin,
+            new_store_refusal=self._why_not_begin,
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
         )
@@ -505,7 +505,9 @@ def _engine(
     """
     match settings.messaging.store:
         case "leveldb":
-            stores = LevelDbOpener(directory, first_whole=first_whole, why_not_begin=why_not_begin)
+            stores = LevelDbOpener(
+                directory, first_whole=first_whole, new_store_refusal=why_not_begin
+            )
             return lambda: PackedRowStore(stores())
         case "memory":
             _require_no_messages(directory)

@@ -23,7 +23,7 @@ from messaging.read.poll import (
     transaction_named,
     whole_digits,
 )
-from messaging.read.scan import first
+from messaging.read.scan import first_message
 from messaging.read.visibility import (
     Query,
     Verdict,
@@ -96,7 +96,7 @@ class TopicOffsets:
         undecided_from = self._undecided_from(found, record, query, poll)
         earliest = await self._earliest(found, record, query)
         end, blocking_pointer = await self._store.read(
-            partial(ending, query=query, undecided_from=undecided_from)
+            partial(decided_end, query=query, undecided_from=undecided_from)
         )
         return Offsets(
             generation=record.generation,
@@ -116,7 +116,7 @@ class TopicOffsets:
         """In steps of limited size, so that other reads get the thread in between."""
         while True:
             try:
-                result = await self._store.read(partial(first, query=query))
+                result = await self._store.read(partial(first_message, query=query))
             except DamagedRecordError as error:
                 # It may have been a message, and a reader from there gets this error.
                 return MessageId.from_hex(str(error.members["id"]))
@@ -135,7 +135,7 @@ class TopicOffsets:
         found, record = require_topic(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
         query = self._query(found, record, Poll(through=end), number)
-        cut = partial(split, query=query, start=start, end=end, count=count)
+        cut = partial(splits_of, query=query, start=start, end=end, count=count)
         return record.generation, await self._store.read(cut)
 
     def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
@@ -159,7 +159,7 @@ class TopicOffsets:
         return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
 
 
-def ending(
+def decided_end(
     store: Store, query: Query, *, undecided_from: Offset
 ) -> tuple[MessageId | None, int | None]:
     """The last message such that it and all before it are decided, and the pointer of the first row
@@ -254,7 +254,7 @@ _COUNT_SIZE = 4  # bytes; the last of a reference row
 _NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
 
 
-def split(
+def splits_of(
     store: Store, query: Query, *, start: MessageId | None, end: MessageId | None, count: int
 ) -> list[Split]:
     """At most `count` adjacent parts, from `start`, exclusive, through `end` or the high-water

@@ -124,7 +124,7 @@ def read(store: Store, query: Query) -> ReadResult:
     return _Scan(store, query, are_groups_counted=True).run()
 
 
-def first(store: Store, query: Query) -> ReadResult:
+def first_message(store: Store, query: Query) -> ReadResult:
     """The first message from the start on, if there is one; costs no count of a payload group.
 
     Raises:

@@ -34,7 +34,7 @@ class LevelDbOpener:
 
     It creates a store only the first time. If a store that was open is gone, it was moved, or its
     volume is not mounted; an empty store in its place would look like one that never had messages.
-    The same holds for a store of an earlier server; `why_not_begin` returns the reason then.
+    The same holds for a store of an earlier server; `new_store_refusal` returns the reason then.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class LevelDbOpener:
         directory: Path,
         *,
         first_whole: FirstWhole,
-        why_not_begin: Callable[[], str | None] = lambda: None,
+        new_store_refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._directory = directory
         self._first_whole = first_whole
-        self._why_not_begin = why_not_begin
+        self._new_store_refusal = new_store_refusal
         self._was_open = False
 
     def __call__(self) -> "LevelDbStore":
@@ -57,7 +57,7 @@ class LevelDbOpener:
                     f"{self._directory} holds no messages any more; put them back (is its volume "
                     "mounted?), and the server continues"
                 )
-            if (reason := self._why_not_begin()) is not None:
+            if (reason := self._new_store_refusal()) is not None:
                 raise StoreError(reason)
         store = LevelDbStore(self._directory, first_whole=self._first_whole)
         self._was_open = True

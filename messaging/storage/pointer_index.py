@@ -181,7 +181,7 @@ class PointerIndex:
         """All pointers with rows that are neither settled nor marked."""
         return self._ranges.keys()
 
-    def holds(self, pointer: int) -> bool:
+    def may_be_on_disk(self, pointer: int) -> bool:
         """Whether an index row of the pointer may be on disk."""
         return pointer in self._ranges or pointer in self.settling
 

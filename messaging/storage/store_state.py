@@ -52,7 +52,7 @@ class OpenStore:
     def is_up(self) -> bool:
         return self._store is not None
 
-    def has(self, store: Store) -> bool:
+    def is_current(self, store: Store) -> bool:
         """Whether this very store is the open one."""
         return self._store is store
 

@@ -232,7 +232,7 @@ class GroupCommitter:
         self._stopped.set()
         self._in_doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
         # Why only internal writes are accepted: the disk is nearly full. None if there is space.
-        self.lack: str | None = None
+        self.lack_of_space: str | None = None
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
@@ -262,8 +262,10 @@ class GroupCommitter:
     def require_capacity(self) -> None:
         """Raises: OverloadedError: too many writes wait for the disk; StorageUnavailableError: the
         disk is nearly full."""
-        if self.lack is not None:
-            raise StorageUnavailableError(f"nothing was written: {self.lack}; try again later")
+        if self.lack_of_space is not None:
+            raise StorageUnavailableError(
+                f"nothing was written: {self.lack_of_space}; try again later"
+            )
         if self._pending_count >= PENDING_COUNT_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise OverloadedError(
                 f"{self._pending_count} writes of {self._pending_bytes} bytes are waiting for the "

@@ -102,7 +102,7 @@ class TransactionRows:
 
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
-        return self._state.index.holds(pointer)
+        return self._state.index.may_be_on_disk(pointer)
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region

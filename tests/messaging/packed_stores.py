@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator
 
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, is_packed, join, open_packed, rows_in
+from messaging.storage.packed_rows import PackedRowStore, is_packed, open_packed, pack_rows, rows_in
 from messaging.storage.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
 
 
 def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> PackedRowStore:
     """A store of these rows, all of them whole, packed into as few values as possible. Then a bit
     is flipped in the checksum of each row under the keys `flipped`."""
-    records = dict(record for group in _neighbours(rows) for record in join(*group))
+    records = dict(record for group in _neighbours(rows) for record in pack_rows(*group))
     for key in flipped:
         (at,) = (
             at for at, value in records.items() if key in [row for row, _ in rows_in(at, value)]

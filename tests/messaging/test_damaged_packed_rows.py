@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import ending, split
+from messaging.read.offsets import decided_end, splits_of
 from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole, join, rows_in, scan_records
+from messaging.storage.packed_rows import (
+    PackedRowStore,
+    first_whole,
+    pack_rows,
+    rows_in,
+    scan_records,
+)
 from messaging.storage.rows import (
     IS_PACKED,
     MessageRow,
@@ -76,7 +82,7 @@ def fill(store: PackedRowStore, damage: Damage) -> None:
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
     rows = [*zip(keys, values, strict=True)]
-    ((at, run),) = join(
+    ((at, run),) = pack_rows(
         keys[PACKED_FIRST : PACKED_LAST + 1], values[PACKED_FIRST : PACKED_LAST + 1]
     )
     store.write([*rows[:PACKED_FIRST], (at, damage(run)), *rows[PACKED_LAST + 1 :]])
@@ -128,7 +134,7 @@ def test_a_packed_value_with_damaged_flags_still_has_its_rows(
 def test_a_payload_that_looks_like_packed_rows_is_one_row() -> None:
     at, at_before = key(1), key(0)
     value = MessageRow(payload=b"made up").to_bytes(at_before)
-    ((_, run),) = join([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
+    ((_, run),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
     whole = frame(at, 0, run[5:])
     newer = frame(at, 64, run[5:])
 
@@ -223,8 +229,10 @@ def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: Packe
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
-    end, _ = ending(store, ask(**live), undecided_from=FIRST)
-    cut, _ = ending(store, ask(high_water_mark=place(PACKED_FIRST), **live), undecided_from=FIRST)
+    end, _ = decided_end(store, ask(**live), undecided_from=FIRST)
+    cut, _ = decided_end(
+        store, ask(high_water_mark=place(PACKED_FIRST), **live), undecided_from=FIRST
+    )
 
     assert end == cut == MessageId(*place(PACKED_FIRST - 1))
 
@@ -234,7 +242,7 @@ def test_a_damaged_last_record_is_the_end_for_a_reader_without_a_snapshot(
 ) -> None:
     fill(store, without_sizes)
 
-    end, _ = ending(
+    end, _ = decided_end(
         store,
         ask(high_water_mark=place(PACKED_LAST), live_from=place(0)),
         undecided_from=Offset(NOW_MS, 0),
@@ -249,7 +257,7 @@ def test_splits_beside_a_damaged_record_stay_inside_the_range(store: PackedRowSt
 
     for start in (None, MessageId(*place(PACKED_FIRST))):
         number = 0 if start is None else start.to_int() + 1
-        parts = split(store, ask(start=number, through=end), start=start, end=end, count=9)
+        parts = splits_of(store, ask(start=number, through=end), start=start, end=end, count=9)
 
         assert (parts[0].start, parts[-1].end) == (start, end)
         ends = [part.end for part in parts]
@@ -262,7 +270,7 @@ def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
-    ((at, run),) = join(stored, values)
+    ((at, run),) = pack_rows(stored, values)
     brings = PayloadRange(place(0), place(3), 4)
     row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key(0))
     store.write([(at, damage(run)), (key(0), row)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import split
+from messaging.read.offsets import splits_of
 from messaging.read.scan import next_after_block, read
 from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption
@@ -382,7 +382,7 @@ def test_a_corrupt_range_is_a_split_whose_reader_gets_an_error(whole: Path, tmp_
 
     with closing(opened(store_path)) as store:
         asked = query(through=first_only)
-        assert split(store, asked, start=None, end=first_only, count=1)
+        assert splits_of(store, asked, start=None, end=first_only, count=1)
         with pytest.raises(DamagedRecordError):
             read(store, asked)
 

@@ -15,14 +15,14 @@ from messaging.storage.packed_rows import (
     PACKED_COUNT_MAX,
     PackedRowStore,
     is_packed,
-    join,
     open_packed,
+    pack_rows,
     records_of,
     require_packed,
     row_count,
     rows_in,
     scan_records,
-    split,
+    unpack_rows,
     whole_rows,
 )
 from messaging.storage.rows import (
@@ -59,7 +59,7 @@ def rows_of(payloads: list[bytes], *, first: Offset = FIRST) -> list[Row]:
 
 
 def joined(rows: list[Row]) -> list[Row]:
-    return [*join([key for key, _ in rows], [value for _, value in rows])]
+    return [*pack_rows([key for key, _ in rows], [value for _, value in rows])]
 
 
 def run_of(*payloads: bytes) -> Row:
@@ -145,7 +145,7 @@ def test_arbitrary_bytes_are_no_packed_rows(value: bytes, flags: int) -> None:
     stored = bytes((flags,)) + value
 
     assert open_packed(key, stored) is None
-    assert split(key, stored) is None or is_packed(stored) or flags != IS_PACKED
+    assert unpack_rows(key, stored) is None or is_packed(stored) or flags != IS_PACKED
     assert whole_rows(key, stored) == []
 
 

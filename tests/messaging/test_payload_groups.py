@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import ending
-from messaging.read.scan import first, read
+from messaging.read.offsets import decided_end
+from messaging.read.scan import first_message, read
 from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
@@ -184,8 +184,8 @@ def test_offsets_of_a_topic_count_no_group() -> None:
     place, stored = places[0]
     table = CountingStore(built.rows)
 
-    begins = MessageId.from_bytes(first(table, query()).messages.last_id)
-    end, _ = ending(table, query(), undecided_from=place)
+    begins = MessageId.from_bytes(first_message(table, query()).messages.last_id)
+    end, _ = decided_end(table, query(), undecided_from=place)
 
     assert (begins, end) == (MessageId(*place, *stored[0]), MessageId(*place, *stored[-1]))
     assert table.read_count == (1 + 2) + 1 + 1

@@ -187,11 +187,11 @@ def test_a_committed_pointer_has_its_topics_until_its_index_rows_are_deleted() -
     index.settle([7])
 
     assert index.topics([7]) == {TOPIC}
-    assert index.holds(7)
+    assert index.may_be_on_disk(7)
     assert index.next_settling(count_max=10) == [(7, [entry.key])]
     index.settled([7])
     assert index.topics([7]) == set()
-    assert not index.holds(7)
+    assert not index.may_be_on_disk(7)
 
 
 def test_readers_of_each_topic_that_was_marked_are_woken() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import SCANNED_BYTES_MAX, Split, split
+from messaging.read.offsets import SCANNED_BYTES_MAX, Split, splits_of
 from messaging.read.scan import read
 from messaging.read.visibility import start_number
 from messaging.storage.engine import Rows, Store
@@ -25,7 +25,7 @@ def parts(
     store: Store, *, start: MessageId | None = None, end: MessageId | None = None, count: int
 ) -> list[Split]:
     asked = query(start=start_number(start, inclusive=False), through=end or LAST_ID)
-    return split(store, asked, start=start, end=end, count=count)
+    return splits_of(store, asked, start=start, end=end, count=count)
 
 
 def ids_between(store: Store, start: MessageId | None, end: MessageId) -> list[bytes]:

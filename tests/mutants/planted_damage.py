@@ -178,8 +178,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an empty message store is accepted without a check whether it was lost",
         "messaging/storage/loading.py",
-        "    if metadata is None and (reason := why_not_begin()) is not None:\n",
-        "    if False and (reason := why_not_begin()) is not None:\n",
+        "    if metadata is None and (reason := new_store_refusal()) is not None:\n",
+        "    if False and (reason := new_store_refusal()) is not None:\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(

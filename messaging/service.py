@@ -42,7 +42,7 @@ def _no_reason() -> str | None:
 class MessagingService:
     """Topics, messages and long polls over one store.
 
-    `why_not_begin` returns why an empty store must not be accepted as a new one, and
+    `new_store_refusal` returns why an empty store must not be accepted as a new one, and
     `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
     is None for a store that no other server can take over.
     """
@@ -55,16 +55,15 @@ class MessagingService:
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
-        why_not_begin: Callable[[], str | None] = _no_reason,
+        new_store_refusal: Callable[[], str | None] = _no_reason,
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
     ) -> None:
-        self._load = partial(load, why_not_begin=why_not_begin)
+        self._load = partial(load, new_store_refusal=new_store_refusal)
         self._lack_of_space = lack_of_space
         self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
-        self.polls = Polls(store, state, settings, observe=observe)
         self.offsets = TopicOffsets(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
@@ -72,9 +71,8 @@ class MessagingService:
         if settings.observer_directory:
             directory = Path(settings.observer_directory)
             observers = RegionObservers(directory, store, state, committer)
-        self.rows = TransactionRows(
-            state, committer, self.publisher, self.polls.transaction_readers, observers
-        )
+        self.rows = TransactionRows(state, committer, self.publisher, observers)
+        self.polls = Polls(store, state, settings, self.rows, observe=observe)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -94,7 +92,7 @@ class MessagingService:
         for a batch, and record the time."""
         # A store that fails to write is closed, and then reads fail too. So no message may fill the
         # disk.
-        self.committer.lack = self._lack_of_space()
+        self.committer.lack_of_space = self._lack_of_space()
         if not self._is_loaded:
             await self._open_store()
         elif not self.store.is_up:
@@ -108,7 +106,7 @@ class MessagingService:
         self.polls.stop_waiting()
         if self.ownership is not None:
             self.ownership.close()
-        if self.committer.is_running and self.store.is_up and self.state.has_unwritten:
+        if self.committer.is_running and self.store.is_up and self.state.has_unwritten_changes:
             await self._flush_quietly()
         await self.committer.close()
         await self.store.close("the server is stopping")
@@ -158,15 +156,18 @@ class MessagingService:
         except StoreError as error:
             self.store.reason = str(error)
             return
-        self.state.fill(loaded)
+        self.state.load(loaded)
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
 
     async def _flush_if_due(self) -> None:
-        if self.committer.lack is not None:
+        if self.committer.lack_of_space is not None:
             return
         now_ms = self.state.now_ms()
-        if self.state.has_unwritten or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS:
+        if (
+            self.state.has_unwritten_changes
+            or now_ms - self._written_at_ms >= CLOCK_MARK_INTERVAL_MS
+        ):
             self._written_at_ms = now_ms
             await self._flush_quietly()
 

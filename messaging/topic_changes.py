@@ -17,7 +17,7 @@ from messaging.topics import (
     TTL_S_MAX,
     Topic,
     TopicRecord,
-    alive,
+    live_holds,
     topic_of,
     with_log_start,
 )
@@ -204,7 +204,9 @@ def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> Topi
     Raises:
         TopicHeldError: a hold keeps messages before it.
     """
-    names = [name for name, hold in alive(record, now_ms=now_ms).items() if hold.first < log_start]
+    names = [
+        name for name, hold in live_holds(record, now_ms=now_ms).items() if hold.first < log_start
+    ]
     if names and log_start > record.log_start:
         raise TopicHeldError(
             f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "

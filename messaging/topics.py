@@ -87,7 +87,7 @@ class TopicRecord:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
 
 
-def alive(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
+def live_holds(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
     """The holds that have not expired."""
     return {name: each for name, each in record.holds.items() if now_ms < each.expires_at_ms}
 
@@ -129,7 +129,7 @@ class Topic:
         decided, rule = self.decided, record.rule
         if decided is record or decided is None or decided.generation != record.generation:
             return rule
-        return replace(rule, coming=decided.rule)
+        return replace(rule, pending=decided.rule)
 
     def require_decided(self) -> TopicRecord:
         """The record by which the next write is decided. Raises: TopicNotFoundError,

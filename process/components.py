@@ -284,7 +284,7 @@ class Components:
             committer,
             settings.messaging,
             observe=observe,
-            why_not_begin=self._why_not_begin,
+            new_store_refusal=self._why_not_begin,
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
         )
@@ -358,7 +358,7 @@ class Components:
 
     def _compare_clock(self) -> None:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":
-            self._guard.compare(self.messaging.state.recovered_mark_ms)
+            self._guard.compare(self.messaging.state.recovered_clock_ms)
 
     def _last_sweep(self) -> SweepMark | None:
         swept = self.messaging.last_sweep
@@ -505,7 +505,9 @@ def _engine(
     """
     match settings.messaging.store:
         case "leveldb":
-            stores = LevelDbOpener(directory, first_whole=first_whole, why_not_begin=why_not_begin)
+            stores = LevelDbOpener(
+                directory, first_whole=first_whole, new_store_refusal=why_not_begin
+            )
             return lambda: PackedRowStore(stores())
         case "memory":
             _require_no_messages(directory)

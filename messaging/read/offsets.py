@@ -23,12 +23,12 @@ from messaging.read.poll import (
     transaction_named,
     whole_digits,
 )
-from messaging.read.scan import first
+from messaging.read.scan import first_message
 from messaging.read.visibility import (
     Query,
     Verdict,
     first_number,
-    is_over,
+    is_past_own_ttl,
     start_number,
     verdict,
     visibility,
@@ -95,14 +95,16 @@ class TopicOffsets:
         query = self._query(found, record, poll, 0)
         undecided_from = self._undecided_from(found, record, query, poll)
         earliest = await self._earliest(found, record, query)
-        end, held_by = await self._store.read(
-            partial(ending, query=query, undecided_from=undecided_from)
+        end, blocking_pointer = await self._store.read(
+            partial(decided_end, query=query, undecided_from=undecided_from)
         )
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=None if held_by is None else self._state.transactions.holder(held_by),
+            blocked_by=None
+            if blocking_pointer is None
+            else self._state.transactions.holder(blocking_pointer),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
@@ -114,7 +116,7 @@ class TopicOffsets:
         """In steps of limited size, so that other reads get the thread in between."""
         while True:
             try:
-                result = await self._store.read(partial(first, query=query))
+                result = await self._store.read(partial(first_message, query=query))
             except DamagedRecordError as error:
                 # It may have been a message, and a reader from there gets this error.
                 return MessageId.from_hex(str(error.members["id"]))
@@ -133,7 +135,7 @@ class TopicOffsets:
         found, record = require_topic(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
         query = self._query(found, record, Poll(through=end), number)
-        cut = partial(split, query=query, start=start, end=end, count=count)
+        cut = partial(splits_of, query=query, start=start, end=end, count=count)
         return record.generation, await self._store.read(cut)
 
     def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
@@ -157,7 +159,7 @@ class TopicOffsets:
         return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
 
 
-def ending(
+def decided_end(
     store: Store, query: Query, *, undecided_from: Offset
 ) -> tuple[MessageId | None, int | None]:
     """The last message such that it and all before it are decided, and the pointer of the first row
@@ -224,7 +226,7 @@ def _is_last_live(store: Store, query: Query, offset: Offset, row: MessageRow) -
     key = payload_key(query.prefix, abs(row.tx_pointer), row.reference.last)
     value = store.get(key)
     try:
-        return value is not None and not is_over(
+        return value is not None and not is_past_own_ttl(
             query, offset, PayloadRow.from_bytes(key, value).ttl_s
         )
     except DamagedRowError:
@@ -252,7 +254,7 @@ _COUNT_SIZE = 4  # bytes; the last of a reference row
 _NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
 
 
-def split(
+def splits_of(
     store: Store, query: Query, *, start: MessageId | None, end: MessageId | None, count: int
 ) -> list[Split]:
     """At most `count` adjacent parts, from `start`, exclusive, through `end` or the high-water
@@ -290,10 +292,10 @@ def _first_offset(store: Store, query: Query, last: Offset) -> Offset | None:
 def _is_behind(key: bytes, value: bytes, inside: Offset) -> bool:
     """Whether a start inside a row is behind the last message of the row."""
     try:
-        brings = MessageRow.from_bytes(key, value).reference
+        group = MessageRow.from_bytes(key, value).reference
     except DamagedRowError:
         return False
-    return inside > (_NOTHING_INSIDE if brings is None else brings.last)
+    return inside > (_NOTHING_INSIDE if group is None else group.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ anew each time it wakes. It registers for wake-ups before it reads, so that no w
 import asyncio
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -17,13 +16,21 @@ from typing import TypeVar
 
 from messaging.read.messages import Messages, arrow_form
 from messaging.read.scan import ReadResult, read
-from messaging.read.visibility import LAST_NUMBER, HeldRow, Query, Undecided, start_number, time_in
+from messaging.read.visibility import (
+    LAST_NUMBER,
+    BlockingRow,
+    Query,
+    Undecided,
+    start_number,
+    time_in,
+)
 from messaging.retention.decision import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
+from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
 from tuff.protocol.exchange import (
@@ -101,15 +108,16 @@ class Polls:
         store: OpenStore,
         state: StoreState,
         settings: MessagingSettings,
+        transaction_rows: TransactionRows,
         *,
         observe: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._state = state
         self._settings = settings
+        self._transaction_rows = transaction_rows
         self._observe = observe
         self._is_stopping = False
-        self.transaction_readers = TransactionReaders()
         self.waiting_count = 0  # polls that sleep until something happens
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
@@ -143,7 +151,9 @@ class Polls:
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:
-            with self.transaction_readers.joined(poll.tx, waiter):
+            if poll.tx is None:
+                return await self._poll(found, record.generation, poll, waiter)
+            with self._transaction_rows.reading_in(poll.tx, waiter):
                 return await self._poll(found, record.generation, poll, waiter)
         finally:
             del found.waiters[waiter]
@@ -170,39 +180,46 @@ class Polls:
             result = None if is_unfinished else self._state.tail_cache.read(query)
             if result is None:
                 result = await self._store.read(partial(read, query=query))
-                self._state.tail_cache.keep(query, result)
+                self._state.tail_cache.add_read(query, result)
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
             if is_unfinished:
                 continue
-            if result.messages or self._is_vain(poll, query, result) or loop.time() >= deadline_s:
+            if (
+                result.messages
+                or self._is_waiting_useless(poll, query, result)
+                or loop.time() >= deadline_s
+            ):
                 return self._result(record, result, is_expired=is_expired)
             alarm_s = deadline_s
-            if result.held is not None:
-                left_s = self._left_s(topic.rule_of(record), result.held)
+            if result.blocking_row is not None:
+                left_s = self._expires_in_s(topic.rule_of(record), result.blocking_row)
                 if left_s <= 0:  # it expired while it was read
                     continue
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
 
-    def _is_vain(self, poll: Poll, query: Query, result: ReadResult) -> bool:
+    def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is to be answered at once, since waiting brings no message."""
         through = query.through
         if self._is_stopping or result.next_id >= through.to_bytes():
             return True
         if result.caught_up and through.offset <= query.high_water_mark:
             return True
-        if not poll.is_fixed or result.held_by is None:
+        if not poll.is_fixed or result.blocking_pointer is None:
             return False
         # A transaction that ended and is still in the index: once its rows are marked, the reader
         # continues.
-        return not (self._holder(result.held_by) or self._state.index.ranges(result.held_by))
+        return not (
+            self._holder(result.blocking_pointer)
+            or self._state.index.ranges(result.blocking_pointer)
+        )
 
-    def _left_s(self, rule: TopicRule, held: HeldRow) -> float:
+    def _expires_in_s(self, rule: TopicRule, row: BlockingRow) -> float:
         """In how many seconds this row expires, and no longer holds readers back. Nothing wakes the
         reader then, since no transaction ends."""
-        expires_ms = rule.expires_ms(held.offset, own_ttl_s=held.ttl_s)
+        expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
     async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
@@ -215,7 +232,7 @@ class Polls:
         finally:
             alarm.cancel()
             self.waiting_count -= 1
-        if result.held_by is not None:
+        if result.blocking_pointer is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
     def _is_expired(self, poll: Poll, query: Query) -> bool:
@@ -236,7 +253,7 @@ class Polls:
         if number.to_int() - at_row.to_int() > 1:
             return True
         unread = number.offset if number == at_row else offset_after(number.offset)
-        return self._state.idle_intervals.may_hold(unread, stop=query.live_from)
+        return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
     def _result(self, record: TopicRecord, result: ReadResult, *, is_expired: bool) -> PollResult:
         return PollResult(
@@ -244,7 +261,7 @@ class Polls:
             generation=record.generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
-            blocked_by=self._holder(result.held_by),
+            blocked_by=self._holder(result.blocking_pointer),
             expired=is_expired,
         )
 
@@ -304,41 +321,6 @@ def _restarted(query: Query, asked: int, live_from: Offset) -> Query:
     """The query from the start of the poll, if messages that had expired at its last read may be
     live again: by a longer time to live, or a clock that was set back."""
     return replace(query, start=asked) if query.live_from < live_from else query
-
-
-class TransactionReaders:
-    """The polls that read in a transaction, by its pointer. Lives on the event loop."""
-
-    def __init__(self) -> None:
-        self._waiters: dict[int, dict[asyncio.Event, None]] = {}
-
-    @property
-    def pointers(self) -> Collection[int]:
-        """The pointers in whose snapshots polls read now."""
-        return self._waiters.keys()
-
-    @contextmanager
-    def joined(self, pointer: int | None, waiter: asyncio.Event) -> Iterator[None]:
-        """Register the waiter of a poll meanwhile, if the poll names a pointer."""
-        if pointer is None:
-            yield
-            return
-        waiters = self._waiters.setdefault(pointer, {})
-        waiters[waiter] = None
-        try:
-            yield
-        finally:
-            del waiters[waiter]
-            if not waiters:
-                del self._waiters[pointer]
-
-    def wake(self, pointers: Iterable[int]) -> None:
-        """These transactions ended: wake the polls that read in them."""
-        if not self._waiters:
-            return  # as nearly always
-        for pointer in pointers:
-            for waiter in self._waiters.get(pointer, ()):
-                waiter.set()
 
 
 def routes(polls: Polls) -> list[Route]:

@@ -23,12 +23,12 @@ from typing import NamedTuple, NoReturn
 from messaging.read.messages import NO_PAYLOAD, Messages
 from messaging.read.visibility import (
     LAST_NUMBER,
-    HeldRow,
+    BlockingRow,
     Query,
     Verdict,
     before_row,
     first_number,
-    is_over,
+    is_past_own_ttl,
     next_at_end,
     next_at_first,
     verdict,
@@ -90,23 +90,23 @@ assert PLAIN == 0
 class ReadResult:
     """What was read, and where to continue: `next_id` is an exclusive start, as 20 bytes.
 
-    `held` is the row that holds this reader back. `finished` is False when the read stopped only
-    because it had passed over so many rows. `whole_from`, where it is not None, is an offset from
-    which on the messages are all rows up to the high-water mark, and all of them plain: no end of a
-    transaction and no rollback can change them.
+    `blocking_row` is the row that holds this reader back. `finished` is False if the read stopped
+    only because it had skipped so many rows. From the offset `cacheable_from` on, unless it is
+    None, the messages are all rows up to the high-water mark, and all of them are plain: no end of
+    a transaction and no rollback can change them.
     """
 
     next_id: bytes
     messages: Messages
     caught_up: bool = False
-    held: HeldRow | None = None
+    blocking_row: BlockingRow | None = None
     finished: bool = True
-    whole_from: Offset | None = None
+    cacheable_from: Offset | None = None
 
     @property
-    def held_by(self) -> int | None:
+    def blocking_pointer(self) -> int | None:
         """The pointer of the row that holds this reader back."""
-        return None if self.held is None else self.held.pointer
+        return None if self.blocking_row is None else self.blocking_row.pointer
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -124,7 +124,7 @@ def read(store: Store, query: Query) -> ReadResult:
     return _Scan(store, query, are_groups_counted=True).run()
 
 
-def first(store: Store, query: Query) -> ReadResult:
+def first_message(store: Store, query: Query) -> ReadResult:
     """The first message from the start on, if there is one; costs no count of a payload group.
 
     Raises:
@@ -136,7 +136,7 @@ def first(store: Store, query: Query) -> ReadResult:
 
 def read_memory(query: Query, rows: Iterable[tuple[bytes, bytes, MessageRow | None]]) -> ReadResult:
     """The same of rows in memory, from the start on and up to the high-water mark: the id and the
-    payload of each, and the row itself if it is more than a payload. None of them brings a group.
+    payload of each, and the row itself if it has flags. None of them refers to a payload group.
     """
     return _Scan(None, query, are_groups_counted=True).run_memory(rows)
 
@@ -230,16 +230,16 @@ class _Scan:
         self._first = self._start.offset.to_int() + is_inside
         self._through_bytes = query.through.to_bytes()
         self._messages = Messages(limit=query.limit, bytes_max=query.bytes_max)
-        self._passed = next_at_first(query, self._number)
+        self._skipped_to = next_at_first(query, self._number)
         self._caught_up = False
-        self._held: HeldRow | None = None
+        self._blocking_row: BlockingRow | None = None
         self._is_finished = True
         self._is_plain = True  # every record so far
 
     @property
     def _next(self) -> bytes:
         """Where the reader continues: behind the last message, and behind what was passed over."""
-        return max(self._passed, self._messages.last_id) if self._messages else self._passed
+        return max(self._skipped_to, self._messages.last_id) if self._messages else self._skipped_to
 
     def run(self) -> ReadResult:
         query = self._query
@@ -249,18 +249,18 @@ class _Scan:
             return self._result()
         start = message_key(query.prefix, self._start.offset)
         stop = message_key(query.prefix, offset_after(last))
-        whole_from = None
+        cacheable_from = None
         try:
             with closing(self._scan(start, stop)) as records:
                 self._read_records(_ReadAhead(records), last)
             self._caught_up = True
             if self._is_plain and last == query.high_water_mark:
-                whole_from = Offset.from_int(self._first)
+                cacheable_from = Offset.from_int(self._first)
         except _Stop:
             pass
         except StoreDamagedError as error:
             self._stop_at_block(error)
-        return self._result(whole_from)
+        return self._result(cacheable_from)
 
     def run_memory(self, rows: Iterable[tuple[bytes, bytes, MessageRow | None]]) -> ReadResult:
         try:
@@ -274,16 +274,16 @@ class _Scan:
             pass
         return self._result()
 
-    def _result(self, whole_from: Offset | None = None) -> ReadResult:
+    def _result(self, cacheable_from: Offset | None = None) -> ReadResult:
         if self._caught_up and not self._messages:
-            self._pass(next_at_end(self._query, self._number))
+            self._skip_to(next_at_end(self._query, self._number))
         return ReadResult(
             next_id=self._next,
             messages=self._messages,
             caught_up=self._caught_up,
-            held=self._held,
+            blocking_row=self._blocking_row,
             finished=self._is_finished,
-            whole_from=whole_from,
+            cacheable_from=cacheable_from,
         )
 
     def _scan(self, start: bytes, stop: bytes) -> Rows:
@@ -378,7 +378,7 @@ class _Scan:
             try:
                 row = MessageRow.from_bytes(row_key, row_value)
             except DamagedRowError as error:
-                others = "" if is_apart else self._may_hold(key, value, rows.first, self._next)
+                others = "" if is_apart else self._possible_loss(key, value, rows.first, self._next)
                 # It is unknown whether it was a message or brought a group: the offset to continue
                 # from is behind both.
                 finding = error.finding + others
@@ -395,47 +395,47 @@ class _Scan:
             return
         if found is Verdict.ACCEPT:
             self._read_group(offset, row)
-        self._pass(offset_bytes + _PAST_GROUP)
+        self._skip_to(offset_bytes + _PAST_GROUP)
 
     def _hold(self, offset: Offset, row: MessageRow) -> NoReturn:
         assert row.tx_pointer is not None
-        self._held = HeldRow(row.tx_pointer, offset, row.ttl_s)
+        self._blocking_row = BlockingRow(row.tx_pointer, offset, row.ttl_s)
         if not self._messages:
             # All before it is decided. A reader left behind at the first live offset would soon get
             # Tuff-Expired.
-            self._pass(before_row(offset))
+            self._skip_to(before_row(offset))
         raise _Stop
 
     def _read_group(self, offset: Offset, row: MessageRow) -> None:
-        brings = row.reference
-        assert brings is not None
+        group = row.reference
+        assert group is not None
         assert row.tx_pointer is not None
         inside = Offset(0, 0)
         if offset == self._start.offset:
             # A start may be in the middle of the row that it names, and of no other.
             inside = Offset(self._start.write_timestamp_ms, self._start.payload_seq_id)
-        if not brings.count or inside > brings.last:
+        if not group.count or inside > group.last:
             return
         prefix, pointer = self._query.prefix, abs(row.tx_pointer)
-        first = max(brings.first, inside)
+        first = max(group.first, inside)
         start = payload_key(prefix, pointer, first)
-        stop = payload_key(prefix, pointer, offset_after(brings.last))
+        stop = payload_key(prefix, pointer, offset_after(group.last))
         is_last = offset == self._query.through.offset
         through = self._through_bytes[OFFSET_SIZE:] if is_last else _PAST_GROUP
         rows = _RowRange(pack_offset(*offset), b"", first.to_int(), through, pointer)
-        is_beginning = inside <= _WARNED or inside == brings.first
+        is_beginning = inside <= _WARNED or inside == group.first
         with closing(self._scan(start, stop)) as scanned:
             records = _ReadAhead(scanned)
             if is_beginning and self._are_groups_counted:
-                self._read_whole_group(offset, brings, records, rows)
+                self._read_whole_group(offset, group, records, rows)
                 return
             try:
                 self._read_payloads(offset, records, rows)
             except StoreDamagedError as error:
                 if self._messages:
                     raise _Stop from None
-                behind = behind_in_group(prefix, pointer, offset, brings.last, error)
-                raise block_refusal(self._next, behind, error) from None
+                behind = next_after_group_block(prefix, pointer, offset, group.last, error)
+                raise damaged_block_error(self._next, behind, error) from None
 
     def _read_payloads(self, offset: Offset, records: _ReadAhead, rows: _RowRange) -> None:
         while (record := self._take_plain(records, rows)) is not None:
@@ -448,19 +448,19 @@ class _Scan:
         try:
             row = PayloadRow.from_bytes(key, value)
         except DamagedRowError as error:
-            passed = self._next[OFFSET_SIZE:] if self._next.startswith(rows.front) else b""
-            others = self._may_hold(key, value, rows.first, passed)
+            skipped_to = self._next[OFFSET_SIZE:] if self._next.startswith(rows.front) else b""
+            others = self._possible_loss(key, value, rows.first, skipped_to)
             self._stop_at(message_id, message_id, error.finding + others)
-        if is_over(self._query, offset, row.ttl_s):
-            self._pass(message_id)
+        if is_past_own_ttl(self._query, offset, row.ttl_s):
+            self._skip_to(message_id)
         else:
             self._deliver(message_id, row.payload, rows.pointer)
 
     def _read_whole_group(
-        self, offset: Offset, brings: PayloadRange, records: _ReadAhead, rows: _RowRange
+        self, offset: Offset, group: PayloadRange, records: _ReadAhead, rows: _RowRange
     ) -> None:
         """Deliver a group from its beginning, or nothing of it if rows of it are missing."""
-        mark, passed = self._messages.mark(), self._passed
+        mark, skipped_to = self._messages.mark(), self._skipped_to
         ended: _Stop | DamagedRecordError | None = None
         try:
             try:
@@ -469,31 +469,31 @@ class _Scan:
                 if isinstance(error, _Stop) and self._messages.mark() == mark:
                     # The page was full before. If the reader continued behind expired rows of the
                     # group, its next page would begin inside the group, and count nothing.
-                    self._passed = passed
+                    self._skipped_to = skipped_to
                     raise
                 ended = error
                 records.pass_over_rest()
-            is_whole = records.passed_count == brings.count
+            is_whole = records.passed_count == group.count
             is_gone = (
                 not is_whole and self._store.get(message_key(self._query.prefix, offset)) is None
             )
         except StoreDamagedError as error:
-            self._take_back(mark, passed)
+            self._drop_since(mark, skipped_to)
             self._stop_at_group(offset, str(error))
         if not is_whole:
-            self._take_back(mark, passed)
+            self._drop_since(mark, skipped_to)
             if is_gone:
                 return  # retention, or the end of the topic, came in between and took all of it
             counts = (
-                f"it brings {brings.count} stored messages, and {records.passed_count} are there"
+                f"it brings {group.count} stored messages, and {records.passed_count} are there"
             )
             self._stop_at_group(offset, counts)
         if ended is not None:
             raise ended
 
-    def _take_back(self, mark: tuple[int, ...], passed: bytes) -> None:
+    def _drop_since(self, mark: tuple[int, ...], skipped_to: bytes) -> None:
         self._messages.cut(mark)
-        self._passed = passed
+        self._skipped_to = skipped_to
         self._caught_up = False
 
     def _deliver(self, message_id: bytes, payload: bytes, pointer: int | None) -> None:
@@ -506,12 +506,12 @@ class _Scan:
         if not self._messages.append(message_id, payload, pointer=pointer):
             raise _Stop
 
-    def _pass(self, message_id: bytes) -> None:
+    def _skip_to(self, message_id: bytes) -> None:
         """All up to this id is decided, and none of it is delivered later."""
-        self._passed = max(self._passed, message_id)
+        self._skipped_to = max(self._skipped_to, message_id)
 
-    def _may_hold(self, key: bytes, value: bytes, first: int, passed: bytes) -> str:
-        return may_hold(self._store, key, value, after=first - 1, passed=passed)
+    def _possible_loss(self, key: bytes, value: bytes, first: int, skipped_to: bytes) -> str:
+        return possible_loss(self._store, key, value, after=first - 1, skipped_to=skipped_to)
 
     def _stop_at_group(self, offset: Offset, reason: str) -> NoReturn:
         front = pack_offset(*offset)
@@ -521,60 +521,65 @@ class _Scan:
         """End before this record, or refuse it if it is the first."""
         if self._messages:
             raise _Stop
-        raise refusal(message_id, behind, finding)
+        raise damaged_record_error(message_id, behind, finding)
 
     def _stop_at_block(self, error: StoreDamagedError) -> None:
         """The same at records that the engine can't read."""
         if not self._messages:
             offset = MessageId.from_bytes(self._next).offset
-            behind = behind_block(self._store, self._query, offset, error)
-            raise block_refusal(self._next, behind, error)
+            behind = next_after_block(self._store, self._query, offset, error)
+            raise damaged_block_error(self._next, behind, error)
 
 
-def refusal(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
-    """The refusal of this record, which names the offset behind it."""
+def damaged_record_error(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:
+    """The error for a damaged record, which names the id to continue from without it."""
     return DamagedRecordError(
-        f"the record {id_bytes.hex()} {finding}; to go on without it, read on from "
+        f"the record {id_bytes.hex()} {finding}; to continue without it, read from "
         f"{behind.hex()}, exclusive",
         members={"id": id_bytes.hex(), "next": behind.hex()},
     )
 
 
-def block_refusal(passed: bytes, behind: bytes, error: StoreDamagedError) -> DamagedRecordError:
-    """The refusal of all that may have stood between two offsets, of which the first was passed."""
-    first = MessageId.from_bytes(passed).to_int() + 1
+def damaged_block_error(
+    after: bytes, behind: bytes, error: StoreDamagedError
+) -> DamagedRecordError:
+    """The error for all messages that the engine can't read between two ids, both exclusive."""
+    first = MessageId.from_bytes(after).to_int() + 1
     return DamagedRecordError(
-        f"messages behind {passed.hex()} are damaged, or can't be told ({error}); to go on without "
-        f"them, read on from {behind.hex()}, exclusive",
+        f"messages behind {after.hex()} can't be read, or may be missing ({error}); to continue "
+        f"without them, read from {behind.hex()}, exclusive",
         members={"id": MessageId.from_int(first).hex(), "next": behind.hex()},
     )
 
 
-def may_hold(store: Store, key: bytes, value: bytes, *, after: int, passed: bytes) -> str:
+def possible_loss(store: Store, key: bytes, value: bytes, *, after: int, skipped_to: bytes) -> str:
     """How many messages may be lost with a damaged record, in words. Its rows are behind the offset
-    with the number `after`, and behind `passed`, an offset as bytes, or none."""
-    after = max(after, int.from_bytes(passed[:OFFSET_SIZE], "big"))
+    with the number `after`, and behind the id `skipped_to`, of which the reader knows all."""
+    after = max(after, int.from_bytes(skipped_to[:OFFSET_SIZE], "big"))
     count = min(rows_max(store, key, value), offset_number(key) - after)
     if count <= 1:
         return ""
     return f" and may have been up to {count} messages, of which this was the last"
 
 
-def behind_block(store: Store, query: Query, damaged: Offset, error: StoreDamagedError) -> bytes:
-    """An offset behind a stretch of messages that can't be read, which begins at this one."""
+def next_after_block(
+    store: Store, query: Query, damaged: Offset, error: StoreDamagedError
+) -> bytes:
+    """The id to continue from, exclusive, without the messages from this offset on that the engine
+    can't read."""
     if error.readable_from is not None:
         offset = first_offset(MESSAGES + query.prefix, error.readable_from)
     else:
-        offset = _readable_offset(store, query, damaged)
+        offset = _first_readable_offset(store, query, damaged)
     if offset is None or offset > query.high_water_mark:
         return past_group(query.high_water_mark).to_bytes()
     return before_row(offset)
 
 
-def behind_in_group(
+def next_after_group_block(
     prefix: bytes, pointer: int, offset: Offset, last: Offset, error: StoreDamagedError
 ) -> bytes:
-    """The same in the payload group that a row brings, up to its last payload."""
+    """The same inside the payload group of a reference row, whose last payload is at `last`."""
     front = pointer_prefix(prefix, pointer)
     inside = None if error.readable_from is None else first_offset(front, error.readable_from)
     if inside is None or inside > last:
@@ -582,8 +587,8 @@ def behind_in_group(
     return MessageId.from_int(MessageId(*offset, *inside).to_int() - 1).to_bytes()
 
 
-def _readable_offset(store: Store, query: Query, damaged: Offset) -> Offset | None:
-    """Ever larger steps in time, where the engine can't tell the end."""
+def _first_readable_offset(store: Store, query: Query, damaged: Offset) -> Offset | None:
+    """The first offset, in ever larger steps of time, from which the engine can read again."""
     stop = message_key(query.prefix, offset_after(query.high_water_mark))
     step_ms = 1
     while damaged.timestamp_ms + step_ms <= query.high_water_mark.timestamp_ms:

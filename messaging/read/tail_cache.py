@@ -34,7 +34,7 @@ from tuff.protocol.transaction import Transaction
 TOPIC_SHARE = 4  # the number of busy topics that share the memory; none gets more than its share
 KEPT_SHARE = 0.75  # of a tail that grew too large, so that it is cut rarely
 DECIDED_COUNT_MAX = 1_000  # rows that the event loop decides about one by one; more take a thread
-FRESH_ODD_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
+FRESH_FLAGGED_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are forgotten
 # Rows that a batch changes one by one. Only the end of one publish that large is marked in so many,
 # and it would block the event loop; the next reader reads the store instead.
 CHANGED_COUNT_MAX = 25_000
@@ -51,7 +51,7 @@ class _NeedsStoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ReadInputs:
     """What the result of a read depended on, of a tail that has rows to decide about."""
 
     number: int
@@ -64,67 +64,68 @@ class _Seen:
 
 class _TopicTail:
     """Rows of one generation of a topic, in the columns of `Messages`: an id and a payload of each.
-    `odd` has the rows that are more than a payload, by their offset.
+    `flagged` has the rows that are not plain, by their offset.
 
-    The newest rows are `fresh`, in runs as they were stored: the first reader makes columns of
-    them, and a topic without readers costs next to nothing. `newest` is the key of the last row.
+    The newest rows are `fresh`: as they were stored, publish by publish. The first reader makes
+    columns of them, so that a topic without readers costs next to nothing. `newest` is the key of
+    the last row.
     """
 
-    __slots__ = ("_general", "_plain", "after", "fresh", "fresh_odd_count", "has_ttl", "ids",
-                 "newest", "odd", "payloads", "size_bytes")  # fmt: skip
+    __slots__ = ("_general", "_plain", "after", "flagged", "fresh", "fresh_flagged_count",
+                 "has_ttl", "ids", "newest", "payloads", "size_bytes")  # fmt: skip
 
     def __init__(self, prefix: bytes, after: bytes) -> None:
         self.after = after
         self.newest = MESSAGES + prefix + after
         self.fresh: list[NewRows] = []
-        self.fresh_odd_count = 0  # rows of fresh runs that are more than payloads
+        self.fresh_flagged_count = 0  # fresh rows that are not plain
         self.ids: list[bytes] = []
         self.payloads: list[bytes] = []
-        self.odd: dict[bytes, MessageRow] = {}
+        self.flagged: dict[bytes, MessageRow] = {}
         self.size_bytes = 0
         self.has_ttl = False
         self._plain: tuple[tuple[int, int, bool], ReadResult] | None = None
-        self._general: tuple[_Seen, Transaction | None, ReadResult] | None = None
+        self._general: tuple[_ReadInputs, Transaction | None, ReadResult] | None = None
 
     def change(self, key: bytes, value: bytes | None) -> None:
         """A durable batch put this value under the key of a message row, or deleted it."""
-        self.settle()
+        self.merge_fresh()
         self._change(key, value)
         self.newest = max(self.newest, key)
 
-    def add(self, run: NewRows) -> None:
+    def append(self, rows: NewRows) -> None:
         """A durable batch put these rows, which lie behind all that are here."""
-        self.fresh.append(run)
-        self.size_bytes += _run_size(run)
-        self.newest = run.keys[-1]
-        self.fresh_odd_count += _odd_count(run)
-        if self.fresh_odd_count > FRESH_ODD_COUNT_MAX:
+        self.fresh.append(rows)
+        self.size_bytes += _new_rows_size(rows)
+        self.newest = rows.keys[-1]
+        self.fresh_flagged_count += _flagged_count(rows)
+        if self.fresh_flagged_count > FRESH_FLAGGED_COUNT_MAX:
             self._forget_unread()
 
     def _forget_unread(self) -> None:
         """Keep no more rows than a read decides about here. With more, the first reader would block
         the event loop while columns are made, and then read the store anyway."""
         kept_count = size_bytes = 0
-        for run in reversed(self.fresh):
-            kept_count += _odd_count(run)
+        for rows in reversed(self.fresh):
+            kept_count += _flagged_count(rows)
             if kept_count > DECIDED_COUNT_MAX:
                 break
-            size_bytes += _run_size(run)
+            size_bytes += _new_rows_size(rows)
         self.cut(size_bytes)
 
-    def settle(self) -> None:
+    def merge_fresh(self) -> None:
         """Make columns of the fresh rows."""
         self._plain = self._general = None
-        new_rows, self.fresh, self.fresh_odd_count = self.fresh, [], 0
-        for run in new_rows:
-            self.size_bytes -= _run_size(run)
-            if run.is_plain:
-                payloads = [value[HEAD.size :] for value in run.values]
-                self.ids += [key[-OFFSET_SIZE:] + NO_PAYLOAD for key in run.keys]
+        new_rows, self.fresh, self.fresh_flagged_count = self.fresh, [], 0
+        for rows in new_rows:
+            self.size_bytes -= _new_rows_size(rows)
+            if rows.is_plain:
+                payloads = [value[HEAD.size :] for value in rows.values]
+                self.ids += [key[-OFFSET_SIZE:] + NO_PAYLOAD for key in rows.keys]
                 self.payloads += payloads
                 self.size_bytes += _size(payloads)
             else:
-                for key, value in zip(run.keys, run.values, strict=True):
+                for key, value in zip(rows.keys, rows.values, strict=True):
                     self._change(key, value)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
@@ -143,7 +144,7 @@ class _TopicTail:
         offset_bytes = key[-OFFSET_SIZE:]
         payload = value[HEAD.size :]
         if value[0] != PLAIN:
-            row = self.odd[offset_bytes] = MessageRow.from_bytes(key, value)
+            row = self.flagged[offset_bytes] = MessageRow.from_bytes(key, value)
             payload = row.payload
             self.has_ttl = self.has_ttl or row.ttl_s is not None
         self.ids.insert(index, offset_bytes + NO_PAYLOAD)
@@ -154,33 +155,33 @@ class _TopicTail:
         if self.ids[index][:OFFSET_SIZE] == offset_bytes:
             self.size_bytes -= _size([self.payloads.pop(index)])
             del self.ids[index]
-            self.odd.pop(offset_bytes, None)
+            self.flagged.pop(offset_bytes, None)
 
     def cut(self, size_bytes: int) -> None:
         """Forget the oldest rows, until what is left takes no more than this."""
         self._plain = self._general = None
         count = 0
         while self.size_bytes > size_bytes and count < len(self.ids):
-            self.odd.pop(self.ids[count][:OFFSET_SIZE], None)
+            self.flagged.pop(self.ids[count][:OFFSET_SIZE], None)
             self.size_bytes -= _size([self.payloads[count]])
             count += 1
         if count:
             self.after = self.ids[count - 1][:OFFSET_SIZE]
             del self.ids[:count], self.payloads[:count]
-        self.has_ttl = self.has_ttl and bool(self.odd)
+        self.has_ttl = self.has_ttl and bool(self.flagged)
         if self.size_bytes > size_bytes:
             self._cut_fresh(size_bytes)
 
     def _cut_fresh(self, size_bytes: int) -> None:
         count = 0
         while self.size_bytes > size_bytes:
-            self.size_bytes -= _run_size(self.fresh[count])
-            self.fresh_odd_count -= _odd_count(self.fresh[count])
+            self.size_bytes -= _new_rows_size(self.fresh[count])
+            self.fresh_flagged_count -= _flagged_count(self.fresh[count])
             count += 1
         self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]
         del self.fresh[:count]
 
-    def lengthen(self, messages: Messages, *, after: bytes) -> None:
+    def prepend(self, messages: Messages, *, after: bytes) -> None:
         """Prepend the messages of all plain rows behind `after` that are not here yet."""
         self._plain = self._general = None
         ids, payloads = messages.columns()
@@ -197,10 +198,10 @@ class _TopicTail:
         offset_bytes = (number >> 8 * OFFSET_SIZE).to_bytes(OFFSET_SIZE, "big")
         first, stop = bisect_left(ids, offset_bytes), bisect_right(ids, last + NO_PAYLOAD)
         if number & _INNER_MASK and first < stop and ids[first].startswith(offset_bytes):
-            if offset_bytes in self.odd:
+            if offset_bytes in self.flagged:
                 return None  # the start is inside a row that may bring a group
             first += 1
-        if not self.odd and self.size_bytes <= query.bytes_max:
+        if not self.flagged and self.size_bytes <= query.bytes_max:
             return self._read_plain(query, number, first, stop)
         if stop - first > DECIDED_COUNT_MAX:
             return None
@@ -210,19 +211,19 @@ class _TopicTail:
         taken_to = min(stop, first + query.limit)
         if taken_to <= first:
             return _nothing(query, number)
-        seen = first, taken_to, taken_to == stop
-        if self._plain is None or self._plain[0] != seen:
+        inputs = first, taken_to, taken_to == stop
+        if self._plain is None or self._plain[0] != inputs:
             messages = Messages.of(self.ids[first:taken_to], self.payloads[first:taken_to])
             result = ReadResult(
                 next_id=messages.last_id, messages=messages, caught_up=taken_to == stop
             )
-            self._plain = seen, result
+            self._plain = inputs, result
         return self._plain[1]
 
     def _read_general(self, query: Query, number: int, first: int, stop: int) -> ReadResult | None:
         now_ms = query.now_ms if self.has_ttl else None
-        seen = _Seen(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)
-        if self._general is not None and self._general[0] == seen:
+        inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)
+        if self._general is not None and self._general[0] == inputs:
             _, snapshot, result = self._general
             if snapshot is query.snapshot:
                 return result
@@ -232,13 +233,13 @@ class _TopicTail:
             return None
         # Without messages, a result that is caught up names the high-water mark of its time.
         if result.messages or not result.caught_up:
-            self._general = seen, query.snapshot, result
+            self._general = inputs, query.snapshot, result
         return result
 
     def _rows(self, first: int, stop: int) -> Iterator[tuple[bytes, bytes, MessageRow | None]]:
         for index in range(first, stop):
             message_id = self.ids[index]
-            row = self.odd.get(message_id[:OFFSET_SIZE])
+            row = self.flagged.get(message_id[:OFFSET_SIZE])
             if row is not None and row.reference is not None and row.reference.count:
                 raise _NeedsStoreError
             yield message_id, self.payloads[index], row
@@ -252,21 +253,21 @@ class TailCache:
         self._tails: dict[bytes, _TopicTail] = {}  # by the prefix of their keys
         # The one that grew last comes last.
         self._filled: OrderedDict[bytes, _TopicTail] = OrderedDict()
-        self.begin(BEFORE_ALL)
+        self.restart(BEFORE_ALL)
 
     @property
     def size_bytes(self) -> int:
         """What all of them take, about."""
         return self._size_bytes
 
-    def begin(self, since: Offset) -> None:
-        """Forget everything, and hold what becomes durable behind this offset."""
+    def restart(self, since: Offset) -> None:
+        """Forget everything, and cache what becomes durable behind this offset."""
         self._tails.clear()
         self._filled.clear()
         self._since = pack_offset(*since)  # a topic without a tail got no rows behind this offset
         self._size_bytes = 0
 
-    def take(
+    def apply_batch(
         self,
         puts: Mapping[bytes, bytes | None],
         new_rows: Sequence[NewRows],
@@ -275,27 +276,27 @@ class TailCache:
     ) -> None:
         """A batch with these rows became durable, and everything up to this offset is served."""
         if not self._bytes_max or len(puts) > CHANGED_COUNT_MAX:
-            self.begin(high_water_mark)
+            self.restart(high_water_mark)
             return
         changed: dict[bytes, _TopicTail] = {}
         for key, value in puts.items():
             if key[0] == _MESSAGE_TAG:
-                self._take_out(key[_PREFIX_AT:-OFFSET_SIZE], changed).change(key, value)
-        for run in new_rows:
-            tail = self._take_out(run.prefix, changed)
-            if run.keys[0] > tail.newest:
-                tail.add(run)
-            elif len(run.keys) > CHANGED_COUNT_MAX:
-                self.begin(high_water_mark)
+                self._begin_change(key[_PREFIX_AT:-OFFSET_SIZE], changed).change(key, value)
+        for rows in new_rows:
+            tail = self._begin_change(rows.prefix, changed)
+            if rows.keys[0] > tail.newest:
+                tail.append(rows)
+            elif len(rows.keys) > CHANGED_COUNT_MAX:
+                self.restart(high_water_mark)
                 return
-            else:  # among rows of its own batch that are more than payloads
-                for key, value in zip(run.keys, run.values, strict=True):
+            else:  # the same batch has flagged rows between them
+                for key, value in zip(rows.keys, rows.values, strict=True):
                     tail.change(key, value)
         self._size_bytes += sum(tail.size_bytes for tail in changed.values())
         self._limit(changed)
 
-    def _take_out(self, prefix: bytes, changed: dict[bytes, _TopicTail]) -> _TopicTail:
-        """The tail that a batch changes, which does not count until all is changed."""
+    def _begin_change(self, prefix: bytes, changed: dict[bytes, _TopicTail]) -> _TopicTail:
+        """The tail that a batch changes; its bytes count again once the whole batch is applied."""
         tail = changed.get(prefix)
         if tail is None:
             tail = self._tails.get(prefix)
@@ -305,17 +306,17 @@ class TailCache:
             changed[prefix] = tail
         return tail
 
-    def keep(self, query: Query, result: ReadResult) -> None:
+    def add_read(self, query: Query, result: ReadResult) -> None:
         """Cache what was just read from the store, if it ends where the cache begins: after a
         start, the first reader at the end of a topic fetches it for all."""
-        if result.whole_from is None or not self._bytes_max:
+        if result.cacheable_from is None or not self._bytes_max:
             return
-        after = max(0, result.whole_from.to_int() - 1).to_bytes(OFFSET_SIZE, "big")
+        after = max(0, result.cacheable_from.to_int() - 1).to_bytes(OFFSET_SIZE, "big")
         tail = self._tails.get(query.prefix) or _TopicTail(query.prefix, self._since)
         if after < tail.after <= pack_offset(*query.high_water_mark):
             self._tails[query.prefix] = tail
             self._size_bytes -= tail.size_bytes
-            tail.lengthen(result.messages, after=after)
+            tail.prepend(result.messages, after=after)
             self._size_bytes += tail.size_bytes
             self._limit({query.prefix: tail})
 
@@ -333,7 +334,7 @@ class TailCache:
             return _nothing(query, number)
         if tail.fresh:
             self._size_bytes -= tail.size_bytes
-            tail.settle()
+            tail.merge_fresh()
             self._size_bytes += tail.size_bytes
         return tail.read(query, number, last)
 
@@ -355,13 +356,13 @@ class TailCache:
         self._size_bytes += tail.size_bytes
 
 
-def _odd_count(run: NewRows) -> int:
-    return 0 if run.is_plain else len(run.keys)
+def _flagged_count(rows: NewRows) -> int:
+    return 0 if rows.is_plain else len(rows.keys)
 
 
-def _run_size(run: NewRows) -> int:
-    count = len(run.keys)
-    return count * (FRESH_OVERHEAD_BYTES + len(run.keys[0])) + sum(map(len, run.values))
+def _new_rows_size(rows: NewRows) -> int:
+    count = len(rows.keys)
+    return count * (FRESH_OVERHEAD_BYTES + len(rows.keys[0])) + sum(map(len, rows.values))
 
 
 def _size(payloads: Sequence[bytes]) -> int:

@@ -53,7 +53,7 @@ class Verdict(Enum):
     HOLD = "hold"
 
 
-class HeldRow(NamedTuple):
+class BlockingRow(NamedTuple):
     """A row that holds a reader back."""
 
     pointer: int
@@ -64,7 +64,7 @@ class HeldRow(NamedTuple):
 def verdict(query: Query, offset: Offset, *, pointer: int | None, ttl_s: int | None) -> Verdict:
     """The verdict of this reader on a live row, by the row's write pointer and its own time to
     live."""
-    if is_over(query, offset, ttl_s):
+    if is_past_own_ttl(query, offset, ttl_s):
         return Verdict.SKIP
     found = visibility(pointer, query.snapshot)
     if found is Verdict.HOLD and query.undecided is Undecided.SKIP:
@@ -72,7 +72,7 @@ def verdict(query: Query, offset: Offset, *, pointer: int | None, ttl_s: int | N
     return found
 
 
-def is_over(query: Query, offset: Offset, ttl_s: int | None) -> bool:
+def is_past_own_ttl(query: Query, offset: Offset, ttl_s: int | None) -> bool:
     """Whether a row's own time to live, if it has one, has passed."""
     return ttl_s is not None and is_expired(offset.timestamp_ms, ttl_s, now_ms=query.now_ms)
 

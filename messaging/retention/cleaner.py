@@ -92,8 +92,8 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Beginning:
-    """The begin of a patrol's range, which may be in the middle of a publish. The earlier rows of
+class _PatrolStart:
+    """The start of a patrol's range, which may be in the middle of a publish. The earlier rows of
     that publish were live when the last patrol passed them. They must be dropped first: otherwise,
     if the clock went back, readers would see the publish without its later rows. `next_key` is the
     key at which the publish would continue, None once another row came."""
@@ -141,7 +141,7 @@ class RetentionCleaner:
         rules = self._rules(state)
         chunks = []
         if self._observers is None:
-            chunks = [chunk async for chunk in self._swept(rules)]
+            chunks = [chunk async for chunk in self._run_chunks(rules)]
         elif state is not None and rules.may_delete:
             await self._observers.publish_state(_observed_topics(rules), rules.state)
         await self._record(rules, state)
@@ -184,25 +184,27 @@ class RetentionCleaner:
             may_delete=self._state.may_delete(),
         )
 
-    async def _swept(self, rules: _Rules) -> AsyncIterator[_Chunk]:
-        async for chunk in self._walk([*self._older_rows(rules), *_expired_rows(rules)], rules):
+    async def _run_chunks(self, rules: _Rules) -> AsyncIterator[_Chunk]:
+        async for chunk in self._chunks_of(
+            [*self._older_rows(rules), *_expired_rows(rules)], rules
+        ):
             yield chunk
         if rules.may_delete and self._state.may_delete():
             for topic, rule in rules.topics.values():
                 self._swept_generations[topic.id] = _first_kept(rule)
         passed = 0
-        beginning = _Beginning(self._cursor)  # no row has the key at which a new lap begins
-        async for chunk in self._walk([(self._cursor, ROWS_STOP)], rules, beginning):
+        patrol_start = _PatrolStart(self._cursor)  # no row has the key at which a new lap begins
+        async for chunk in self._chunks_of([(self._cursor, ROWS_STOP)], rules, patrol_start):
             yield chunk
             passed += CHUNK_ROWS_MAX
             self._cursor = chunk.left[0][0] if chunk.left else MESSAGES
             if passed >= PATROL_ROWS_MAX:
                 return
 
-    async def _walk(
-        self, ranges: list[_Range], rules: _Rules, beginning: _Beginning | None = None
+    async def _chunks_of(
+        self, ranges: list[_Range], rules: _Rules, patrol_start: _PatrolStart | None = None
     ) -> AsyncIterator[_Chunk]:
-        look = partial(_look, rules=rules, beginning=beginning or _Beginning())
+        look = partial(_scan_chunk, rules=rules, patrol_start=patrol_start or _PatrolStart())
         while ranges:
             chunk = await self._store.read(partial(look, ranges=ranges))
             if chunk.deletes or chunk.inversions:
@@ -272,7 +274,9 @@ def _expired_rows(rules: _Rules) -> Iterator[_Range]:
             yield MESSAGES + prefix, message_key(prefix, max(live_from, rule.log_start))
 
 
-def _look(store: Store, *, ranges: list[_Range], rules: _Rules, beginning: _Beginning) -> _Chunk:
+def _scan_chunk(
+    store: Store, *, ranges: list[_Range], rules: _Rules, patrol_start: _PatrolStart
+) -> _Chunk:
     """Decide about the rows in these ranges, up to `CHUNK_ROWS_MAX`. Blocks."""
     chunk = _Chunk()
     seen_count = 0
@@ -284,14 +288,14 @@ def _look(store: Store, *, ranges: list[_Range], rules: _Rules, beginning: _Begi
                         chunk.left = [(key, stop), *ranges[index + 1 :]]
                         return chunk
                     seen_count += row_count(value)
-                    _judge(chunk, key, value, rules, may_be_cut=beginning.reaches(key))
+                    _decide_row(chunk, key, value, rules, may_be_cut=patrol_start.reaches(key))
         except StoreDamagedError as error:
-            log.warning("a sweep can't read on from %s: %s", start.hex(), error)
+            log.warning("the retention pass can't read rows from %s on: %s", start.hex(), error)
             chunk.damaged.append(start)
     return chunk
 
 
-def _judge(
+def _decide_row(
     chunk: _Chunk, key: bytes, value: bytes, rules: _Rules, *, may_be_cut: bool = False
 ) -> None:
     try:
@@ -307,7 +311,7 @@ def _judge(
         case Decision.DROP:
             chunk.deletes[key] = row_count(value)
             if topic is not None and rule is not None:
-                _note_log_start(chunk, topic, rule, row, rules.state.now_ms)
+                _raise_log_start(chunk, topic, rule, row, rules.state.now_ms)
         case Decision.INVERT:
             assert row.tx_pointer is not None
             chunk.inversions.append((row.tx_pointer, row_prefix(key), row.offset))
@@ -315,7 +319,7 @@ def _judge(
             pass
 
 
-def _note_log_start(
+def _raise_log_start(
     chunk: _Chunk, topic: Topic, rule: TopicRule, row: RetainedRow, now_ms: int
 ) -> None:
     # A dropped payload was stored so long ago that its offset has expired, too.

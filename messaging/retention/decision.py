@@ -45,14 +45,14 @@ class RetainedRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRule:
     """What retention must know of a topic. `generation` is negative while it is deleted; messages
-    before `log_start` are never shown again. `coming` is a changed rule that is still being
+    before `log_start` are never shown again. `pending` is a changed rule that is still being
     written: until it is durable or lost, a message that either rule keeps is kept."""
 
     generation: int
     ttl_s: int
     log_start: Offset = NO_LOG_START
     holds: tuple[Hold, ...] = ()
-    coming: "TopicRule | None" = None
+    pending: "TopicRule | None" = None
 
     def live_from(self, *, now_ms: int) -> Offset:
         """The first offset that has not expired by the topic's time to live, or is kept by a hold.
@@ -60,9 +60,9 @@ class TopicRule:
         by_ttl = Offset(live_from_ms(self.ttl_s, now_ms=now_ms), 0)
         held = (each.first.offset for each in self.holds if now_ms < each.expires_at_ms)
         live_from = min((by_ttl, *held))
-        if self.coming is None:
+        if self.pending is None:
             return live_from
-        return min(live_from, max(self.coming.log_start, self.coming.live_from(now_ms=now_ms)))
+        return min(live_from, max(self.pending.log_start, self.pending.live_from(now_ms=now_ms)))
 
     def expires_ms(self, offset: Offset, *, own_ttl_s: int | None) -> int:
         """The time in ms from which a message at this offset, with this time to live of its own,
@@ -72,15 +72,15 @@ class TopicRule:
             return min(own_ms, self.expires_ms(offset, own_ttl_s=None))
         kept_ms = [offset.timestamp_ms + self.ttl_s * 1000]
         kept_ms += [each.expires_at_ms for each in self.holds if each.first.offset <= offset]
-        if self.coming is not None and self.coming.log_start <= offset:
-            kept_ms.append(self.coming.expires_ms(offset, own_ttl_s=None))
+        if self.pending is not None and self.pending.log_start <= offset:
+            kept_ms.append(self.pending.expires_ms(offset, own_ttl_s=None))
         return max(kept_ms)
 
     def without_holds(self, *, now_ms: int) -> "TopicRule":
         """The same rule for region observers, which know no holds. Its time to live is so long that
         at this time it keeps all messages that the holds keep, and less than a second more."""
         held_ms = now_ms - self.live_from(now_ms=now_ms).timestamp_ms
-        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)
+        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), pending=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +119,10 @@ def decide(row: RetainedRow, topic: TopicRule | None, state: RetentionState) -> 
         return _decide_payload(row, topic, state)
     now_ms, own_ttl_s = state.now_ms, row.ttl_s
     # A hold overrides the topic's time to live, and not the message's own.
-    is_over = own_ttl_s is not None and is_expired(
+    is_past_own_ttl = own_ttl_s is not None and is_expired(
         row.offset.timestamp_ms, own_ttl_s, now_ms=now_ms
     )
-    if is_over or row.offset < max(topic.log_start, topic.live_from(now_ms=now_ms)):
+    if is_past_own_ttl or row.offset < max(topic.log_start, topic.live_from(now_ms=now_ms)):
         return Decision.DROP
     if row.tx_pointer is not None and row.tx_pointer > 0 and row.tx_pointer in state.invalid:
         return Decision.INVERT

@@ -15,7 +15,7 @@ from messaging.read.visibility import LAST_NUMBER, Query, start_number
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
-from messaging.topics import TOPIC_PATH, Topic, TopicRecord, alive, topic_of
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, live_holds, topic_of
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
     BadRequestError,
@@ -51,7 +51,7 @@ def behind_ms(position: MessageId, *, end: MessageId | None, live_from_ms: int) 
     return end.publish_timestamp_ms - max(position.publish_timestamp_ms, live_from_ms)
 
 
-def held(
+def with_hold(
     record: TopicRecord,
     name: str,
     first: MessageId,
@@ -67,7 +67,7 @@ def held(
     Raises:
         TooManyHoldsError: the topic has so many others.
     """
-    others = alive(record, now_ms=now_ms)
+    others = live_holds(record, now_ms=now_ms)
     if name not in others and len(others) >= HOLDS_COUNT_MAX:
         raise TooManyHoldsError(
             f"the topic has {HOLDS_COUNT_MAX} holds, which is the most; delete one of them"
@@ -83,7 +83,9 @@ def held(
     return replace(record, holds={**others, name: hold})
 
 
-def positioned(record: TopicRecord, name: str, position: MessageId, *, now_ms: int) -> TopicRecord:
+def with_position(
+    record: TopicRecord, name: str, position: MessageId, *, now_ms: int
+) -> TopicRecord:
     """The record with a position set, forward or back.
 
     Raises:
@@ -127,7 +129,7 @@ class HoldsAndPositions:
 
         def build(batch: WriteBatch) -> Hold:
             before = found.require_decided()
-            record = held(
+            record = with_hold(
                 before,
                 name,
                 offset,
@@ -146,7 +148,7 @@ class HoldsAndPositions:
 
     def holds(self, topic: TopicId) -> Mapping[str, Hold]:
         """The holds that have not expired, by name. Raises: TopicNotFoundError."""
-        found = alive(
+        found = live_holds(
             require_topic(self._store, self._state, topic)[1], now_ms=self._state.expiry_ms()
         )
         return dict(sorted(found.items()))
@@ -160,7 +162,7 @@ class HoldsAndPositions:
 
         def build(batch: WriteBatch) -> None:
             record = found.require_decided()
-            if name not in alive(record, now_ms=self._state.expiry_ms()):
+            if name not in live_holds(record, now_ms=self._state.expiry_ms()):
                 raise HoldNotFoundError(f"the topic {topic} has no hold {name}")
             rest = {each: hold for each, hold in record.holds.items() if each != name}
             batch.delete(named_row_key(HOLDS, found.prefix(record.generation), name))
@@ -179,7 +181,7 @@ class HoldsAndPositions:
 
         def build(batch: WriteBatch) -> tuple[int, Position]:
             before = found.require_decided()
-            record = positioned(before, name, position, now_ms=self._state.expiry_ms())
+            record = with_position(before, name, position, now_ms=self._state.expiry_ms())
             key = named_row_key(POSITIONS, found.prefix(record.generation), name)
             batch.put(key, record.positions[name].to_bytes(key))
             batch.change_record(found, record)

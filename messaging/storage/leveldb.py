@@ -14,7 +14,7 @@ from pathlib import Path
 import plyvel
 
 from messaging.storage.engine import Rows, StoreDamagedError, StoreError, next_chunk_count
-from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, Stretch
+from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, ScanLimit
 from tuff.disk.files import make_directory
 from tuff.disk.locks import CallsInFlight, DirectoryLock
 from tuff.leveldb.log import MalformedError
@@ -34,7 +34,7 @@ class LevelDbOpener:
 
     It creates a store only the first time. If a store that was open is gone, it was moved, or its
     volume is not mounted; an empty store in its place would look like one that never had messages.
-    The same holds for a store of an earlier server; `why_not_begin` returns the reason then.
+    The same holds for a store of an earlier server; `new_store_refusal` returns the reason then.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class LevelDbOpener:
         directory: Path,
         *,
         first_whole: FirstWhole,
-        why_not_begin: Callable[[], str | None] = lambda: None,
+        new_store_refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._directory = directory
         self._first_whole = first_whole
-        self._why_not_begin = why_not_begin
+        self._new_store_refusal = new_store_refusal
         self._was_open = False
 
     def __call__(self) -> "LevelDbStore":
@@ -57,11 +57,11 @@ class LevelDbOpener:
                     f"{self._directory} holds no messages any more; put them back (is its volume "
                     "mounted?), and the server continues"
                 )
-            if (reason := self._why_not_begin()) is not None:
+            if (reason := self._new_store_refusal()) is not None:
                 raise StoreError(reason)
-        table = LevelDbStore(self._directory, first_whole=self._first_whole)
+        store = LevelDbStore(self._directory, first_whole=self._first_whole)
         self._was_open = True
-        return table
+        return store
 
     def _is_there(self) -> bool:
         with _as_store_errors():
@@ -69,8 +69,7 @@ class LevelDbOpener:
 
 
 class LevelDbStore:
-    """One LevelDB directory, locked for this process until `close`. `close` ends long scans
-    early."""
+    """One LevelDB directory, locked for this process until `close`, which ends long scans early."""
 
     has_views = True
 
@@ -78,8 +77,8 @@ class LevelDbStore:
         """Raises: DirectoryLockedError: another process has it open; StoreError: LevelDB can't open
         it, since it is corrupt or the disk fails."""
         self._first_whole = first_whole
-        self._holes = CorruptRanges(directory, first_whole=first_whole)
-        self._users = CallsInFlight(closed=lambda: StoreError("the store is closed"))
+        self._corrupt_ranges = CorruptRanges(directory, first_whole=first_whole)
+        self._calls = CallsInFlight(closed=lambda: StoreError("the store is closed"))
         try:
             make_directory(directory)
             self._lock = DirectoryLock(directory)
@@ -93,7 +92,7 @@ class LevelDbStore:
 
     def get(self, key: bytes) -> bytes | None:
         found: bytes | None = None
-        with suppress(StoreDamagedError), self._users.using(), _as_store_errors():
+        with suppress(StoreDamagedError), self._calls.using(), _as_store_errors():
             found = self._db.get(key, verify_checksums=True)
         if found is not None:
             return found
@@ -109,17 +108,17 @@ class LevelDbStore:
     def scan_reporting_corruption(
         self, start: bytes, stop: bytes, *, report_damaged_rows: bool
     ) -> Rows:
-        return self._scan_told(
+        return self._scan_reporting(
             self._snapshot(), start, stop, report_damaged_rows=report_damaged_rows
         )
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
-        with self._users.using(), _as_store_errors():
+        with self._calls.using(), _as_store_errors():
             size: int = self._db.approximate_size(start, stop)
             return size
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
-        with self._users.using(), _as_store_errors():
+        with self._calls.using(), _as_store_errors():
             # LevelDB would go on writing to its open files in the old place, and create new files
             # by name in whatever directory is there now.
             if not self._lock.is_in_place:
@@ -133,19 +132,19 @@ class LevelDbStore:
             writes.write()
 
     def close(self) -> None:
-        if self._users.close():
+        if self._calls.close():
             self._db.close()
             self._lock.close()
 
     def _snapshot(self) -> "plyvel.Snapshot":
-        with self._users.using(), _as_store_errors():
+        with self._calls.using(), _as_store_errors():
             return self._db.snapshot()
 
     def _scan(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
     ) -> Rows:
         last = start
-        with self._users.using(), closing(snapshot):
+        with self._calls.using(), closing(snapshot):
             try:
                 rows = (
                     _backward(snapshot, start, stop) if reverse else _forward(snapshot, start, stop)
@@ -162,11 +161,11 @@ class LevelDbStore:
                 return
             yield from self._scan_unverified(snapshot, last, stop)
 
-    def _scan_told(
+    def _scan_reporting(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, report_damaged_rows: bool
     ) -> Rows:
         at = start
-        with self._users.using(), closing(snapshot):
+        with self._calls.using(), closing(snapshot):
             while at < stop:
                 try:
                     with closing(_forward(snapshot, at, stop)) as chunks:
@@ -175,32 +174,34 @@ class LevelDbStore:
                             self._require_open()
                             at = chunk[-1][0] + b"\x00"
                 except StoreDamagedError:
-                    stretch = self._stretch(at, stop, report_damaged_rows=report_damaged_rows)
+                    limit = self._scan_limit(at, stop, report_damaged_rows=report_damaged_rows)
                 else:
                     return
-                yield from self._up_to_hole(snapshot, at, stretch)
-                at = stretch.stop
+                yield from self._scan_up_to(limit, snapshot, at)
+                at = limit.stop
 
-    def _up_to_hole(self, snapshot: "plyvel.Snapshot", at: bytes, stretch: Stretch) -> Rows:
-        hole = stretch.hole
+    def _scan_up_to(self, limit: ScanLimit, snapshot: "plyvel.Snapshot", at: bytes) -> Rows:
+        corrupt = limit.corrupt
         try:
-            with closing(_forward(snapshot, at, stretch.stop, is_verified=False)) as chunks:
+            with closing(_forward(snapshot, at, limit.stop, is_verified=False)) as chunks:
                 for chunk in chunks:
                     yield from chunk
                     self._require_open()
         except StoreDamagedError:
-            if hole is None:  # else LevelDB read ahead into the corrupt range
+            if corrupt is None:  # else LevelDB read ahead into the corrupt range
                 raise
-        if hole is not None:
+        if corrupt is not None:
             raise StoreDamagedError(
-                f"{hole.reason}; rows may be missing behind {hole.low!r}; `tuff salvage` keeps the "
-                "rows that are whole",
-                readable_from=hole.high,
+                f"{corrupt.reason}; rows may be missing behind {corrupt.low!r}; `tuff salvage` "
+                "keeps the rows that are whole",
+                readable_from=corrupt.high,
             )
 
-    def _stretch(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> Stretch:
+    def _scan_limit(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> ScanLimit:
         try:
-            return self._holes.stretch(at, stop, report_damaged_rows=report_damaged_rows)
+            return self._corrupt_ranges.scan_limit(
+                at, stop, report_damaged_rows=report_damaged_rows
+            )
         except (MalformedError, OSError) as error:
             raise StoreDamagedError(
                 f"a damaged block follows the key {at!r}, and its end can't be found: "
@@ -229,7 +230,7 @@ class LevelDbStore:
         return found is not None and found[1]
 
     def _require_open(self) -> None:
-        if self._users.is_closing:
+        if self._calls.is_closing:
             raise StoreError("the store is being closed")
 
 

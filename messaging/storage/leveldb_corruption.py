@@ -38,26 +38,26 @@ class CorruptRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScanLimit:
     """How far a scan that met corruption can continue. Up to `stop`, an unverified scan misses
-    nothing. At `stop`, `hole` begins; without one, the range ends, or tables begin that were not
-    examined yet."""
+    nothing. At `stop`, the range `corrupt` begins; if it is None, the scan ends there, or tables
+    begin that were not examined yet."""
 
     stop: bytes
-    hole: CorruptRange | None = None
+    corrupt: CorruptRange | None = None
 
 
-class _ReplacedError(Exception):
+class _CompactedError(Exception):
     """LevelDB compacted a table into others after the manifest was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The holes of a table file whose bytes had this checksum. LevelDB never changes a table file;
-    a failing disk may change it, and more than once."""
+class _Examined:
+    """The corrupt ranges of a table file whose bytes had this checksum. LevelDB never changes a
+    table file; a failing disk may change it, and more than once."""
 
     checksum: int
-    holes: list[CorruptRange]
+    ranges: list[CorruptRange]
 
 
 class CorruptRanges:
@@ -66,20 +66,20 @@ class CorruptRanges:
     def __init__(self, directory: Path, *, first_whole: FirstWhole) -> None:
         self._directory = directory
         self._first_whole = first_whole
-        self._known: dict[int, _Look] = {}  # by table
+        self._examined: dict[int, _Examined] = {}  # by table
 
-    def stretch(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> Stretch:
+    def scan_limit(self, at: bytes, stop: bytes, *, report_damaged_rows: bool) -> ScanLimit:
         """How far a scan up to `stop` can continue that met corruption at the key `at`, or behind.
 
         Raises: MalformedError: the manifest is damaged; OSError.
         """
         while True:
             try:
-                return self._stretch(
+                return self._scan_limit(
                     self._manifest(), at, stop, report_damaged_rows=report_damaged_rows
                 )
-            except _ReplacedError:
-                continue  # a compacted table is no hole: its rows are in other tables
+            except _CompactedError:
+                continue  # nothing is missing: the rows of that table are in other tables
 
     def _manifest(self) -> Manifest:
         manifest, _ = read_manifest(self._directory)
@@ -87,26 +87,26 @@ class CorruptRanges:
             raise MalformedError("LevelDB's manifest can't be read")
         return manifest
 
-    def _stretch(
+    def _scan_limit(
         self, manifest: Manifest, at: bytes, stop: bytes, *, report_damaged_rows: bool
-    ) -> Stretch:
+    ) -> ScanLimit:
         ahead = sorted({low for low, _ in manifest.tables.values() if low > at})
         # At the last row of one table, the corruption may be at the beginning of the next.
         reached = ahead[0] if ahead else at
-        unseen = min([stop, *ahead[1:2]])
-        holes = [
-            hole
+        not_examined = min([stop, *ahead[1:2]])
+        found = [
+            corrupt
             for number, (low, high) in manifest.tables.items()
             if low <= reached and high >= at
-            for hole in self._holes_in(number, manifest)
-            if hole.high > at and (report_damaged_rows or not hole.has_rows_only)
+            for corrupt in self._ranges_in(number, manifest)
+            if corrupt.high > at and (report_damaged_rows or not corrupt.has_rows_only)
         ]
-        hole = min(holes, key=lambda hole: hole.low, default=None)
-        if hole is None or hole.low >= unseen:
-            return Stretch(unseen)
-        return Stretch(hole.low + b"\x00", hole)
+        first = min(found, key=lambda corrupt: corrupt.low, default=None)
+        if first is None or first.low >= not_examined:
+            return ScanLimit(not_examined)
+        return ScanLimit(first.low + b"\x00", first)
 
-    def _holes_in(self, number: int, manifest: Manifest) -> list[CorruptRange]:
+    def _ranges_in(self, number: int, manifest: Manifest) -> list[CorruptRange]:
         low, high = manifest.tables[number]
         paths = [self._directory / f"{number:06}{suffix}" for suffix in TABLE_SUFFIXES]
         path = next((path for path in paths if path.is_file()), paths[0])
@@ -117,108 +117,113 @@ class CorruptRanges:
                 path.open("rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
             ):
-                return self._look(number, path.name, data, around, manifest)
+                return self._examine(number, path.name, data, around, manifest)
         except FileNotFoundError as error:
             # LevelDB names the tables that a compaction made before it removes the others.
             if number not in self._manifest().tables:
-                raise _ReplacedError from error
+                raise _CompactedError from error
             return [CorruptRange(*around, f"{path.name}: the file is missing")]
         except ValueError as error:  # an empty file, a damaged index
             return [CorruptRange(*around, f"{path.name}: {error}")]
 
-    def _look(
+    def _examine(
         self, number: int, name: str, data: mmap.mmap, around: _Range, manifest: Manifest
     ) -> list[CorruptRange]:
         checksum = crc32c(data)
-        known = self._known.get(number)
+        known = self._examined.get(number)
         if known is None or known.checksum != checksum:
-            holes = self._holes(name, data, around, manifest.last_sequence)
-            known = self._known[number] = _Look(checksum, [*holes])
-            for gone in self._known.keys() - manifest.tables.keys():
-                self._known.pop(gone, None)
-        return known.holes
+            found = self._ranges_in_file(name, data, around, manifest.last_sequence)
+            known = self._examined[number] = _Examined(checksum, [*found])
+            for gone in self._examined.keys() - manifest.tables.keys():
+                self._examined.pop(gone, None)
+        return known.ranges
 
-    def _holes(
+    def _ranges_in_file(
         self, name: str, data: Readable, around: _Range, last_sequence: int
     ) -> Iterator[CorruptRange]:
         low, end = around
-        ranges = read_ranges(data)
-        for index, (last, block) in enumerate(ranges, 1):
-            high = end if index == len(ranges) else last + b"\x00"
+        blocks = read_ranges(data)
+        for index, (last, block) in enumerate(blocks, 1):
+            high = end if index == len(blocks) else last + b"\x00"
             if block.damage is not None:
                 reason = f"{name}, byte {block.offset}: {block.damage}"
-                yield from self._holes_of(
+                yield from self._ranges_in_block(
                     data, block, CorruptRange(low, high, reason), last_sequence
                 )
             low = last
 
-    def _holes_of(
-        self, data: Readable, block: Block, whole: CorruptRange, last_sequence: int
+    def _ranges_in_block(
+        self, data: Readable, block: Block, all_of_it: CorruptRange, last_sequence: int
     ) -> list[CorruptRange]:
         try:
             entries = [*read_entries(data, block)]
         except MalformedError:
-            return [whole]
-        return holes_between(entries, whole, last_sequence, first_whole=self._first_whole)
+            return [all_of_it]
+        return corrupt_ranges_in(entries, all_of_it, last_sequence, first_whole=self._first_whole)
 
 
-def holes_between(
-    entries: Iterable[Entry], whole: CorruptRange, last_sequence: int, *, first_whole: FirstWhole
+def corrupt_ranges_in(
+    entries: Iterable[Entry],
+    all_of_it: CorruptRange,
+    last_sequence: int,
+    *,
+    first_whole: FirstWhole,
 ) -> list[CorruptRange]:
-    """The holes in a damaged block with these entries. The hole is `whole`, which is all of the
-    block, unless damaged rows explain the failed checksum."""
-    walk = _Walk(whole, whole.low)
-    shown = whole.low, 0
-    is_accounted_for = False
+    """The corrupt ranges of a damaged block with these entries: `all_of_it`, unless damaged rows
+    explain the failed checksum."""
+    ranges = _RangesOfBlock(all_of_it, all_of_it.low)
+    shown = all_of_it.low, 0
+    is_explained = False
     for entry in entries:
-        if not shown < (entry.key, -entry.sequence) or entry.key >= whole.high:
-            return [whole]
+        if not shown < (entry.key, -entry.sequence) or entry.key >= all_of_it.high:
+            return [all_of_it]
         is_older, shown = entry.key == shown[0], (entry.key, -entry.sequence)
         is_deletion = entry.is_value is False and not entry.value
         is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)
         found = first_whole(entry.key, entry.value)
         if is_deletion and not is_hidden:
-            walk.pass_deletion()
+            ranges.add_deletion()
             continue
-        is_accounted_for |= is_hidden or found is None or not found[1]
+        is_explained |= is_hidden or found is None or not found[1]
         if found is None:
-            walk.pass_damaged(is_row=not is_hidden)
-        elif walk.are_rows_only is None or not is_older:  # else its deletion may be corrupt
-            walk.pass_whole(entry.key, found[0], is_hidden=is_hidden)
-    return walk.ended() if is_accounted_for else [whole]
+            ranges.add_damaged(is_row=not is_hidden)
+        elif ranges.are_rows_only is None or not is_older:  # else its deletion may be corrupt
+            ranges.add_whole(entry.key, found[0], is_hidden=is_hidden)
+    return ranges.ended() if is_explained else [all_of_it]
 
 
 @dataclass(slots=True)
-class _Walk:
-    """Collects the holes of a damaged block, entry by entry. `low` is the last whole row. Since
-    then `are_rows_only` is None while nothing was wrong, True if only rows were damaged, else
+class _RangesOfBlock:
+    """Collects the corrupt ranges of a damaged block, entry by entry. `low` is the last whole row.
+    Since then `are_rows_only` is None while nothing was wrong, True if only rows were damaged, else
     False."""
 
-    whole: CorruptRange
+    all_of_it: CorruptRange
     low: bytes
     are_rows_only: bool | None = None
-    holes: list[CorruptRange] = field(default_factory=list)
+    found: list[CorruptRange] = field(default_factory=list)
 
-    def pass_deletion(self) -> None:
+    def add_deletion(self) -> None:
         # Its key shares a prefix with the entry before, so it is as doubtful as that one.
         self.are_rows_only = None if self.are_rows_only is None else False
 
-    def pass_damaged(self, *, is_row: bool) -> None:
+    def add_damaged(self, *, is_row: bool) -> None:
         self.are_rows_only = self.are_rows_only is not False and is_row
 
-    def pass_whole(self, key: bytes, first: bytes, *, is_hidden: bool) -> None:
+    def add_whole(self, key: bytes, first: bytes, *, is_hidden: bool) -> None:
         self._close(first)
         if is_hidden:
             low = max(self.low, first[:-1])  # sorts closely before the row
-            self.holes.append(replace(self.whole, low=low, high=key + b"\x00"))
+            self.found.append(replace(self.all_of_it, low=low, high=key + b"\x00"))
         self.low = key
 
     def ended(self) -> list[CorruptRange]:
-        self._close(self.whole.high)
-        return self.holes
+        self._close(self.all_of_it.high)
+        return self.found
 
     def _close(self, high: bytes) -> None:
         if self.are_rows_only is not None:
-            hole = replace(self.whole, low=self.low, high=high, has_rows_only=self.are_rows_only)
-            self.holes.append(hole)
+            self.found.append(
+                replace(self.all_of_it, low=self.low, high=high, has_rows_only=self.are_rows_only)
+            )
         self.are_rows_only = None

@@ -47,9 +47,9 @@ class Loaded:
     metadata: StoreMetadata | None
 
 
-def load(store: Store, *, why_not_begin: Callable[[], str | None] = lambda: None) -> Loaded:
-    """The state. `why_not_begin` returns why an empty store must not be accepted as a new one, in a
-    sentence, or None.
+def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: None) -> Loaded:
+    """The state. `new_store_refusal` returns why an empty store must not be accepted as a new one:
+    a sentence, or None.
 
     Raises:
         StoreError: the engine can't read; or a row that is required for safe operation is damaged
@@ -57,7 +57,7 @@ def load(store: Store, *, why_not_begin: Callable[[], str | None] = lambda: None
     """
     # The metadata first: its format says whether this version can read the other rows.
     metadata = _read_metadata(store)
-    if metadata is None and (reason := why_not_begin()) is not None:
+    if metadata is None and (reason := new_store_refusal()) is not None:
         raise StoreError(reason)
     topics = _load_topics(store)
     _load_holds_and_positions(store, topics)

@@ -12,9 +12,9 @@ One checksum and one step of the engine for some hundred rows is what makes read
 engine whose rows are deleted one by one elsewhere (by region servers of HBase) gets no packed rows.
 
 `PackedRowStore` is a layer over the engine. Readers of many messages take packed rows as they are
-stored (`scan_records`); all others see single rows. Packed rows are written together (`join`) and
-end together: retention and the deletion of a topic drop older rows first. Deleting the last row,
-under whose key the value is stored, deletes all of them; deleting another row has no effect yet.
+stored (`scan_records`); all others see single rows. Packed rows are written together and deleted
+together: retention and the deletion of a topic drop older rows first. Deleting the last row, under
+whose key the value is stored, deletes all of them; deleting another row has no effect yet.
 """
 
 import struct
@@ -202,7 +202,7 @@ def _sizes(value: bytes, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f">{count}I", value, _SIZES_AT)
 
 
-def join(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterator[Row]:
+def pack_rows(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterator[Row]:
     """The stored keys and values of these rows, which are neighbours of one prefix."""
     if len(keys) == 1 or any(map(_FLAGS, values)):
         yield from zip(keys, values, strict=True)
@@ -214,7 +214,7 @@ def join(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterator[Row]:
         if stop - start == 1:
             yield keys[start], values[start]
         else:
-            yield _pack(keys[stop - 1], values[start:stop])
+            yield _packed_value(keys[stop - 1], values[start:stop])
         start = stop
 
 
@@ -226,7 +226,7 @@ def _packed_stop(keys: Sequence[bytes], sums: Sequence[int], start: int) -> int:
     return max(fits, start + 1)
 
 
-def _pack(key: bytes, values: Sequence[bytes]) -> Row:
+def _packed_value(key: bytes, values: Sequence[bytes]) -> Row:
     sizes = [len(value) - HEAD.size for value in values]
     parts = [_COUNT.pack(len(values)), struct.pack(f">{len(values)}I", *sizes)]
     parts += [value[1 : HEAD.size] for value in values]
@@ -241,19 +241,19 @@ def require_packed(key: bytes, value: bytes) -> None:
         raise newer_flags(IS_PACKED)
 
 
-def split(key: bytes, value: bytes) -> list[Row] | None:
+def unpack_rows(key: bytes, value: bytes) -> list[Row] | None:
     """The single rows of a value that need not be whole; the checksum of each tells whether it is
     damaged. None if the bounds of the rows can't be found."""
-    rows = _split(key, value, _count(value))
+    rows = _unpack(key, value, _count(value))
     # If the count is damaged, the right one is that with which the sizes add up and a row is whole.
     for count in range(1, PACKED_COUNT_MAX + 1) if rows is None else ():
-        found = _split(key, value, count)
+        found = _unpack(key, value, count)
         if found is not None and any(is_whole(*row) for row in found):
             return found
     return rows
 
 
-def _split(key: bytes, value: bytes, count: int) -> list[Row] | None:
+def _unpack(key: bytes, value: bytes, count: int) -> list[Row] | None:
     last_seq = int.from_bytes(key[-SEQ_SIZE:], "big")
     checksums_at = _SIZES_AT + _NUMBER_SIZE * count
     payloads_at = checksums_at + _NUMBER_SIZE * count
@@ -283,7 +283,7 @@ def rows_in(key: bytes, value: bytes) -> list[Row]:
     found."""
     if key[:1] not in _TABLES:
         return [(key, value)]
-    rows = split(key, value) if is_packed(value) else _unmarked(key, value)
+    rows = unpack_rows(key, value) if is_packed(value) else _unmarked(key, value)
     return rows or [(key, value)]
 
 
@@ -292,7 +292,7 @@ def _unmarked(key: bytes, value: bytes) -> list[Row] | None:
     value that does not have the sizes of packed rows."""
     if not 1 < _count(value) <= PACKED_COUNT_MAX or len(value) > _PACKED_SIZE_MAX:
         return None
-    rows = _split(key, value, _count(value))
+    rows = _unpack(key, value, _count(value))
     if rows is None or not any(is_whole(*row) for row in rows):
         return None
     try:
@@ -330,7 +330,7 @@ def whole_rows(key: bytes, value: bytes) -> list[Row]:
     """The value, if it is whole; else the whole rows of damaged packed rows."""
     if is_whole(key, value):
         return [(key, value)]
-    rows = split(key, value) if key[:1] in _TABLES else None
+    rows = unpack_rows(key, value) if key[:1] in _TABLES else None
     return [row for row in rows or () if is_whole(*row)]
 
 
@@ -453,7 +453,9 @@ def records_of(
 ) -> Iterable[tuple[bytes, bytes]]:
     """The keys and values to write for these new rows, which are neighbours of one prefix."""
     return (
-        join(keys, values) if isinstance(store, PackedRowStore) else zip(keys, values, strict=True)
+        pack_rows(keys, values)
+        if isinstance(store, PackedRowStore)
+        else zip(keys, values, strict=True)
     )
 
 

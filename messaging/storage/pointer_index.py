@@ -116,8 +116,9 @@ class PointerIndex:
         # pointer first. Read several times a second, so a scan of all ranges would be too slow.
         self._publishes: dict[int, tuple[int, int]] = {}
         # Committed pointers with index rows on the disk. If the transaction service forgot them too
-        # early, a crash would leave index rows whose outcome is unknown.
-        self._settling: dict[int, _Settling] = {}
+        # early, a crash would leave index rows whose outcome is unknown. Public, since each batch
+        # checks whether there are any.
+        self.settling: dict[int, _Settling] = {}
         # The topics of pointers that ended recently, to wake readers there; their index rows may
         # already be deleted.
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
@@ -180,9 +181,9 @@ class PointerIndex:
         """All pointers with rows that are neither settled nor marked."""
         return self._ranges.keys()
 
-    def holds(self, pointer: int) -> bool:
+    def may_be_on_disk(self, pointer: int) -> bool:
         """Whether an index row of the pointer may be on disk."""
-        return pointer in self._ranges or pointer in self._settling
+        return pointer in self._ranges or pointer in self.settling
 
     def topics(self, pointers: Iterable[int]) -> set[TopicId]:
         """All topics with index rows of these pointers."""
@@ -190,8 +191,8 @@ class PointerIndex:
         for pointer in pointers:
             if pointer in self._ranges:
                 found.update([entry.topic for entry in self._ranges[pointer].values()])
-            if pointer in self._settling:
-                found.update(self._settling[pointer].topics)
+            if pointer in self.settling:
+                found.update(self.settling[pointer].topics)
         return found
 
     def final_pointers(self) -> set[int]:
@@ -224,13 +225,13 @@ class PointerIndex:
             if ranges := self._ranges.pop(pointer, None):
                 topics = frozenset([entry.topic for entry in ranges.values()])
                 self._note_ended(pointer, topics)
-                self._settling[pointer] = _Settling(list(ranges), topics)
+                self.settling[pointer] = _Settling(list(ranges), topics)
 
-    def settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
+    def next_settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
         """Committed pointers with their index rows to delete, up to about `count_max` rows."""
         taken: list[tuple[int, list[bytes]]] = []
         count = 0
-        for pointer, (keys, _) in self._settling.items():
+        for pointer, (keys, _) in self.settling.items():
             taken.append((pointer, keys))
             count += len(keys)
             if count >= count_max:
@@ -240,12 +241,7 @@ class PointerIndex:
     def settled(self, pointers: Iterable[int]) -> None:
         """The index rows of these pointers are deleted durably."""
         for pointer in pointers:
-            self._settling.pop(pointer, None)
-
-    @property
-    def settling_count(self) -> int:
-        """The number of committed pointers that still have index rows on the disk."""
-        return len(self._settling)
+            self.settling.pop(pointer, None)
 
     def marked(self, entries: Iterable[IndexedRange]) -> None:
         """The rows of these ranges are marked, and their index rows deleted, durably."""

@@ -111,7 +111,7 @@ class StoreOwnership:
             await self._in_thread(store.require_owned)
         except TakenOverError as error:
             # If the store failed meanwhile and was opened again, the answer is about the old one.
-            if self._store.has(store):
+            if self._store.is_current(store):
                 log.error("%s; this one answers no more reads", error)  # noqa: TRY400 - no bug here
                 await self._store.close(str(error))
             return str(error)

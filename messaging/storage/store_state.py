@@ -52,7 +52,7 @@ class OpenStore:
     def is_up(self) -> bool:
         return self._store is not None
 
-    def has(self, store: Store) -> bool:
+    def is_current(self, store: Store) -> bool:
         """Whether this very store is the open one."""
         return self._store is store
 
@@ -184,7 +184,7 @@ class StoreState:
     cache, metadata and last batch.
 
     `may_delete` returns whether the clock can be trusted so far that messages may expire for good.
-    `transactions` is set when the component opens, and `fill` sets what the store says.
+    `transactions` is set when the component opens, and `load` sets what the store says.
     """
 
     transactions: TransactionView
@@ -205,28 +205,30 @@ class StoreState:
         self.tail_cache = TailCache(bytes_max=tail_bytes_max)
         self.idle_intervals = IdleIntervals()
         self.last_batch = LastBatch()
-        self._attempted = LastBatch()  # that of the newest batch, whether or not it was written
+        self._attempted = LastBatch()  # of the newest batch, which may not be durable
         self.metadata = StoreMetadata()
-        self._durable_metadata: StoreMetadata | None = None  # until the first batch wrote them
+        self.durable_metadata: StoreMetadata | None = None  # None while the store is empty
         self.now_ms = now_ms
         self.may_delete = may_delete
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self.seen_lsn: int | None = None  # of the transactions, durably
-        self.recovered_mark_ms: int | None = None  # recorded clock of the opened store; None if new
+        self.recovered_clock_ms: int | None = (
+            None  # recorded clock of the opened store; None if new
+        )
 
-    def fill(self, loaded: Loaded) -> None:
+    def load(self, loaded: Loaded) -> None:
         """Set the state from an opened store."""
         for topic_id, record in loaded.topics.items():
             self.topics.load(topic_id, record)
         self.index.load(loaded.index, now_ms=self.now_ms())
         self.last_batch = self._attempted = loaded.last_batch
-        self.recovered_mark_ms = loaded.last_batch.clock_ms
-        self.metadata, self._durable_metadata = loaded.metadata or StoreMetadata(), loaded.metadata
-        self.note_longest_transaction(self._longest_transaction_ms)
+        self.recovered_clock_ms = loaded.last_batch.clock_ms
+        self.metadata, self.durable_metadata = loaded.metadata or StoreMetadata(), loaded.metadata
+        self.raise_longest_transaction(self._longest_transaction_ms)
         self._batch_number = loaded.last_batch.batch_number
         self.seen_lsn = loaded.last_batch.seen_lsn
         self.sequencer.raise_above(loaded.last_batch.last)
-        self.idle_intervals.begin(loaded.last_batch.last)
+        self.idle_intervals.assume_rows(loaded.last_batch.last)
         for each in self.topics:
             if each.durable is not None:
                 # A log start that a retention pass raised is ahead of a clock that was set back
@@ -236,7 +238,7 @@ class StoreState:
         # Region observers would remove a message with an id below this time at once.
         self.sequencer.raise_above(Offset(self.metadata.handed_ms, 0))
         self.high_water_mark = self.sequencer.last
-        self.tail_cache.begin(self.high_water_mark)
+        self.tail_cache.restart(self.high_water_mark)
 
     @property
     def possible_last_batches(self) -> tuple[LastBatch, LastBatch]:
@@ -248,10 +250,10 @@ class StoreState:
         """The store failed and was opened again: continue above all rows in it, and cache only rows
         that become durable from now on."""
         self.sequencer.raise_above(last_batch.last)
-        self.idle_intervals.begin(last_batch.last)
-        self.tail_cache.begin(self.high_water_mark)
+        self.idle_intervals.assume_rows(last_batch.last)
+        self.tail_cache.restart(self.high_water_mark)
 
-    def note_longest_transaction(self, lived_ms: int) -> None:
+    def raise_longest_transaction(self, lived_ms: int) -> None:
         """A transaction has lived this long, or may; recorded with the next batch. Retention keeps
         a stored payload for the longest life that any transaction ever had."""
         longest_ms = max(self.metadata.longest_transaction_ms, lived_ms)
@@ -264,14 +266,9 @@ class StoreState:
         return max(self.now_ms(), self.metadata.handed_ms)
 
     @property
-    def durable_metadata(self) -> StoreMetadata | None:
-        """The metadata on the disk, or None while the store is empty."""
-        return self._durable_metadata
-
-    @property
-    def has_unwritten(self) -> bool:
+    def has_unwritten_changes(self) -> bool:
         """Whether changes wait for the next batch."""
-        return self.metadata != self._durable_metadata or self.index.settling_count > 0
+        return self.metadata != self.durable_metadata or bool(self.index.settling)
 
     def next_batch_number(self) -> int:
         """A batch number that was never used before."""
@@ -300,10 +297,10 @@ class StoreState:
         """A batch is durable that contained these rows, this last-batch row and this metadata. Its
         offsets were assigned at `since_ms` or later."""
         self.last_batch = last_batch
-        self._durable_metadata = metadata
+        self.durable_metadata = metadata
         self.high_water_mark = max(self.high_water_mark, last_batch.last)
-        self.idle_intervals.passed(last_batch.last, since_ms=since_ms)
-        self.tail_cache.take(puts, new_rows, high_water_mark=self.high_water_mark)
+        self.idle_intervals.add_batch(last_batch.last, since_ms=since_ms)
+        self.tail_cache.apply_batch(puts, new_rows, high_water_mark=self.high_water_mark)
 
     def _clock_ms(self) -> int | None:
         # A clock that jumped far ahead must not be recorded before it is confirmed: the next start
@@ -366,18 +363,18 @@ class IdleIntervals:
         # Pairs: the last offset before an interval, and the lowest that a row behind it may have.
         self._intervals: deque[tuple[Offset, Offset]] = deque(maxlen=IDLE_COUNT_MAX)
 
-    def begin(self, last: Offset) -> None:
+    def assume_rows(self, last: Offset) -> None:
         """There may be rows anywhere up to this offset, except in the known intervals."""
         self._last = max(self._last, last)
 
-    def passed(self, last: Offset, *, since_ms: int) -> None:
-        """Rows up to this offset were written; the new ones at `since_ms` or later."""
+    def add_batch(self, last: Offset, *, since_ms: int) -> None:
+        """A batch wrote rows up to this offset, at `since_ms` or later."""
         if last > self._last:
             if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:
                 self._intervals.append((self._last, Offset(since_ms, 0)))
             self._last = last
 
-    def may_hold(self, start: Offset, *, stop: Offset) -> bool:
+    def may_contain_rows(self, start: Offset, *, stop: Offset) -> bool:
         """Whether rows of any topic may have offsets in this range."""
         if start > self._last:
             return False

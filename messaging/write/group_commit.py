@@ -151,7 +151,7 @@ class WriteBatch:
         """Call this, to undo a change in memory, if the batch is proven not to be on the disk."""
         self._when_lost.append(undo)
 
-    def note_durable(self) -> None:
+    def confirm(self) -> None:
         """Run the callbacks of a durable batch, and count its messages."""
         for then in self._when_durable:
             then()
@@ -230,9 +230,9 @@ class GroupCommitter:
         self._recovering = False
         self._stopped = asyncio.Event()
         self._stopped.set()
-        self._doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
+        self._in_doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
         # Why only internal writes are accepted: the disk is nearly full. None if there is space.
-        self.lack: str | None = None
+        self.lack_of_space: str | None = None
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
@@ -262,8 +262,10 @@ class GroupCommitter:
     def require_capacity(self) -> None:
         """Raises: OverloadedError: too many writes wait for the disk; StorageUnavailableError: the
         disk is nearly full."""
-        if self.lack is not None:
-            raise StorageUnavailableError(f"nothing was written: {self.lack}; try again later")
+        if self.lack_of_space is not None:
+            raise StorageUnavailableError(
+                f"nothing was written: {self.lack_of_space}; try again later"
+            )
         if self._pending_count >= PENDING_COUNT_MAX or self._pending_bytes >= PENDING_BYTES_MAX:
             raise OverloadedError(
                 f"{self._pending_count} writes of {self._pending_bytes} bytes are waiting for the "
@@ -308,7 +310,7 @@ class GroupCommitter:
         finally:
             self._recovering = False
         self._state.reopened(last_batch)
-        doubt, self._doubt = self._doubt, None
+        doubt, self._in_doubt = self._in_doubt, None
         if doubt is not None:
             batch, writes = doubt
             is_there = last_batch.batch_number >= batch.number
@@ -361,31 +363,29 @@ class GroupCommitter:
         """Add what every batch contains: the last-batch row, metadata that changed, and the
         deletion of settled index rows."""
         state = self._state
-        settling = state.index.settling(count_max=SETTLED_PER_BATCH_MAX)
-        for _, keys in settling:
-            for key in keys:
-                batch.delete(key)
+        if state.index.settling:
+            settled = state.index.next_settling(count_max=SETTLED_PER_BATCH_MAX)
+            for _, keys in settled:
+                for key in keys:
+                    batch.delete(key)
+            batch.on_durable(partial(state.index.settled, [pointer for pointer, _ in settled]))
         if state.metadata != state.durable_metadata:
             batch.put(METADATA_KEY, state.metadata.to_bytes(METADATA_KEY))
         last_batch = state.next_last_batch(batch.number)
         batch.put(LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY))
-        settled = [pointer for pointer, _ in settling]
-        metadata = state.metadata
-
-        def became_durable() -> None:
-            state.index.settled(settled)
-            state.batch_is_durable(
+        batch.on_durable(
+            partial(
+                state.batch_is_durable,
                 last_batch,
-                metadata,
+                state.metadata,
                 since_ms=batch.now_ms,
                 puts=batch.puts,
                 new_rows=batch.new_rows,
             )
-
-        batch.on_durable(became_durable)
+        )
 
     async def _resolve(self, batch: WriteBatch, writes: list[Write[Any]], reason: str) -> None:
-        self._doubt = (batch, writes)
+        self._in_doubt = (batch, writes)
         try:
             await self._store.close(reason)
         # A store that can't be closed is opened again below, or stays down.
@@ -398,7 +398,7 @@ class GroupCommitter:
             self._answer_unknown(writes)
 
     def _complete(self, batch: WriteBatch, writes: list[Write[Any]]) -> None:
-        batch.note_durable()
+        batch.confirm()
         self._answer(writes)
         batch.wake_readers()
 

@@ -246,7 +246,7 @@ class Publisher:
             # A transaction may live longer than was ever allowed: the machine slept, or the clock
             # was set. Retention would then drop its payloads while the reference is live. So this
             # batch raises the recorded longest life.
-            self._state.note_longest_transaction(offset.timestamp_ms - brings.first.timestamp_ms)
+            self._state.raise_longest_transaction(offset.timestamp_ms - brings.first.timestamp_ms)
         key = message_key(target.topic.prefix(target.generation), offset)
         batch.put(key, MessageRow(tx_pointer=pointer, reference=brings).to_bytes(key))
         size_bytes = sum(entry.payload_bytes for entry in stored)

@@ -1,14 +1,16 @@
-"""The rows of transactions that ended: settle them, or mark them as rolled back (design §6).
+"""What the message store does when a transaction ends: it settles the transaction's rows, or marks
+them as rolled back, and wakes the readers that waited for the end (design §6).
 
 Settling deletes only index rows, with the next batch. Marking inverts all message rows in the
 pointer index. A mark that fails stays queued and is retried until it succeeds.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from messaging.read.poll import TransactionReaders
 from messaging.retention.region_observers import RegionObservers
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.store_state import StoreState
@@ -32,14 +34,14 @@ class TransactionRows:
         state: StoreState,
         committer: GroupCommitter,
         publisher: Publisher,
-        readers: TransactionReaders,
         observers: RegionObservers | None,
     ) -> None:
         self._state = state
         self._committer = committer
-        self._readers = readers
         self._observers = observers
         self._unmarked: set[int] = set()  # ended, and their rows are still to be marked
+        # The polls that read in the snapshot of a transaction, by its pointer.
+        self._readers: dict[int, dict[asyncio.Event, None]] = {}
         self.check_entries = publisher.check_entries
         self.publish_final = publisher.publish_final
 
@@ -73,11 +75,26 @@ class TransactionRows:
             found = self._state.topics.maybe_find(topic)
             if found is not None:
                 found.wake()
-        self._readers.wake(transaction_pointers)
+        if self._readers:
+            for pointer in transaction_pointers:
+                for waiter in self._readers.get(pointer, ()):
+                    waiter.set()
+
+    @contextmanager
+    def reading_in(self, pointer: int, waiter: asyncio.Event) -> Iterator[None]:
+        """Register a poll that reads in this transaction's snapshot, for as long as it reads."""
+        waiters = self._readers.setdefault(pointer, {})
+        waiters[waiter] = None
+        try:
+            yield
+        finally:
+            del waiters[waiter]
+            if not waiters:
+                del self._readers[pointer]
 
     def reading_pointers(self) -> Collection[int]:
         """The pointers in whose snapshots polls read now."""
-        return self._readers.pointers
+        return self._readers.keys()
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
@@ -85,7 +102,7 @@ class TransactionRows:
 
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
-        return self._state.index.holds(pointer)
+        return self._state.index.may_be_on_disk(pointer)
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region

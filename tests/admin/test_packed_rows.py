@@ -14,7 +14,7 @@ from tests.admin.test_salvage import assert_nothing_new, salvaged
 from tests.http.calls import Topic, payloads
 from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
-from tests.messaging.stored_runs import without_mark, without_sizes
+from tests.messaging.packed_stores import without_flags, without_sizes
 
 PAYLOADS = [f"message {number:03} of a run".encode() for number in range(100)]
 HEAD_BYTES = (
@@ -134,7 +134,7 @@ def test_a_reader_gets_an_error_for_packed_rows_that_can_not_be_separated(tmp_pa
 def test_packed_rows_without_their_flags_are_read_and_salvaged(tmp_path: Path) -> None:
     """A single flipped bit cost all messages."""
     server = left_with_packed_rows(tmp_path / "old")
-    change_packed_rows(server.data, without_mark)
+    change_packed_rows(server.data, without_flags)
 
     _, seen = salvaged(server.data, tmp_path / "new")
     assert sorted(seen.payloads.values()) == PAYLOADS

@@ -73,7 +73,7 @@ _MARK = _around(
     "mark not raised yet",
     "mark raised",
     PUBLISH,
-    "messaging.write.group_commit:WriteBatch.note_durable",
+    "messaging.write.group_commit:WriteBatch.confirm",
 )
 
 _COMMIT = _around(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from messaging.storage.packed_rows import join
+from messaging.storage.packed_rows import pack_rows
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
     HOLDS,
@@ -155,7 +155,7 @@ def row(means: Value) -> tuple[bytes, bytes]:
 def run(means: Value) -> tuple[bytes, bytes]:
     """Key and value of a described run."""
     keys, values = zip(*map(row, means["rows"]), strict=True)
-    ((key, value),) = join(keys, values)
+    ((key, value),) = pack_rows(keys, values)
     return key, value
 
 

@@ -20,7 +20,7 @@ from admin.inspect_tables import decoded
 from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
 from messaging.storage.hbase import journal
 from messaging.storage.leveldb import LevelDbStore
-from messaging.storage.leveldb_corruption import CorruptRange, holes_between
+from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.storage.packed_rows import (
     first_whole,
     open_packed,
@@ -218,7 +218,7 @@ def _leveldb_table(data: bytes) -> object:
 def _leveldb_holes(data: bytes) -> object:
     whole = CorruptRange(b"", b"\xff", "damaged")
     return [
-        holes_between(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
+        corrupt_ranges_in(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
         for _, block in read_ranges(data)
     ]
 

@@ -19,14 +19,14 @@ from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.hbase.store import HBaseStore
 from tests.hbase.tables import deploy, settings_of, stores_of
 from tests.http.client import until
-from tests.messaging.test_storage import (
+from tests.messaging.test_engines import (
     Batches,
     OpenStore,
     check_dictionary,
     keys,
     test_a_closed_store_refuses_everything_and_closes_again,
     test_the_last_value_of_a_key_wins_within_a_batch,
-    test_what_was_written_is_there_after_opening_again,
+    test_written_rows_are_there_after_a_reopen,
 )
 from tuff.hbase_gateway import Gateways
 
@@ -34,7 +34,7 @@ from tuff.hbase_gateway import Gateways
 __all__ = [
     "test_a_closed_store_refuses_everything_and_closes_again",
     "test_the_last_value_of_a_key_wins_within_a_batch",
-    "test_what_was_written_is_there_after_opening_again",
+    "test_written_rows_are_there_after_a_reopen",
 ]
 
 pytestmark = [

@@ -167,5 +167,5 @@ class Play:
 
 @given(played=steps)
 @example(played=[("ttl", 200), ("hold", "a", -100_000, 1), ("restart",), ("truncate", 0)])
-def test_holds_do_what_a_model_of_them_does(played: list[tuple[object, ...]]) -> None:
+def test_holds_ttls_and_truncation_follow_their_model(played: list[tuple[object, ...]]) -> None:
     asyncio.run(Play().run(played))

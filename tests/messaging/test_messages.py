@@ -1,11 +1,11 @@
-"""A run of messages: what fits, what a cut leaves, and neighbours under one write pointer."""
+"""`Messages`: what fits, what a cut removes, and ranges of messages of one write pointer."""
 
 from messaging.read.messages import Messages, PointerRange
 
 IDS = [number.to_bytes(20, "big") for number in range(4)]
 
 
-def test_a_cut_leaves_what_was_there_at_the_mark() -> None:
+def test_a_cut_removes_what_was_appended_since_the_mark() -> None:
     messages = Messages(limit=4, bytes_max=100)
     messages.append(IDS[0], b"a", pointer=7)
     mark = messages.mark()

@@ -1,4 +1,4 @@
-"""Offsets and truncations tell where a reader begins and ends, whatever lies there (§2, §3.6)."""
+"""Where a topic begins and ends for a reader (protocol §3.6), and what a truncation returns."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_the_earliest_message_is_found_behind_any_number_of_expired_ones(
     world: World, service: MessagingService, steps: list[str]
 ) -> None:
-    """Behind 100,000 rows that the sweep had not come to, `earliest` was null beside live ones."""
+    """With 100,000 expired rows before it that no pass had deleted, `earliest` was null."""
     for _ in range(5 * PASSED_MAX):
         await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     live = await publish(service, b"live")
@@ -58,7 +58,7 @@ async def test_the_earliest_message_is_found_behind_any_number_that_were_rolled_
     assert steps
 
 
-async def test_nothing_but_skipped_rows_is_no_earliest_message(
+async def test_a_topic_with_skipped_rows_only_has_no_earliest_message(
     world: World, service: MessagingService, steps: list[str]
 ) -> None:
     for _ in range(5 * PASSED_MAX):
@@ -69,10 +69,10 @@ async def test_nothing_but_skipped_rows_is_no_earliest_message(
     assert steps
 
 
-async def test_a_truncation_to_a_damaged_record_took_effect_and_says_so(
+async def test_a_truncation_to_a_damaged_record_succeeds(
     world: World, service: MessagingService
 ) -> None:
-    """The floor was raised for ever, and the caller was told of a failure."""
+    """The log start rose for ever, and the caller got an error."""
     places = []
     for payload in (b"before", b"damaged", b"behind"):
         places.append((await publish(service, payload)).first)
@@ -95,10 +95,10 @@ def flip_payload(world: World, at: MessageId) -> None:
     world.rows[key] = world.rows[key][:-1] + b"\xff"
 
 
-async def test_a_topic_ends_where_a_reader_of_all_of_it_goes_on(
+async def test_a_topic_ends_where_a_reader_of_all_of_it_continues(
     world: World, service: MessagingService
 ) -> None:
-    """`end` was the id of a message that nobody could be handed any more, before that place."""
+    """`end` was once the id of an expired message before that id."""
     kept = await publish(service, b"kept")
     await service.publisher.publish(AUDIT, request(b"short", ttl_s=1))
     world.clock.now_ms += 2_000
@@ -128,3 +128,27 @@ async def test_a_topic_ends_past_a_group_whose_last_message_expired_by_itself(
     read = await service.polls.poll(AUDIT, Poll(isolation=Isolation.COMMITTED))
     assert [payload for _, payload in read.items] == [b"first"]
     assert cut.end == MessageId.from_bytes(read.next_id)
+
+
+async def test_offsets_tell_where_a_reader_begins_and_ends(
+    world: World, service: MessagingService
+) -> None:
+    empty = await service.offsets.offsets(AUDIT)
+    assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
+
+    first = await publish(service, b"a")
+    world.transactions.start(7)
+    held = await publish(service, b"b", pointer=7)
+    last = await publish(service, b"c")
+
+    everything = await service.offsets.offsets(AUDIT)
+    committed = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    own = await service.offsets.offsets(AUDIT, tx=7)
+    assert (everything.earliest, everything.end) == (first.first, last.last)
+    assert (committed.end, committed.blocked_by) == (first.last, 7)
+    assert (own.end, own.blocked_by) == (last.last, None)
+
+    await world.abort(service, 7)
+    await service.topics.truncate(AUDIT, held.first)
+    skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+    assert (skipped.earliest, skipped.end) == (last.first, last.last)

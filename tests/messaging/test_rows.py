@@ -1,4 +1,4 @@
-"""Every stored key and value, byte for byte, and what damage does to them (design §5)."""
+"""Golden bytes of every stored key and value, and how damage of them is detected (design §5)."""
 
 import json
 from pathlib import Path
@@ -121,14 +121,14 @@ def test_the_worked_example_of_a_payload_key() -> None:
     )
 
 
-def test_keys_tell_what_they_were_made_of() -> None:
+def test_the_parts_of_a_key_can_be_read_back() -> None:
     assert (offset_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
     assert row_prefix(PAYLOAD_KEY) == row_prefix(MESSAGE_KEY) == PREFIX
     assert split_prefix(PREFIX) == (TOPIC, 1)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_stored_values_are_byte_for_byte_what_they_were(name: str) -> None:
+def test_stored_values_have_their_golden_bytes(name: str) -> None:
     golden = json.loads(GOLDEN.read_text())
     row = ROWS[name]
     key = KEYS[type(row)]
@@ -138,7 +138,7 @@ def test_stored_values_are_byte_for_byte_what_they_were(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_any_flipped_bit_is_damage(name: str) -> None:
+def test_any_flipped_bit_is_detected(name: str) -> None:
     row = ROWS[name]
     key = KEYS[type(row)]
     value = row.to_bytes(key)
@@ -151,7 +151,7 @@ def test_any_flipped_bit_is_damage(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_whole_value_under_another_key_is_damage(name: str) -> None:
+def test_a_whole_value_under_another_key_is_damaged(name: str) -> None:
     row = ROWS[name]
     key = KEYS[type(row)]
 
@@ -160,14 +160,14 @@ def test_a_whole_value_under_another_key_is_damage(name: str) -> None:
 
 
 @given(value=st.binary(max_size=60))
-def test_arbitrary_bytes_raise_nothing_but_damage(value: bytes) -> None:
+def test_arbitrary_bytes_raise_only_the_damage_error(value: bytes) -> None:
     for row in ROWS.values():
         with pytest.raises(DamagedRowError):
             type(row).from_bytes(b"mkey", value)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_flag_of_a_newer_version_is_refused_and_is_not_called_damage(name: str) -> None:
+def test_a_flag_of_a_newer_version_is_refused_and_not_called_damaged(name: str) -> None:
     """A topic row with attributes was read as one of another generation."""
     row = ROWS[name]
     key = KEYS[type(row)]
@@ -182,7 +182,7 @@ def test_a_flag_of_a_newer_version_is_refused_and_is_not_called_damage(name: str
 
 
 @pytest.mark.parametrize(("at", "value"), [(len(b"i") + 8, b"k"), (len(INDEXED.key) + 10, b"\x02")])
-def test_an_index_row_of_another_kind_or_end_is_of_a_newer_version(at: int, value: bytes) -> None:
+def test_an_index_row_of_an_unknown_kind_is_of_a_newer_version(at: int, value: bytes) -> None:
     body = unframe(INDEXED.key, INDEXED.to_bytes(INDEXED.key))[1]
     changed = INDEXED.key + body
     changed = changed[:at] + value + changed[at + 1 :]
@@ -204,7 +204,7 @@ def test_an_index_row_of_another_kind_or_end_is_of_a_newer_version(at: int, valu
         (b"{", DamagedRowError),
     ],
 )
-def test_facts_of_another_format_are_refused(body: bytes, error: type[DamagedRowError]) -> None:
+def test_metadata_of_another_format_is_refused(body: bytes, error: type[DamagedRowError]) -> None:
     with pytest.raises(DamagedRowError) as raised:
         StoreMetadata.from_bytes(METADATA_KEY, frame(METADATA_KEY, 0, body))
 
@@ -212,7 +212,7 @@ def test_facts_of_another_format_are_refused(body: bytes, error: type[DamagedRow
 
 
 @pytest.mark.parametrize("body", [b"", bytes(23), bytes(24) + b'{"ttl":1e999}', bytes(24) + b"[]"])
-def test_a_topic_row_that_is_whole_but_of_another_form_is_damage(body: bytes) -> None:
+def test_a_topic_row_with_another_body_is_damaged(body: bytes) -> None:
     """A short one raised the error of a message id once, which nobody expects from a row."""
     key = topic_key(TopicId("default", "t1"))
 
@@ -233,7 +233,7 @@ def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:
     st.none() | st.integers(1, (1 << 63) - 1),
     st.none() | st.lists(st.none() | st.sampled_from((1, 5, (1 << 31) - 1)), min_size=4),
 )
-def test_rows_of_one_publish_are_the_rows_that_each_would_be(
+def test_rows_of_one_publish_are_encoded_as_single_rows(
     payloads: list[bytes], pointer: int | None, ttls: list[int | None] | None
 ) -> None:
     keys = message_keys(prefix_of(TopicId("a", "t"), 1), Offset(7, (1 << 16) - 2), len(payloads))

@@ -1,4 +1,4 @@
-"""Offsets only rise (design §5, One sequencer)."""
+"""The sequencer: offsets only rise (design §5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,25 +24,25 @@ def test_a_clock_that_goes_back_keeps_the_last_timestamp() -> None:
     ]
 
 
-def test_nothing_is_given_out_up_to_a_place_that_was_found() -> None:
+def test_offsets_are_assigned_above_those_found_in_the_store() -> None:
     sequencer = Sequencer()
     sequencer.raise_above(Offset(9, 3))
     sequencer.raise_above(Offset(8, 9))
     assert sequencer.next(now_ms=7) == Offset(9, 4)
 
 
-def test_no_row_ever_stands_at_the_id_of_all_zeros() -> None:
+def test_no_row_has_the_id_of_all_zeros() -> None:
     assert Sequencer().next(now_ms=0) == Offset(1, 0)
 
 
 @given(clocks=st.lists(st.integers(min_value=0, max_value=5), max_size=50))
-def test_places_rise_whatever_the_clock_does(clocks: list[int]) -> None:
+def test_offsets_rise_whatever_the_clock_does(clocks: list[int]) -> None:
     sequencer = Sequencer(Offset(2, SEQ_ID_LIMIT - 3))
     places = [sequencer.next(now_ms=now) for now in clocks]
     assert places == sorted(set(places))
 
 
 @given(seq_id=st.integers(0, SEQ_ID_LIMIT - 1), count=st.integers(1, 3 * SEQ_ID_LIMIT))
-def test_neighbours_can_be_counted_across_milliseconds(seq_id: int, count: int) -> None:
+def test_offsets_are_counted_across_milliseconds(seq_id: int, count: int) -> None:
     first = Offset(7, seq_id)
     assert count_between(first, offset_after(first, count - 1)) == count

@@ -1,4 +1,4 @@
-"""Parts of a topic cover it exactly, evenly, and without reading it (protocol §3.7)."""
+"""Splits cover a topic exactly and evenly, and are found without reading it (protocol §3.7)."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import SCANNED_BYTES_MAX, Split, split
+from messaging.read.offsets import SCANNED_BYTES_MAX, Split, splits_of
 from messaging.read.scan import read
 from messaging.read.visibility import start_number
 from messaging.storage.engine import Rows, Store
@@ -14,7 +14,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import MessageRow, PayloadRange, message_key, payload_key
-from tests.messaging.test_reader import NOW_MS, PREFIX, ModelRow, build, query, topics
+from tests.messaging.scan_model import NOW_MS, PREFIX, ModelRow, build, query, topics
 from tests.messaging.world import DamagedStore
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 
@@ -25,7 +25,7 @@ def parts(
     store: Store, *, start: MessageId | None = None, end: MessageId | None = None, count: int
 ) -> list[Split]:
     asked = query(start=start_number(start, inclusive=False), through=end or LAST_ID)
-    return split(store, asked, start=start, end=end, count=count)
+    return splits_of(store, asked, start=start, end=end, count=count)
 
 
 def ids_between(store: Store, start: MessageId | None, end: MessageId) -> list[bytes]:
@@ -54,7 +54,7 @@ bounds = st.none() | st.builds(
 
 
 @given(rows=topics, start=bounds, end=bounds, count=st.integers(1, 12))
-def test_parts_follow_each_other_and_bring_every_message_once(
+def test_splits_are_adjacent_and_contain_every_message_once(
     rows: list[ModelRow], start: MessageId | None, end: MessageId | None, count: int
 ) -> None:
     table, _, _ = build(rows)
@@ -73,7 +73,7 @@ def test_parts_follow_each_other_and_bring_every_message_once(
 
 
 @given(rows=topics, count=st.integers(2, 12))
-def test_no_part_ends_inside_of_what_one_reference_brings(rows: list[ModelRow], count: int) -> None:
+def test_no_split_ends_inside_a_payload_group(rows: list[ModelRow], count: int) -> None:
     table, _, _ = build(rows)
 
     for part in parts(table, count=count)[:-1]:
@@ -81,7 +81,7 @@ def test_no_part_ends_inside_of_what_one_reference_brings(rows: list[ModelRow], 
 
 
 @given(row_count=st.integers(1, 300), count=st.integers(1, 20))
-def test_rows_that_are_walked_over_are_dealt_out_evenly(row_count: int, count: int) -> None:
+def test_splits_of_scanned_rows_are_even(row_count: int, count: int) -> None:
     table = table_of(row_count)
 
     sizes = [len(ids_between(table, part.start, part.end)) for part in parts(table, count=count)]
@@ -90,7 +90,7 @@ def test_rows_that_are_walked_over_are_dealt_out_evenly(row_count: int, count: i
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_range_without_a_row_has_no_parts() -> None:
+def test_a_range_without_a_row_has_no_splits() -> None:
     table = table_of(10)
     last = MessageId(NOW_MS - 99_000 + 9, 0)
 
@@ -99,7 +99,7 @@ def test_a_range_without_a_row_has_no_parts() -> None:
     assert parts(table, end=MessageId(5, 0), count=3) == []
 
 
-def test_nothing_is_left_behind_the_last_payload_of_a_group() -> None:
+def test_there_are_no_splits_behind_the_last_payload_of_a_group() -> None:
     table, place = MemoryStore(), Offset(NOW_MS, 0)
     key = message_key(PREFIX, place)
     brings = PayloadRange(Offset(NOW_MS - 5, 0), Offset(NOW_MS - 5, 2), 3)
@@ -112,7 +112,7 @@ def test_nothing_is_left_behind_the_last_payload_of_a_group() -> None:
     assert parts(table, start=MessageId(*place, NOW_MS - 5, 2), count=3) == []
 
 
-def test_a_reference_weighs_what_it_brings() -> None:
+def test_a_reference_counts_in_splits_with_its_stored_messages() -> None:
     table = table_of(100)
     key = message_key(PREFIX, Offset(NOW_MS, 0))
     brings = PayloadRange(Offset(NOW_MS - 5, 0), Offset(NOW_MS - 5, 99), 100)
@@ -123,7 +123,7 @@ def test_a_reference_weighs_what_it_brings() -> None:
     assert second.start == MessageId(NOW_MS - 1, 2**16 - 1, 2**64 - 1, 2**16 - 1)
 
 
-class CountingTable(LevelDbStore):
+class CountingLevelDb(LevelDbStore):
     """Counts the rows that are read."""
 
     read_count = 0
@@ -134,11 +134,11 @@ class CountingTable(LevelDbStore):
             yield row
 
 
-def test_a_large_topic_is_cut_evenly_by_what_the_files_hold(tmp_path: Path) -> None:
+def test_splits_of_a_large_topic_are_even_by_file_sizes(tmp_path: Path) -> None:
     filed, fresh = 20_000, 2_000
-    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
         table_of(filed, into=table)
-    with closing(CountingTable(tmp_path, first_whole=first_whole)) as table:
+    with closing(CountingLevelDb(tmp_path, first_whole=first_whole)) as table:
         table_of(fresh, first=filed, into=table)  # stays in memory
         keys = (message_key(PREFIX, Offset(at, 0)) for at in (0, NOW_MS))
         assert table.approximate_size(*keys) > SCANNED_BYTES_MAX
@@ -163,7 +163,7 @@ def ids_between_all(store: Store, part: Split) -> list[bytes]:
     return [message_id for message_id, _ in read(store, asked).items]
 
 
-def test_what_lies_behind_damage_is_in_the_last_part() -> None:
+def test_rows_behind_a_damaged_one_are_in_the_last_split() -> None:
     table = DamagedStore()
     table_of(100, into=table)
     damaged = message_key(PREFIX, Offset(NOW_MS - 99_000 + 50, 0))

@@ -1,21 +1,19 @@
-"""Topics: generations, properties, floors (protocol §2)."""
+"""Topics: generations, properties, log starts (protocol §2)."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_changes import parse_properties
-from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish, settle_down
+from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
 from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
-from tuff.protocol.requests import Isolation
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ def created(service: MessagingService) -> tuple[int, Mapping[str, str]]:
     return record.generation, record.properties
 
 
-async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
+async def test_a_topic_without_a_ttl_gets_the_current_default(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=77)
     async with world.running(audit={"owner": "me"}) as service:
         assert created(service) == (1, {"ttl": "77", "owner": "me"})
@@ -61,7 +59,7 @@ async def test_a_topic_gets_the_default_ttl_of_the_moment(world: World) -> None:
         assert created(service) == (1, {"ttl": "5"})
 
 
-async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> None:
+async def test_no_topic_has_a_ttl_above_the_maximum(world: World) -> None:
     world.settings = MessagingSettings(default_ttl=50, max_ttl=60)
     async with world.running() as service:
         with pytest.raises(InvalidTopicPropertiesError, match="60 seconds or less"):
@@ -74,7 +72,7 @@ async def test_no_topic_lives_longer_than_the_server_lets_it(world: World) -> No
         assert created(service) == (1, {"ttl": "60"})
 
 
-async def test_creating_again_gives_the_next_generation_and_none_of_the_old_messages(
+async def test_a_topic_created_again_has_the_next_generation_and_no_old_message(
     service: MessagingService,
 ) -> None:
     await publish(service, b"old")
@@ -91,7 +89,7 @@ async def test_creating_again_gives_the_next_generation_and_none_of_the_old_mess
     assert await polled(service) == []
 
 
-async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world: World) -> None:
+async def test_topics_and_generations_of_deleted_ones_survive_a_restart(world: World) -> None:
     async with world.running() as service:
         for _ in range(3):
             await service.topics.create(AUDIT, {})
@@ -106,7 +104,7 @@ async def test_topics_survive_a_restart_deleted_ones_with_their_generation(world
         assert service.topics.get(AUDIT).generation == 4
 
 
-async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
+async def test_a_message_expires_to_the_millisecond_without_a_retention_pass(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"short", ttl_s=10)
@@ -122,7 +120,7 @@ async def test_a_message_expires_to_the_millisecond_whether_swept_or_not(
     assert await polled(service) == []
 
 
-async def test_a_longer_ttl_set_later_brings_nothing_back(
+async def test_a_longer_ttl_shows_no_expired_message_again(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"expired")
@@ -134,7 +132,7 @@ async def test_a_longer_ttl_set_later_brings_nothing_back(
     assert await polled(service) == [b"live"]
 
 
-async def test_no_floor_rises_while_the_clock_is_in_doubt(
+async def test_no_log_start_rises_while_the_clock_is_in_doubt(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"kept")
@@ -148,7 +146,9 @@ async def test_no_floor_rises_while_the_clock_is_in_doubt(
     assert await polled(service) == [b"kept"]
 
 
-async def test_truncation_takes_what_is_before_for_every_reader(service: MessagingService) -> None:
+async def test_a_truncation_removes_earlier_messages_for_every_reader(
+    service: MessagingService,
+) -> None:
     published = await publish(service, b"a", b"b", b"c")
     second = MessageId(published.first.publish_timestamp_ms, published.first.seq_id + 1)
 
@@ -158,7 +158,7 @@ async def test_truncation_takes_what_is_before_for_every_reader(service: Messagi
     assert await polled(service) == [b"b", b"c"]
 
 
-async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
+async def test_a_truncation_in_the_future_removes_only_existing_messages(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"old")
@@ -169,78 +169,3 @@ async def test_a_truncation_in_the_future_takes_only_what_is_there_now(
     assert await polled(service) == [b"new"]
     async with world.running() as again:
         assert await polled(again) == [b"new"]
-
-
-async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
-    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
-
-    await service.topics.delete(AUDIT)
-    await service.topics.create(AUDIT, {})
-
-    with pytest.raises(TopicNotFoundError):
-        await waiting
-
-
-async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
-    other = TopicId("default", "other")
-    await service.topics.create(other, {})
-    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
-    elsewhere = await settle_down(service.polls.poll(other, Poll(wait_s=60)))
-
-    await publish(service, b"x")
-
-    assert [payload for _, payload in (await waiting).items] == [b"x"]
-    assert not elsewhere.done()
-    service.polls.stop_waiting()
-    assert (await elsewhere).items == []
-
-
-async def test_a_poll_does_not_wait_for_what_lies_before_its_end(
-    service: MessagingService,
-) -> None:
-    published = await publish(service, b"x")
-    behind = await service.polls.poll(
-        AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
-    )
-    assert (behind.items, behind.caught_up) == ([], True)
-
-
-async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
-    result = await service.polls.poll(AUDIT, Poll(wait_s=0.01))
-    assert (result.items, result.caught_up) == ([], True)
-
-
-async def test_a_start_that_has_expired_is_told(world: World, service: MessagingService) -> None:
-    published = await publish(service, b"x")
-    world.clock.now_ms += 100_000
-
-    told = [
-        (await service.polls.poll(AUDIT, Poll(start=start))).expired
-        for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
-    ]
-
-    assert told == [True, True, False, False, False, False]
-
-
-async def test_offsets_tell_where_a_reader_begins_and_ends(
-    world: World, service: MessagingService
-) -> None:
-    empty = await service.offsets.offsets(AUDIT)
-    assert (empty.generation, empty.earliest, empty.end) == (1, None, None)
-
-    first = await publish(service, b"a")
-    world.transactions.start(7)
-    held = await publish(service, b"b", pointer=7)
-    last = await publish(service, b"c")
-
-    everything = await service.offsets.offsets(AUDIT)
-    committed = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    own = await service.offsets.offsets(AUDIT, tx=7)
-    assert (everything.earliest, everything.end) == (first.first, last.last)
-    assert (committed.end, committed.blocked_by) == (first.last, 7)
-    assert (own.end, own.blocked_by) == (last.last, None)
-
-    await world.abort(service, 7)
-    await service.topics.truncate(AUDIT, held.first)
-    skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
-    assert (skipped.earliest, skipped.end) == (last.first, last.last)

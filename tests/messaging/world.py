@@ -1,4 +1,4 @@
-"""What messaging tests stand on: a clock, a small transaction service, and a running room."""
+"""A message store for tests, with a clock, transactions and failing stores that a test steers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ COMMITTED = Poll(isolation=Isolation.COMMITTED)
 
 
 class Clock:
-    """A clock that a test sets. `asked` tells that somebody looked at it."""
+    """A clock that a test sets. `asked` is set when it is read."""
 
     def __init__(self, now_ms: int = NOON_MS) -> None:
         self.now_ms = now_ms
@@ -65,7 +65,7 @@ class Permit:
 
 
 class Transactions:
-    """Snapshot isolation by hand: what is in progress, committed, aborted and invalid."""
+    """A transaction service without a log: sets of pointers by state."""
 
     def __init__(self) -> None:
         self.in_progress: set[int] = set()
@@ -153,7 +153,7 @@ class _RollbackPermit(Permit):
         return
 
 
-class FlakyTable:
+class FlakyStore:
     """A store that fails one write: before it took effect, or after."""
 
     has_views = True
@@ -209,7 +209,7 @@ class CountingStore(MemoryStore):
             yield row
 
 
-class Watched:
+class ScanCountingStore:
     """A store that counts the scans of it."""
 
     def __init__(self, inner: MemoryStore) -> None:
@@ -224,7 +224,7 @@ class Watched:
 
 
 class World:
-    """A running room over rows that outlive it, with a clock and transactions to steer."""
+    """Makes message stores over rows that outlive them."""
 
     def __init__(self, open_store: Callable[[], Store] | None = None) -> None:
         self.rows: dict[bytes, bytes] = {}
@@ -299,8 +299,8 @@ class World:
 
 def watched() -> tuple[World, Callable[[], int]]:
     """A world, and how often its store was scanned."""
-    stores: list[Watched] = []
-    world = World(lambda: stores.append(Watched(MemoryStore(world.rows))) or stores[-1])
+    stores: list[ScanCountingStore] = []
+    world = World(lambda: stores.append(ScanCountingStore(MemoryStore(world.rows))) or stores[-1])
     return world, lambda: stores[-1].scan_count
 
 
@@ -329,7 +329,7 @@ async def polled(service: MessagingService, poll: Poll | None = None) -> list[by
 
 
 async def settle_down(awaitable: Awaitable[T]) -> "asyncio.Future[T]":
-    """Start something and let it come to where it waits."""
+    """Start a task, and let it run until it waits."""
     task = asyncio.ensure_future(awaitable)
     for _ in range(20):
         await asyncio.sleep(0)

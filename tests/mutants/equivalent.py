@@ -40,10 +40,10 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "there is a question by then: without one the place is asked for first",
     (
         "messaging/read/tail_cache.py",
-        "_TopicTail.settle",
+        "_TopicTail.merge_fresh",
         "self._plain = self._general = None",
         "pass",
-    ): "settling adds rows behind all items, and a page that was kept names the items it is of",
+    ): "merging adds rows behind all items, and a result that was kept names the items it is of",
     (
         "messaging/read/tail_cache.py",
         "_TopicTail.__init__",
@@ -82,7 +82,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "each call adds one pointer, so that never more than one is too many",
     (
         "messaging/retention/cleaner.py",
-        "RetentionCleaner._swept",
+        "RetentionCleaner._run_chunks",
         "passed = 0",
         "passed = 1",
     ): "stretches are counted in tens of thousands, and the most is a multiple of that",
@@ -132,7 +132,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "the first recovery sets it, and until then a snapshot is refused",
     (
         "messaging/retention/cleaner.py",
-        "RetentionCleaner._swept",
+        "RetentionCleaner._run_chunks",
         "if rules.may_delete and self._state.may_delete():",
         "if rules.may_delete:",
     ): "`rules.may_delete` falls with the first row that may not be deleted",
@@ -162,7 +162,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "without a log there is none whose end is written again",
     (
         "messaging/retention/cleaner.py",
-        "_Beginning.reaches",
+        "_PatrolStart.reaches",
         "self.next_key = None",
         "pass",
     ): "keys rise, so that a key that was passed does not come again",
@@ -174,7 +174,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "a topic that was durable once has a record for ever",
     (
         "messaging/retention/cleaner.py",
-        "RetentionCleaner._swept",
+        "RetentionCleaner._run_chunks",
         "self._cursor = chunk.left[0][0] if chunk.left else MESSAGES",
         "self._cursor = chunk.left[-1][0] if chunk.left else MESSAGES",
     ): "the patrol walks over one range, of which one is left",
@@ -216,7 +216,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "one byte of a bound on memory, beyond which writes are stored early; only the cost differs",
     (
         "messaging/retention/cleaner.py",
-        "_look",
+        "_scan_chunk",
         "chunk.left = [(key, stop), *ranges[index + 1:]]",
         "chunk.left = [(key, stop), *ranges[index - 1:]]",
     ): "what was passed is gone, or is looked at once more; only the cost differs",

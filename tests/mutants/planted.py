@@ -6,7 +6,7 @@ A text has to stand exactly once in its file, so that a rewrite can't leave a bu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_OWNERSHIP = "tests/messaging/test_ownership.py"
+_OWNERSHIP = "tests/messaging/test_store_ownership.py"
 _SECOND = "tests/http/test_second_server.py"
 
 
@@ -303,7 +303,7 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/storage/store_state.py",
         "        for view in views:\n            view.close(reason)\n",
         "",
-        ("tests/messaging/test_views.py::test_views_are_closed_before_their_store",),
+        ("tests/messaging/test_row_views.py::test_views_are_closed_before_their_store",),
     ),
     # The client and its table
     Mutant(
@@ -333,7 +333,7 @@ MUTANTS: Sequence[Mutant] = (
         "            self._remove(index, offset_bytes)\n",
         "            return\n",
         (
-            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+            "tests/messaging/test_publish.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
         ),
     ),
     Mutant(
@@ -341,14 +341,18 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/read/tail_cache.py",
         "            self.after = self.ids[count - 1][:OFFSET_SIZE]\n",
         "",
-        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+        (
+            "tests/messaging/test_tail_cache.py::test_rows_that_a_tail_forgot_are_read_from_the_store",
+        ),
     ),
     Mutant(
         "the tail cache answers for rows that it dropped before their first read",
         "messaging/read/tail_cache.py",
         "        self.after = self.fresh[count - 1].keys[-1][-OFFSET_SIZE:]\n",
         "",
-        ("tests/messaging/test_tail.py::test_what_a_tail_forgot_is_read_from_the_store",),
+        (
+            "tests/messaging/test_tail_cache.py::test_rows_that_a_tail_forgot_are_read_from_the_store",
+        ),
     ),
     # The start
     Mutant(
@@ -380,21 +384,21 @@ MUTANTS: Sequence[Mutant] = (
         "messaging/storage/store_ownership.py",
         "                self._proven_ms = began_ms\n",
         "                self._proven_ms = self._now_ms()\n",
-        (f"{_OWNERSHIP}::test_a_lease_begins_with_its_check_and_not_when_that_is_answered",),
+        (f"{_OWNERSHIP}::test_a_lease_starts_with_its_check_and_not_with_the_answer",),
     ),
     Mutant(
         "a read relies on a lease check that began before it",
         "messaging/storage/store_ownership.py",
         "            for answer in waiting:\n",
         "            for answer in (*waiting, *self._waiting):\n",
-        (f"{_OWNERSHIP}::test_a_read_behind_the_lease_waits_for_a_check_that_begins_later",),
+        (f"{_OWNERSHIP}::test_a_read_after_the_lease_waits_for_a_check_that_starts_later",),
     ),
     Mutant(
         "reads of a store that others can take over need no lease",
         "messaging/storage/store_ownership.py",
         "        if is_read:\n            await ownership.require()\n",
         "",
-        (f"{_OWNERSHIP}::test_what_is_read_or_refused_by_what_was_read_is_looked_at",),
+        (f"{_OWNERSHIP}::test_reads_and_refusals_that_rest_on_a_read_need_the_lease",),
     ),
     Mutant(
         "a publish with an unknown outcome is sent again",

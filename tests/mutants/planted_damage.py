@@ -8,17 +8,17 @@ _CONTRADICTIONS = "tests/tx/test_consistency.py"
 _FIRST_START = "tests/simulation/test_first_start.py"
 _LOST = "tests/http/test_lost_messages.py"
 _LOGS = "tests/process/test_logging_setup.py"
-_BLOCKS = "tests/messaging/test_damaged_blocks.py"
-_FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"
+_BLOCKS = "tests/messaging/test_leveldb_corruption.py"
+_FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_reported_and_hides_no_other_row"
 
 DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a corrupt block is trusted where no row shows its corruption",
         "messaging/storage/leveldb_corruption.py",
-        "    return walk.ended() if is_accounted_for else [whole]\n",
-        "    return walk.ended()\n",
+        "    return ranges.ended() if is_explained else [all_of_it]\n",
+        "    return ranges.ended()\n",
         (
-            "tests/messaging/test_damaged_entries.py::test_a_block_accounts_for_its_damage_or_is_a_hole[nothing shows what is damaged]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum[nothing shows what is damaged]",
         ),
     ),
     Mutant(
@@ -27,7 +27,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        is_hidden = entry.sequence > last_sequence or not (entry.is_value or is_deletion)\n",
         "        is_hidden = False\n",
         (
-            "tests/messaging/test_damaged_entries.py::test_a_block_accounts_for_its_damage_or_is_a_hole[a number that no row has]",
+            "tests/messaging/test_leveldb_corruption.py::test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum[a number that no row has]",
         ),
     ),
     Mutant(
@@ -35,14 +35,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/leveldb_corruption.py",
         "        if known is None or known.checksum != checksum:\n",
         "        if known is None:\n",
-        (f"{_BLOCKS}::test_damage_that_comes_while_the_store_is_open_is_told_too",),
+        (f"{_BLOCKS}::test_corruption_that_appears_while_the_store_is_open_is_reported",),
     ),
     Mutant(
         "a table file that was compacted away is reported as corrupt",
         "messaging/storage/leveldb_corruption.py",
         "            if number not in self._manifest().tables:\n",
         "            if False:\n",
-        (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_no_hole",),
+        (f"{_BLOCKS}::test_a_table_that_was_compacted_meanwhile_is_not_corrupt",),
     ),
     Mutant(
         "a corrupt end of a LevelDB store ends the scan silently",
@@ -57,8 +57,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the next id of a page that ends before corruption leads back into the page",
         "messaging/read/scan.py",
-        "        return max(self._passed, self._messages.last_id) if self._messages else self._passed\n",
-        "        return self._passed\n",
+        "        return max(self._skipped_to, self._messages.last_id) if self._messages else self._skipped_to\n",
+        "        return self._skipped_to\n",
         (_FLIPS,),
     ),
     Mutant(
@@ -80,7 +80,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/offsets.py",
         "            deque(records, maxlen=0)",
         "            deque([], maxlen=0)",
-        (f"{_BLOCKS}::test_a_range_in_a_hole_is_a_split_whose_reader_is_told",),
+        (f"{_BLOCKS}::test_a_corrupt_range_is_a_split_whose_reader_gets_an_error",),
     ),
     Mutant(
         "a patrol that begins inside a publish drops its later rows alone",
@@ -88,7 +88,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "        case Decision.DROP if may_be_cut and row.ttl_s is not None:\n",
         "        case Decision.DROP if False:\n",
         (
-            "tests/messaging/test_sweep.py::test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not",
+            "tests/messaging/test_retention_pass.py::test_a_patrol_that_starts_inside_a_publish_drops_no_part_of_it",
         ),
     ),
     Mutant(
@@ -97,7 +97,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return replace(query, start=asked) if query.live_from < live_from else query\n",
         "    return query\n",
         (
-            "tests/messaging/test_sleeping_readers.py::test_what_had_expired_and_is_kept_longer_wakes_who_sleeps_at_the_beginning",
+            "tests/messaging/test_long_polls.py::test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning",
         ),
     ),
     Mutant(
@@ -179,8 +179,8 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an empty message store is accepted without a check whether it was lost",
         "messaging/storage/loading.py",
-        "    if metadata is None and (reason := why_not_begin()) is not None:\n",
-        "    if False and (reason := why_not_begin()) is not None:\n",
+        "    if metadata is None and (reason := new_store_refusal()) is not None:\n",
+        "    if False and (reason := new_store_refusal()) is not None:\n",
         (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
     ),
     Mutant(

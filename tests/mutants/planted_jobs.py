@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
-_HOLDS = "tests/messaging/test_holds.py"
-_KEEPS_ON_ITS_WAY = (
-    f"{_HOLDS}::test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already"
-)
-_SLEEPING = "tests/messaging/test_sleeping_readers.py"
-_ARROW = "tests/messaging/test_arrow.py"
-_FAST = "tests/messaging/test_fast_ways.py"
+_HOLDS = "tests/messaging/test_holds_and_positions.py"
+_KEEPS_ON_ITS_WAY = f"{_HOLDS}::test_a_pending_hold_or_longer_ttl_counts_for_readers"
+_SLEEPING = "tests/messaging/test_long_polls.py"
+_ARROW = "tests/messaging/test_arrow_reply.py"
+_FAST = "tests/messaging/test_scan_of_chunks.py"
 _SINKS = "tests/tx/test_sinks.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
@@ -19,14 +17,14 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/retention/decision.py",
         "        live_from = min((by_ttl, *held))\n",
         "        live_from = by_ttl\n",
-        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_is_over",),
+        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_expires",),
     ),
     Mutant(
         "a hold never expires",
         "messaging/retention/decision.py",
         "for each in self.holds if now_ms < each.expires_at_ms)\n",
         "for each in self.holds)\n",
-        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_is_over",),
+        (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_expires",),
     ),
     Mutant(
         "payload rows of a held reference row are deleted",
@@ -41,21 +39,21 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "        first=max(first, record.log_start, live_from, keepable),\n",
         "        first=max(first, record.log_start, keepable),\n",
         (
-            f"{_HOLDS}::test_what_has_expired_does_not_come_back",
+            f"{_HOLDS}::test_a_hold_brings_no_expired_message_back",
             "tests/messaging/test_holds_model.py",
         ),
     ),
     Mutant(
         "a hold counts for readers only once it is durable",
         "messaging/topics.py",
-        "        return replace(rule, coming=decided.rule)\n",
+        "        return replace(rule, pending=decided.rule)\n",
         "        return rule\n",
         (f"{_KEEPS_ON_ITS_WAY}[hold]",),
     ),
     Mutant(
         "a longer ttl counts for readers only once it is durable",
         "messaging/topics.py",
-        "        return replace(rule, coming=decided.rule)\n",
+        "        return replace(rule, pending=decided.rule)\n",
         "        return replace(rule, holds=(*rule.holds, *decided.holds.values()))\n",
         (f"{_KEEPS_ON_ITS_WAY}[longer_ttl]",),
     ),
@@ -64,28 +62,28 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/read/poll.py",
         "                alarm_s = min(deadline_s, loop.time() + left_s)\n",
         "",
-        (f"{_SLEEPING}::test_a_row_expires_while_a_reader_sleeps_behind_it",),
+        (f"{_SLEEPING}::test_a_blocked_reader_wakes_when_the_row_expires",),
     ),
     Mutant(
         "a truncation ignores holds",
         "messaging/topic_changes.py",
         "    if names and log_start > record.log_start:\n",
         "    if False:\n",
-        (f"{_HOLDS}::test_truncation_beyond_a_hold_is_refused_with_its_name",),
+        (f"{_HOLDS}::test_a_truncation_beyond_a_hold_is_refused",),
     ),
     Mutant(
         "region observers get no holds",
         "messaging/retention/decision.py",
-        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), coming=None)\n",
-        "        return replace(self, holds=(), coming=None)\n",
-        ("tests/messaging/test_retention.py",),
+        "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), pending=None)\n",
+        "        return replace(self, holds=(), pending=None)\n",
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "a corrupt hold is skipped silently",
         "messaging/storage/loading.py",
         "            if table == HOLDS or isinstance(error, NewerRowError):\n",
         "            if isinstance(error, NewerRowError):\n",
-        (f"{_HOLDS}::test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted",),
+        (f"{_HOLDS}::test_a_damaged_hold_is_reported_and_no_message_of_its_topic_is_deleted",),
     ),
     Mutant(
         "holds and positions outlive their topic",
@@ -99,14 +97,16 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/read/offsets.py",
         "MessageId.from_int((cut << _INNER_BITS) - 1)",
         "MessageId.from_int((cut << _INNER_BITS) + 5)",
-        ("tests/messaging/test_splits.py::test_a_reference_weighs_what_it_brings",),
+        (
+            "tests/messaging/test_splits.py::test_a_reference_counts_in_splits_with_its_stored_messages",
+        ),
     ),
     Mutant(
         "rows that the files do not hold yet count for nothing",
         "messaging/read/offsets.py",
         "    rows, sums = _scanned(store, prefix, scanned_from, stop)\n",
         "    rows, sums = [], []\n",
-        ("tests/messaging/test_splits.py::test_rows_that_are_walked_over_are_dealt_out_evenly",),
+        ("tests/messaging/test_splits.py::test_splits_of_scanned_rows_are_even",),
     ),
     Mutant(
         "a column of pointers tells who was rolled back",
@@ -127,14 +127,14 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "messaging/read/scan.py",
         "        if keys[-1][-OFFSET_SIZE:] > rows.through:\n",
         "        if False:\n",
-        (f"{_FAST}::test_stored_messages_are_read_as_the_general_way_does",),
+        (f"{_FAST}::test_chunks_of_payload_rows_are_read_as_row_by_row",),
     ),
     Mutant(
         "rows read before an error are dropped with it",
         "messaging/read/scan.py",
         "            if not self._left:\n                raise\n",
         "            raise\n",
-        (f"{_FAST}::test_what_the_engine_read_before_it_failed_is_delivered",),
+        (f"{_FAST}::test_rows_that_the_engine_read_before_it_failed_are_delivered",),
     ),
     Mutant(
         "a fenced run takes its sink back",

@@ -20,7 +20,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "else Verdict.HOLD\n",
         "else Verdict.SKIP\n",
         (
-            "tests/messaging/test_publishing.py::test_a_committed_reader_is_held_by_an_undecided_publish",
+            "tests/messaging/test_publish.py::test_a_committed_reader_is_held_by_an_undecided_publish",
         ),
     ),
     Mutant(
@@ -29,7 +29,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    if pointer < 0 or holds(snapshot.invalids, pointer):\n",
         "    if holds(snapshot.invalids, abs(pointer)):\n",
         (
-            "tests/messaging/test_endings.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
+            "tests/messaging/test_transaction_ends.py::test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer",
         ),
     ),
     Mutant(
@@ -37,9 +37,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/read/visibility.py",
         "        return start.to_int() + (0 if inclusive else 1)\n",
         "        return start.to_int() + (0 if inclusive else 1 << 96)\n",
-        (
-            "tests/messaging/test_reader.py::test_an_exclusive_start_lets_the_very_next_message_through",
-        ),
+        ("tests/messaging/test_scan.py::test_an_exclusive_start_includes_the_very_next_id",),
     ),
     Mutant(
         "a rollback marks rows outside of its range",
@@ -47,7 +45,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            first, last = max(entry.first, detail.first), min(entry.last, detail.last)\n",
         "            first, last = entry.first, entry.last\n",
         (
-            "tests/messaging/test_publishing.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
+            "tests/messaging/test_publish.py::test_a_rollback_hides_exactly_one_publish_and_can_be_repeated",
         ),
     ),
     Mutant(
@@ -56,7 +54,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        batch.put(key, entry.to_bytes(key))\n        self._state.index.add_under(key, entry)\n",
         "        self._state.index.add_under(key, entry)\n",
         (
-            "tests/messaging/test_endings.py::test_the_index_survives_a_restart_until_the_outcome_is_told",
+            "tests/messaging/test_transaction_ends.py::test_the_index_survives_restarts_until_the_outcomes_are_known",
         ),
     ),
     Mutant(
@@ -65,7 +63,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            self._state.index.discard(entry)\n            batch.on_lost(partial(self._state.index.add, entry))\n",
         "            batch.on_lost(partial(self._state.index.add, entry))\n",
         (
-            "tests/messaging/test_publishing.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
+            "tests/messaging/test_publish.py::test_a_reference_brings_only_what_was_stored_since_the_one_before",
         ),
     ),
     Mutant(
@@ -73,56 +71,60 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/write/group_commit.py",
         "            write.permit.require_open()\n",
         "            pass\n",
-        ("tests/messaging/test_publishing.py",),
+        ("tests/messaging/test_publish.py",),
     ),
     Mutant(
         "a batch whose write failed is reported as not written",
         "messaging/write/group_commit.py",
         "            if is_there:\n",
         "            if False:\n",
-        ("tests/messaging/test_recovery.py::test_a_failed_write_is_answered_by_what_is_found",),
+        (
+            "tests/messaging/test_failed_writes.py::test_a_failed_write_is_answered_by_what_the_reopened_store_contains",
+        ),
     ),
     Mutant(
         "another store in the place of a failed one is accepted",
         "messaging/storage/loading.py",
         "    if found not in possible:\n",
         "    if False:\n",
-        ("tests/messaging/test_reopening.py::test_an_older_copy_is_not_gone_on_with",),
+        (
+            "tests/messaging/test_replaced_store.py::test_an_older_copy_is_refused_while_the_server_runs",
+        ),
     ),
     Mutant(
         "readers see rows that are not durable yet",
         "messaging/read/scan.py",
         "        last = min(query.high_water_mark, query.through.offset)\n",
         "        last = query.through.offset\n",
-        ("tests/messaging/test_reader.py::test_nothing_behind_the_served_mark_is_shown",),
+        ("tests/messaging/test_scan.py::test_no_row_behind_the_high_water_mark_is_shown",),
     ),
     Mutant(
         "a message's own time to live is ignored",
         "messaging/retention/decision.py",
-        "    if is_over or row.offset < max(topic.log_start, ",
+        "    if is_past_own_ttl or row.offset < max(topic.log_start, ",
         "    if row.offset < max(topic.log_start, ",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "retention deletes the current generation",
         "messaging/retention/decision.py",
         "    return generation < abs(current) or generation == -current\n",
         "    return generation <= abs(current)\n",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "payload rows expire while a transaction may still publish them",
         "messaging/retention/decision.py",
         "    published_ms = row.offset.timestamp_ms + state.longest_transaction_ms\n",
         "    published_ms = row.offset.timestamp_ms\n",
-        ("tests/messaging/test_retention.py",),
+        ("tests/messaging/test_retention_decision.py",),
     ),
     Mutant(
         "the log start does not rise with expired messages",
         "messaging/retention/cleaner.py",
         "                raised = with_log_start(record, MessageId(*log_start))\n",
         "                raised = record\n",
-        ("tests/messaging/test_sweep.py",),
+        ("tests/messaging/test_retention_pass.py",),
     ),
     Mutant(
         "a deleted topic keeps its generation",
@@ -130,7 +132,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    return replace(record, generation=-record.generation, holds={}, positions={})\n",
         "    return record\n",
         (
-            "tests/messaging/test_topics.py::test_topics_survive_a_restart_deleted_ones_with_their_generation",
+            "tests/messaging/test_topics.py::test_topics_and_generations_of_deleted_ones_survive_a_restart",
         ),
     ),
     Mutant(
@@ -138,7 +140,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/rows.py",
         "    if crc32(body, crc32(value[:1], crc32(key))) != expected:\n",
         "    if False:\n",
-        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_damage",),
+        ("tests/messaging/test_rows.py::test_any_flipped_bit_is_detected",),
     ),
     Mutant(
         "the fast path skips the checksum of a payload",
@@ -146,7 +148,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        is_whole = [*map(bytes.startswith, values, heads)]\n",
         "        is_whole = [value[0] == PLAIN for value in values]\n",
         (
-            "tests/messaging/test_fast_ways.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
+            "tests/messaging/test_scan_of_chunks.py::test_a_flipped_bit_in_the_middle_ends_the_page_before_it",
         ),
     ),
     Mutant(
@@ -154,7 +156,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/packed_rows.py",
         "    if HEAD.unpack_from(value) != (IS_PACKED, checksum):\n",
         "    if value[0] != IS_PACKED:\n",
-        ("tests/messaging/test_runs.py::test_a_flipped_bit_takes_no_row_but_its_own",),
+        ("tests/messaging/test_packed_rows.py::test_a_flipped_bit_damages_one_packed_row_at_most",),
     ),
     Mutant(
         "a read that begins inside packed rows returns all of them",
@@ -162,7 +164,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "        start = max(0, rows.first - packed.number)\n",
         "        start = 0\n",
         (
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -171,7 +173,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
         "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
         (
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -180,8 +182,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "    return overlap_stop(stop) if start < stop else stop\n",
         "    return stop\n",
         (
-            "tests/messaging/test_runs.py::TestTwoStores::runTest",
-            "tests/messaging/test_fast_ways.py::test_runs_are_read_from_and_through_any_of_their_rows",
+            "tests/messaging/test_packed_rows.py::TestTwoStores::runTest",
+            "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),
     ),
     Mutant(
@@ -190,8 +192,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         '    return key[:-SEQ_SIZE] + first.to_bytes(SEQ_SIZE, "big") < stop\n',
         "    return False\n",
         (
-            "tests/messaging/test_damaged_ranges.py::test_a_range_has_every_row_or_the_record_in_which_it_was",
-            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_range_returns_every_row_or_the_damaged_record_that_had_it",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_gets_one_error_and_all_other_rows",
         ),
     ),
     Mutant(
@@ -200,7 +202,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         "            if is_before or (is_apart and offset_bytes > rows.through):\n",
         "            if is_before or offset_bytes > rows.through:\n",
         (
-            "tests/messaging/test_damaged_ranges.py::test_a_reader_is_told_once_and_handed_all_the_rest",
+            "tests/messaging/test_damaged_packed_rows.py::test_a_reader_gets_one_error_and_all_other_rows",
         ),
     ),
     Mutant(
@@ -215,22 +217,24 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the end offset counts a message that expired by its own time to live",
         "messaging/read/visibility.py",
-        "    if is_over(query, offset, ttl_s):\n",
+        "    if is_past_own_ttl(query, offset, ttl_s):\n",
         "    if False:\n",
-        ("tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_goes_on",),
+        (
+            "tests/messaging/test_offsets.py::test_a_topic_ends_where_a_reader_of_all_of_it_continues",
+        ),
     ),
     Mutant(
         "rows that do not follow each other are packed together",
         "messaging/storage/packed_rows.py",
         "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
         "        if False:\n",
-        ("tests/messaging/test_batch_runs.py",),
+        ("tests/messaging/test_packed_rows.py",),
     ),
     Mutant(
         "packed rows extend into the next millisecond",
         "messaging/storage/packed_rows.py",
         "start + PACKED_COUNT_MAX, start + _SEQ_MAX + 1 - first_seq)",
         "start + PACKED_COUNT_MAX)",
-        ("tests/messaging/test_runs.py::test_the_rows_of_runs_are_those_that_were_joined",),
+        ("tests/messaging/test_packed_rows.py::test_packed_rows_are_unpacked_unchanged",),
     ),
 )

@@ -45,7 +45,7 @@ SMALL: Limits = (
     (messaging.retention.cleaner, "CHUNK_ROWS_MAX", 3),
     (messaging.retention.cleaner, "PATROL_ROWS_MAX", 6),
     (messaging.read.tail_cache, "DECIDED_COUNT_MAX", 2),
-    (messaging.read.tail_cache, "FRESH_ODD_COUNT_MAX", 4),
+    (messaging.read.tail_cache, "FRESH_FLAGGED_COUNT_MAX", 4),
     (messaging.read.tail_cache, "CHANGED_COUNT_MAX", 5),
 )
 

@@ -417,8 +417,8 @@ BUGS = (
     planted(
         "end-of-a-transaction-does-not-wake-its-readers",
         "messaging/write/settle_and_mark.py",
-        "        self._readers.wake(transaction_pointers)",
-        "        pass",
+        "                    waiter.set()",
+        "                    pass",
         "reader-asleep-in-a-transaction-that-ended",
     ),
     planted(
@@ -453,7 +453,7 @@ BUGS = (
         (
             Change(
                 "messaging/topics.py",
-                "return replace(rule, coming=decided.rule)",
+                "return replace(rule, pending=decided.rule)",
                 "return replace(rule, holds=(*rule.holds, *decided.holds.values()))",
             ),
             # One that sleeps would begin anew, and a reply that was given can't be held against

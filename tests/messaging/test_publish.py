@@ -1,4 +1,4 @@
-"""Publish, store, rollback and their reading, through the service (protocol §3, §6)."""
+"""Publish, store and rollback, as readers see them (protocol §3, §6)."""
 
 import asyncio
 from collections.abc import Callable
@@ -80,7 +80,7 @@ async def test_a_committed_reader_is_held_by_an_undecided_publish(
     assert await polled(service, COMMITTED) == [b"before", b"undecided", b"after"]
 
 
-async def test_a_fixed_snapshot_can_skip_what_is_undecided(
+async def test_a_fixed_snapshot_can_skip_undecided_rows(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -134,7 +134,7 @@ async def test_two_references_of_one_batch_do_not_bring_the_same_messages(
     assert await polled(service) == [b"once"]
 
 
-async def test_a_reference_to_what_was_stored_before_a_deletion_is_refused(
+async def test_a_reference_to_messages_stored_before_a_deletion_is_refused(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
@@ -148,7 +148,7 @@ async def test_a_reference_to_what_was_stored_before_a_deletion_is_refused(
         service.rows.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
 
 
-async def test_messages_beside_what_was_stored_before_a_deletion_are_no_reference_to_it(
+async def test_messages_may_be_published_beside_ones_stored_before_a_deletion(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
@@ -164,7 +164,7 @@ async def test_messages_beside_what_was_stored_before_a_deletion_are_no_referenc
 
 
 @pytest.mark.parametrize("kind", ["publish", "publish_tx", "store", "publish_final"])
-async def test_what_waits_while_its_topic_is_made_again_is_refused(
+async def test_a_waiting_write_is_refused_when_its_topic_is_created_again(
     world: World, service: MessagingService, kind: str
 ) -> None:
     other = TopicId("default", "other")
@@ -215,7 +215,7 @@ async def test_a_rollback_hides_exactly_one_publish_and_can_be_repeated(
 async def test_a_rollback_touches_no_rows_of_others_within_its_range(
     world: World, service: MessagingService
 ) -> None:
-    """The ancestor inverted every row of the range, whoever had written it."""
+    """CDAP's message store inverted every row of the range, of any transaction."""
     world.transactions.start(7)
     world.transactions.start(8)
     await publish(service, b"plain")
@@ -246,7 +246,7 @@ async def test_a_damaged_row_keeps_no_other_of_its_transaction_from_being_rolled
     assert await polled(service, replace(COMMITTED, start=second.first)) == []
 
 
-async def test_a_rollback_of_what_nobody_knows_changes_nothing(
+async def test_a_rollback_of_an_unknown_pointer_changes_nothing(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"plain")
@@ -262,7 +262,7 @@ async def test_a_rollback_of_what_nobody_knows_changes_nothing(
         await service.publisher.rollback(TopicId("default", "none"), detail)
 
 
-async def test_permits_are_left_when_the_write_is_durable_and_when_it_was_refused(
+async def test_permits_are_released_when_the_write_is_durable_or_refused(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
@@ -280,7 +280,7 @@ async def test_permits_are_left_when_the_write_is_durable_and_when_it_was_refuse
     assert await polled(service) == [b"a", b"x"]
 
 
-async def test_entries_of_a_commit_go_out_as_one_batch_of_final_rows(
+async def test_entries_of_a_commit_are_one_batch_of_final_rows(
     world: World, service: MessagingService
 ) -> None:
     other = TopicId("default", "other")
@@ -336,7 +336,7 @@ async def test_publishing_without_a_transaction_needs_no_transaction_service(
         await publish(service, b"x", pointer=7)
 
 
-async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
+async def test_a_closing_service_ends_polls_and_refuses_writes(world: World) -> None:
     async with world.running(audit={}) as service:
         waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
         await service.close()
@@ -348,7 +348,7 @@ async def test_nothing_is_taken_once_the_room_is_closing(world: World) -> None:
             await service.publisher.rollback(AUDIT, RollbackDetail(99, Offset(0, 0), Offset(1, 0)))
 
 
-async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World) -> None:
+async def test_ids_after_a_restart_are_above_all_earlier_ones(world: World) -> None:
     async with world.running(audit={}) as service:
         before = await publish(service, b"before")
     world.clock.now_ms -= 50_000
@@ -360,10 +360,10 @@ async def test_ids_go_on_above_what_was_given_out_before_a_restart(world: World)
     assert after.first > before.last
 
 
-async def test_what_a_reference_brings_counts_with_its_bytes_and_once(
+async def test_stored_messages_count_once_with_their_bytes_when_published(
     world: World, service: MessagingService
 ) -> None:
-    """Its messages were counted, of no bytes."""
+    """They were once counted with 0 bytes."""
     pointer = world.transactions.start(5)
     await service.publisher.store(AUDIT, request(b"12345", b"678", pointer=pointer))
     await service.publisher.store(AUDIT, request(b"90", pointer=pointer))
@@ -379,7 +379,7 @@ def _figures(service: MessagingService) -> dict[TopicId, tuple[int, int]]:
     return {topic: (count, size_bytes) for topic, count, size_bytes in service.topics.figures()}
 
 
-async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) -> None:
+async def test_the_write_time_of_a_batch_is_measured_by_the_given_clock(world: World) -> None:
     async def slow(write: Callable[[], T]) -> T:
         world.elapsed_s += 0.000_25
         return write()
@@ -394,7 +394,7 @@ async def test_a_batch_is_timed_by_the_clock_that_was_handed_in(world: World) ->
         assert world.observed == [("store_fsync_seconds", 0.000_25), ("store_batch_requests", 1)]
 
 
-async def test_what_was_answered_does_not_count_among_what_waits(
+async def test_answered_writes_are_not_pending(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 2)
@@ -416,7 +416,7 @@ async def test_what_was_answered_does_not_count_among_what_waits(
         assert [isinstance(each, OverloadedError) for each in answers] == [False, False, True]
 
 
-async def test_a_write_that_is_not_taken_holds_up_no_ending(
+async def test_a_write_that_is_refused_for_overload_releases_its_permit(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("messaging.write.group_commit.PENDING_COUNT_MAX", 0)
@@ -428,7 +428,7 @@ async def test_a_write_that_is_not_taken_holds_up_no_ending(
     assert [permit.is_left for permit in world.transactions.permits] == [True]
 
 
-async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: MessagingService) -> None:
+async def test_messages_may_name_no_ttl_of_their_own(service: MessagingService) -> None:
     await service.publisher.publish(
         AUDIT, PublishRequest(pointer=None, payloads=[b"x", b"y"], ttls_s=[None, None])
     )
@@ -436,7 +436,7 @@ async def test_messages_that_all_go_by_the_topics_ttl_may_say_so(service: Messag
     assert await polled(service) == [b"x", b"y"]
 
 
-async def test_a_reference_to_nothing_stored_leaves_the_longest_transaction_as_it_was(
+async def test_a_reference_without_stored_messages_raises_no_longest_transaction(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)

@@ -1,4 +1,4 @@
-"""What every engine must do, compared with a dictionary (design §5, Engine interface)."""
+"""The conformance suite of engines: each is a sorted, durable dictionary (design §5)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -39,7 +39,7 @@ def store(open_store: OpenStore) -> Iterator[Store]:
         yield opened
 
 
-def test_what_was_written_is_there_after_opening_again(open_store: OpenStore) -> None:
+def test_written_rows_are_there_after_a_reopen(open_store: OpenStore) -> None:
     with closing(open_store()) as first:
         first.write([(b"a", b"1"), (b"b", b"2")])
     with closing(open_store()) as second:
@@ -47,7 +47,7 @@ def test_what_was_written_is_there_after_opening_again(open_store: OpenStore) ->
         assert list(second.scan(b"a", b"z")) == [(b"a", b"1"), (b"b", b"2")]
 
 
-def test_a_scan_sees_nothing_that_is_written_after_it_was_asked_for(store: Store) -> None:
+def test_a_scan_shows_the_rows_as_of_its_call(store: Store) -> None:
     store.write([(b"a", b"1"), (b"b", b"2")])
     with closing(store.scan(b"a", b"z")) as rows:
         store.write([(b"a", None), (b"b", b"changed"), (b"c", b"3")])
@@ -126,8 +126,8 @@ def test_a_directory_is_opened_once(tmp_path: Path) -> None:
     leveldb(tmp_path).close()
 
 
-def test_a_flipped_bit_in_a_value_costs_no_other_row(tmp_path: Path) -> None:
-    """LevelDB gives up a whole block; our own checksums tell the rows in it apart."""
+def test_a_flipped_bit_in_a_value_hides_no_other_row(tmp_path: Path) -> None:
+    """LevelDB refuses the whole block; the rows' own checksums show which of them is damaged."""
     written = {b"k%04d" % n: frame(b"k%04d" % n, 0, b"payload %04d" % n) for n in range(2000)}
     with closing(leveldb(tmp_path)) as table:
         table.write(list(written.items()))
@@ -174,7 +174,7 @@ def _flip(directory: Path, *, at: bytes, offset: int | None = None) -> None:
     path.write_bytes(data)
 
 
-def test_the_reason_why_a_directory_can_t_be_opened_is_told(tmp_path: Path) -> None:
+def test_the_error_says_why_a_directory_can_t_be_opened(tmp_path: Path) -> None:
     leveldb(tmp_path).close()
     (tmp_path / "CURRENT").unlink()
 

@@ -1,4 +1,5 @@
-"""Holds keep messages from the topic's time to live, and from nothing else (protocol §3.8)."""
+"""Retention holds keep messages from the topic's time to live, and from nothing else; positions
+keep nothing, and have a lag (protocol §3.8, §3.9, §7)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,7 +7,11 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from messaging.read.poll import Poll
-from messaging.retention.holds_and_positions import HOLDS_COUNT_MAX, POSITIONS_COUNT_MAX
+from messaging.retention.holds_and_positions import (
+    HOLDS_COUNT_MAX,
+    POSITIONS_COUNT_MAX,
+    PositionLag,
+)
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
@@ -14,7 +19,8 @@ from messaging.storage.rows import HOLDS, POSITIONS
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
-    FlakyTable,
+    CountingStore,
+    FlakyStore,
     World,
     payloads,
     polled,
@@ -30,7 +36,7 @@ from tuff.protocol.errors import (
     TooManyPositionsError,
     TopicHeldError,
 )
-from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 
 AGE_MS = 1_000_000
 TTL_MS = 100_000  # the fixture's topic
@@ -41,7 +47,7 @@ async def hold(service: MessagingService, name: str = "job", **asked: int) -> Me
     return (await service.holds_and_positions.hold(AUDIT, name, first, max_age_ms=max_age_ms)).first
 
 
-async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
+async def test_a_held_message_outlives_the_ttl_until_the_hold_expires(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"before")
@@ -63,7 +69,7 @@ async def test_a_held_message_outlives_the_ttl_until_the_hold_is_over(
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
-async def test_the_end_of_a_hold_counts_at_once(world: World, service: MessagingService) -> None:
+async def test_a_released_hold_counts_at_once(world: World, service: MessagingService) -> None:
     await publish(service, b"held")
     await hold(service)
     world.clock.now_ms += TTL_MS
@@ -76,7 +82,9 @@ async def test_the_end_of_a_hold_counts_at_once(world: World, service: Messaging
         await service.holds_and_positions.release(AUDIT, "job")
 
 
-async def test_a_publishers_own_ttl_is_not_held(world: World, service: MessagingService) -> None:
+async def test_a_hold_does_not_override_a_messages_own_ttl(
+    world: World, service: MessagingService
+) -> None:
     await publish(service, b"short", ttl_s=10)
     await publish(service, b"long")
     await hold(service)
@@ -86,7 +94,9 @@ async def test_a_publishers_own_ttl_is_not_held(world: World, service: Messaging
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
 
-async def test_what_has_expired_does_not_come_back(world: World, service: MessagingService) -> None:
+async def test_a_hold_brings_no_expired_message_back(
+    world: World, service: MessagingService
+) -> None:
     await publish(service, b"expired")
     world.clock.now_ms += TTL_MS
     live = await publish(service, b"live")
@@ -102,7 +112,7 @@ async def test_what_has_expired_does_not_come_back(world: World, service: Messag
     assert await polled(service) == []
 
 
-async def test_setting_a_hold_anew_renews_it_and_moves_it(
+async def test_setting_a_hold_again_renews_and_moves_it(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"a")
@@ -151,7 +161,7 @@ async def test_a_group_is_held_with_its_stored_payloads(
     assert await polled(service) == [b"a", b"b"]
 
 
-async def test_truncation_beyond_a_hold_is_refused_with_its_name(
+async def test_a_truncation_beyond_a_hold_is_refused(
     world: World, service: MessagingService
 ) -> None:
     first = await publish(service, b"a")
@@ -193,7 +203,7 @@ async def test_holds_and_positions_survive_a_restart_and_die_with_the_topic(worl
         assert service.holds_and_positions.positions(AUDIT) == (2, {})
 
 
-async def test_positions_keep_nothing_and_may_go_back(
+async def test_positions_keep_no_message_and_may_move_back(
     world: World, service: MessagingService
 ) -> None:
     published = await publish(service, b"a")
@@ -215,7 +225,7 @@ async def test_positions_keep_nothing_and_may_go_back(
         await service.holds_and_positions.delete_position(AUDIT, "reader")
 
 
-async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
+async def test_holds_and_positions_are_bounded_and_expired_holds_do_not_count(
     world: World, service: MessagingService
 ) -> None:
     for number in range(HOLDS_COUNT_MAX):
@@ -237,10 +247,10 @@ async def test_their_number_is_bounded_and_those_that_are_over_do_not_count(
     assert sum(key.startswith(HOLDS) for key in world.rows) == 2
 
 
-async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl_and_hold(
+async def test_renewed_holds_keep_no_message_longer_than_max_ttl_and_hold_max(
     world: World,
 ) -> None:
-    """HBase lets rows go by a time of their own, which must be late enough."""
+    """HBase deletes rows by a time to live of the table, which must be long enough."""
     world.settings = MessagingSettings(default_ttl=100, max_ttl=100, hold_max_s=60.0)
     async with world.running(audit={}) as service:
         await publish(service, b"first")
@@ -255,7 +265,7 @@ async def test_however_often_a_hold_is_set_anew_nothing_outlives_the_longest_ttl
         assert await polled(service) == [b"later"]
 
 
-async def test_a_reader_is_not_told_that_messages_may_be_missing_where_they_are_held(
+async def test_a_read_that_starts_at_held_messages_is_not_expired(
     world: World, service: MessagingService
 ) -> None:
     published = await publish(service, b"a")
@@ -276,11 +286,10 @@ async def longer_ttl(service: MessagingService) -> None:
 
 
 @pytest.mark.parametrize("change", [hold, longer_ttl])
-async def test_what_keeps_messages_counts_for_readers_on_its_way_to_the_disk_already(
+async def test_a_pending_hold_or_longer_ttl_counts_for_readers(
     world: World, change: Callable[[MessagingService], Coroutine[None, None, object]]
 ) -> None:
-    """A reader that was told a message is expired, and another that is handed it a moment later,
-    would have seen two orders."""
+    """If one reader finds a message expired, no later reader may receive it."""
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         world.clock.now_ms += TTL_MS - 1
@@ -305,8 +314,8 @@ async def settle_down_until_decided(
     return setting
 
 
-async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
-    table = FlakyTable(MemoryStore(world.rows))
+async def test_a_hold_that_was_not_written_keeps_no_message(world: World) -> None:
+    table = FlakyStore(MemoryStore(world.rows))
     world.open_store = lambda: table
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
@@ -322,7 +331,9 @@ async def test_a_hold_that_was_not_written_keeps_nothing(world: World) -> None:
         assert await polled(service) == []
 
 
-async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world: World) -> None:
+async def test_a_damaged_hold_is_reported_and_no_message_of_its_topic_is_deleted(
+    world: World,
+) -> None:
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         await hold(service)
@@ -336,7 +347,7 @@ async def test_a_damaged_hold_is_loud_and_nothing_of_its_topic_is_deleted(world:
         assert (await service.cleaner.run_pass()).dropped_count == 0
 
 
-async def test_a_damaged_position_is_set_anew(world: World) -> None:
+async def test_a_damaged_position_can_be_set_again(world: World) -> None:
     async with world.running(audit={}) as service:
         await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
     (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
@@ -346,3 +357,81 @@ async def test_a_damaged_position_is_set_anew(world: World) -> None:
         assert service.holds_and_positions.positions(AUDIT) == (1, {})
         await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
         assert list(service.holds_and_positions.positions(AUDIT)[1]) == ["reader"]
+
+
+TTL_MS = 100_000  # the fixture's topic
+
+
+async def behind(service: MessagingService) -> dict[str, int]:
+    lags = await service.holds_and_positions.position_lags(count_max=100)
+    return {lag.name: lag.behind_ms for lag in lags}
+
+
+async def test_a_position_is_behind_by_the_time_to_the_newest_message(
+    world: World, service: MessagingService
+) -> None:
+    first = await publish(service, b"a")
+    await service.holds_and_positions.set_position(AUDIT, "report", first.first)
+    world.clock.now_ms += 2_500
+    second = await publish(service, b"b")
+    await service.holds_and_positions.set_position(AUDIT, "at the end", second.first)
+    await service.holds_and_positions.set_position(AUDIT, "past it", LAST_ID)
+
+    (_, _, report) = await service.holds_and_positions.position_lags(count_max=3)
+
+    assert await behind(service) == {"report": 2_500, "at the end": 0, "past it": 0}
+    assert report == PositionLag(topic=AUDIT, name="report", behind_ms=2_500, updated_at_ms=NOON_MS)
+
+
+async def test_undecided_and_rolled_back_messages_count_as_the_end(
+    world: World, service: MessagingService
+) -> None:
+    first = await publish(service, b"a")
+    await service.holds_and_positions.set_position(AUDIT, "report", first.first)
+    world.clock.now_ms += 1_000
+    pointer = world.transactions.start(5)
+    await publish(service, b"b", pointer=pointer)
+    undecided = await behind(service)
+
+    world.transactions.end(pointer, world.transactions.invalid)
+    await service.rows.mark_rolled_back([pointer])
+
+    assert undecided == await behind(service) == {"report": 1_000}
+
+
+async def test_expired_and_truncated_messages_are_no_lag(
+    world: World, service: MessagingService
+) -> None:
+    await service.holds_and_positions.set_position(AUDIT, "new", FIRST_ID)
+    empty = await behind(service)
+    await publish(service, b"a")
+    world.clock.now_ms += TTL_MS
+    second = await publish(service, b"b")
+    expiring = await behind(service)
+    world.clock.now_ms += 2_000
+    await publish(service, b"c")
+    await service.topics.truncate(AUDIT, second.first)
+    truncated = await behind(service)
+    world.clock.now_ms += TTL_MS
+
+    assert (empty, truncated, await behind(service)) == ({"new": 0}, {"new": 2_000}, {"new": 0})
+    assert 0 <= TTL_MS - expiring["new"] <= 1_000
+
+
+async def test_the_lag_of_a_topic_reads_one_row(
+    world: World,
+) -> None:
+    other = TopicId("default", "other")
+    store = CountingStore(world.rows)
+    world.open_store = lambda: store
+    async with world.running(audit={}) as service:
+        await service.topics.create(other, {})
+        await publish(service, *[b"a"] * 50)
+        for name in ("one", "two", "three"):
+            await service.holds_and_positions.set_position(AUDIT, name, FIRST_ID)
+        store.read_count = 0
+        lags = await service.holds_and_positions.position_lags(count_max=2)
+
+    assert [(lag.topic, lag.name) for lag in lags] == [(AUDIT, "one"), (AUDIT, "three")]
+    assert service.holds_and_positions.position_count() == 3
+    assert store.read_count == 1

@@ -1,5 +1,5 @@
-"""A store that failed is opened again only if it is the one that was there, with all that was
-acknowledged; whatever else lies in its place then, memory does not go on over it."""
+"""A store that failed is opened again only if it is the same one, with all that was acknowledged;
+any other store in its place is refused."""
 
 import shutil
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def leave_nothing(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("put_there", [make_nothing, leave_nothing])
-async def test_a_store_that_was_moved_away_is_not_begun_anew(
+async def test_no_new_store_is_created_in_place_of_one_that_was_moved(
     world: World, directory: Path, put_there: Callable[[Path], None]
 ) -> None:
     async with world.running(audit={}) as service:
@@ -58,7 +58,9 @@ async def test_a_store_that_was_moved_away_is_not_begun_anew(
         assert await polled(service) == [b"first", b"second"]
 
 
-async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) -> None:
+async def test_an_older_copy_is_refused_while_the_server_runs(
+    world: World, directory: Path
+) -> None:
     async with world.running(audit={}) as service:
         shutil.copytree(directory, directory.with_name("copy"))
         await publish(service, b"first")
@@ -82,7 +84,7 @@ async def test_an_older_copy_is_not_gone_on_with(world: World, directory: Path) 
         assert await polled(service) == [b"first"]
 
 
-async def test_the_next_start_goes_on_with_an_older_copy(world: World, directory: Path) -> None:
+async def test_the_next_start_accepts_an_older_copy(world: World, directory: Path) -> None:
     async with world.running(audit={}) as service:
         await publish(service, b"in the copy")
         shutil.copytree(directory, directory.with_name("copy"))
@@ -94,9 +96,7 @@ async def test_the_next_start_goes_on_with_an_older_copy(world: World, directory
         assert await polled(service) == [b"in the copy"]
 
 
-async def test_a_lock_file_that_somebody_removed_is_made_again(
-    world: World, directory: Path
-) -> None:
+async def test_a_lock_file_that_was_removed_is_created_again(world: World, directory: Path) -> None:
     async with world.running(audit={}) as service:
         (directory / "tuff.lock").unlink()
 

@@ -1,15 +1,16 @@
-"""When a reader is told that it may have missed messages (protocol §3.4, `Tuff-Expired`).
+"""When a read is marked as expired: messages may have expired that this reader has not received
+(protocol §3.4, `Tuff-Expired`).
 
-Readers take it for a loss of data. Every reader from the beginning was told so from its second poll
-on: what it was handed to go on from lay right before what was live when it looked.
+Readers take it for a loss of data. Every reader from the beginning once got it from its second poll
+on: the id to continue from was right before the first live offset of that time.
 """
 
 from dataclasses import replace
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
-from tests.messaging.world import AUDIT, COMMITTED, World, publish, request
-from tuff.protocol.ids import MessageId, TopicId
+from tests.messaging.world import AUDIT, COMMITTED, NOON_MS, World, publish, request
+from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 TTL_MS = 100_000  # the fixture's topic
 OTHER = TopicId("default", "other")
@@ -26,7 +27,7 @@ async def go_on(
     return await service.polls.poll(AUDIT, replace(poll, start=start, inclusive=False))
 
 
-async def test_a_reader_of_a_topic_where_nothing_comes_is_told_of_no_loss(
+async def test_a_reader_of_an_empty_topic_is_never_expired(
     world: World, service: MessagingService
 ) -> None:
     await service.topics.create(OTHER, {})
@@ -40,7 +41,7 @@ async def test_a_reader_of_a_topic_where_nothing_comes_is_told_of_no_loss(
         await publish_elsewhere(service)
 
 
-async def test_the_first_message_after_a_long_silence_comes_without_a_false_alarm(
+async def test_the_first_message_after_a_long_idle_interval_is_not_expired(
     world: World, service: MessagingService
 ) -> None:
     await service.topics.create(OTHER, {})
@@ -62,7 +63,7 @@ async def test_the_first_message_after_a_long_silence_comes_without_a_false_alar
     ] * 3
 
 
-async def test_a_reader_held_at_the_first_row_is_told_of_no_loss_until_that_row_expires(
+async def test_a_reader_blocked_at_the_first_row_is_not_expired_until_that_row_is(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -78,7 +79,7 @@ async def test_a_reader_held_at_the_first_row_is_told_of_no_loss_until_that_row_
     assert (reply.items, reply.expired) == ([], True)
 
 
-async def test_what_was_published_and_expired_behind_a_reader_is_a_loss(
+async def test_a_message_that_expired_behind_a_reader_is_a_loss(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"the start of all", ttl_s=1)
@@ -92,10 +93,10 @@ async def test_what_was_published_and_expired_behind_a_reader_is_a_loss(
     assert (await go_on(service, begun)).expired
 
 
-async def test_who_has_read_the_last_message_missed_nothing_when_that_expires(
+async def test_a_reader_of_the_last_message_missed_nothing_when_that_expires(
     world: World, service: MessagingService
 ) -> None:
-    """The id to go on from is then that of the message."""
+    """The id to continue from is then that of the message."""
     await publish(service, b"a", b"the last")
     read = await service.polls.poll(AUDIT, COMMITTED)
     assert (len(read.items), read.next_id) == (2, read.items[-1][0])
@@ -108,7 +109,7 @@ async def test_who_has_read_the_last_message_missed_nothing_when_that_expires(
     assert (reply.items[0][1], reply.expired) == (b"after a long silence", False)
 
 
-async def test_who_has_read_all_but_what_a_transaction_holds_is_told_once_that_expires(
+async def test_a_blocked_reader_misses_the_blocking_row_once_it_expires(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -124,7 +125,7 @@ async def test_who_has_read_all_but_what_a_transaction_holds_is_told_once_that_e
     assert (await go_on(service, read)).expired
 
 
-async def test_who_has_read_a_message_and_not_the_next_one_missed_that(
+async def test_a_reader_that_stopped_before_a_message_missed_it(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"a", b"b")
@@ -144,7 +145,7 @@ async def test_a_start_at_a_message_itself_may_have_missed_it(
         assert (await service.polls.poll(AUDIT, Poll(start=start))).expired
 
 
-async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
+async def test_a_reader_inside_a_group_may_have_missed_the_rest(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -158,7 +159,7 @@ async def test_who_has_read_a_part_of_a_group_may_have_missed_the_rest(
     assert (await go_on(service, read)).expired
 
 
-async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) -> None:
+async def test_idle_intervals_and_losses_are_known_after_a_restart(world: World) -> None:
     async with world.running(audit={"ttl": str(TTL_MS // 1000)}) as service:
         await service.topics.create(OTHER, {})
         await publish_elsewhere(service)
@@ -172,3 +173,17 @@ async def test_a_silence_is_known_over_a_restart_and_so_is_a_loss(world: World) 
         await publish(service, b"b")
         assert not (await go_on(service, seen)).expired
         assert (await go_on(service, begun)).expired
+
+
+async def test_a_start_that_has_expired_is_reported(
+    world: World, service: MessagingService
+) -> None:
+    published = await publish(service, b"x")
+    world.clock.now_ms += 100_000
+
+    told = [
+        (await service.polls.poll(AUDIT, Poll(start=start))).expired
+        for start in (published.first, NOON_MS, NOON_MS + 1, FIRST_ID, None, 0)
+    ]
+
+    assert told == [True, True, False, False, False, False]

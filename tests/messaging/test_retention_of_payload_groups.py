@@ -1,4 +1,4 @@
-"""Retention never takes a payload that a live reference needs, whatever comes when (design §5)."""
+"""Retention never deletes a payload that a live reference needs, in any history (design §5)."""
 
 import asyncio
 
@@ -80,11 +80,11 @@ class History:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=steps)
-def test_a_group_lives_as_a_whole_and_goes_as_a_whole(steps: list[str | int]) -> None:
+def test_retention_keeps_or_deletes_a_payload_group_as_a_whole(steps: list[str | int]) -> None:
     asyncio.run(History().run(steps))
 
 
-def test_a_group_published_at_the_last_moment_lives_as_long_as_any_other() -> None:
+def test_a_group_published_at_the_last_moment_lives_for_the_full_ttl() -> None:
     asyncio.run(
         History().run(
             ["store", "store", "store", 50_000, "publish", "settle", 99_999, "sweep",

@@ -1,5 +1,5 @@
-"""A flipped bit anywhere in LevelDB's table files: readers are handed what was there, in order and
-once, and are told where something may be missing (promise 8)."""
+"""A flipped bit anywhere in LevelDB's table files: readers get all other rows, in order and once,
+and an error where rows may be missing (promise 8)."""
 
 import re
 import shutil
@@ -10,20 +10,97 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import split
-from messaging.read.scan import behind_block, read
+from messaging.read.offsets import splits_of
+from messaging.read.scan import next_after_block, read
 from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption
 from messaging.storage.engine import StoreDamagedError, StoreError
 from messaging.storage.leveldb import LevelDbStore
+from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
-from tests.messaging.stored_runs import in_runs
-from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, query
+from tests.messaging.packed_stores import packed_store
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, ModelRow, build, query
 from tuff.leveldb.manifest import read_manifest
+from tuff.leveldb.sstable import Entry
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, TopicId
+
+LAST_SEQUENCE = 100
+HIGH = LAST_SEQUENCE + (1 << 40)  # what a flipped bit makes of a number
+WHOLE = CorruptRange(b"a", b"z", "the block's checksum does not match")
+
+
+def row(key: bytes, *, sequence: int = 10, is_value: bool | None = True) -> Entry:
+    return Entry(key, frame(key, 0, b"value"), sequence, is_value)
+
+
+def damaged(key: bytes, *, sequence: int = 10) -> Entry:
+    return Entry(key, frame(b"another", 0, b"value"), sequence, True)
+
+
+def deletion(key: bytes, *, sequence: int = 20) -> Entry:
+    return Entry(key, b"", sequence, False)
+
+
+def holes(*entries: Entry) -> list[tuple[bytes, bytes, bool]]:
+    found = corrupt_ranges_in(entries, WHOLE, LAST_SEQUENCE, first_whole=first_whole)
+    return [(hole.low, hole.high, hole.has_rows_only) for hole in found]
+
+
+ALL = [(b"a", b"z", False)]
+CASES = {
+    "nothing shows what is damaged": ([row(b"b"), row(b"c")], ALL),
+    "there is nothing": ([], ALL),
+    "a damaged row": ([row(b"b"), damaged(b"c"), row(b"d")], [(b"b", b"d", True)]),
+    "two in a row, and the last": (
+        [damaged(b"b"), damaged(b"c"), row(b"d"), damaged(b"e")],
+        [(b"a", b"d", True), (b"d", b"z", True)],
+    ),
+    "a number that no row has": (
+        [row(b"b"), row(b"cc", sequence=HIGH), row(b"d")],
+        [(b"c", b"cc\x00", False)],
+    ),
+    "a value as a deletion": (
+        [row(b"b"), row(b"cc", is_value=False), row(b"d")],
+        [(b"c", b"cc\x00", False)],
+    ),
+    "a kind that there is not": (
+        [row(b"bb"), row(b"bc", is_value=None)],
+        [(b"bb", b"bc\x00", False)],
+    ),
+    "a deletion behind a damaged row, which may be another one's": (
+        [row(b"b"), damaged(b"c"), deletion(b"d"), row(b"e")],
+        [(b"b", b"e", False)],
+    ),
+    "a deletion before a damaged row": (
+        [row(b"b"), deletion(b"c"), row(b"d"), damaged(b"e")],
+        [(b"d", b"z", True)],
+    ),
+    "a deletion with a number that none has, and what it had deleted": (
+        [row(b"b"), deletion(b"c", sequence=HIGH), row(b"c", sequence=5), row(b"d")],
+        [(b"b", b"d", False)],
+    ),
+    "a damaged row before an older one of its key": (
+        [damaged(b"b", sequence=20), row(b"b", sequence=10), row(b"c")],
+        [(b"a", b"c", True)],
+    ),
+    "a key out of order": ([row(b"c"), damaged(b"b"), row(b"d")], ALL),
+    "a number out of order": (
+        [deletion(b"b", sequence=5), row(b"b", sequence=20), damaged(b"c")],
+        ALL,
+    ),
+    "a key that is not of the block": ([row(b"b"), damaged(b"zz")], ALL),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_block_is_corrupt_unless_damaged_rows_explain_its_checksum(name: str) -> None:
+    entries, expected = CASES[name]
+
+    assert holes(*entries) == expected
+
 
 GAPS_MAX = 100  # there are fewer messages
 BIT_STEP = 397  # bits; each bit in turn is the slow test
@@ -42,8 +119,10 @@ ROWS = [
     *plain(950_000, b"p0"),
     *plain(950_007, b"p1"),
     *plain(950_014, b"run 0", b"run 1", b"run 2"),
-    ModelRow(950_100, COMMITTED, ((b"g0", None), (b"g1", None), (b"g2", None)), is_reference=True),
-    ModelRow(950_200, COMMITTED, ((b"direct", None),), is_reference=False),
+    ModelRow(
+        950_100, COMMITTED_POINTER, ((b"g0", None), (b"g1", None), (b"g2", None)), is_reference=True
+    ),
+    ModelRow(950_200, COMMITTED_POINTER, ((b"direct", None),), is_reference=False),
     *[row for number in range(4) for row in plain(950_300 + number, b"large %d" % number + LARGE)],
     *plain(950_400, b"last"),
 ]
@@ -52,7 +131,7 @@ DELETED = message_key(PREFIX, Offset(950_150, 0)), payload_key(PREFIX, 7, Offset
 
 @dataclass(slots=True)
 class Reading:
-    """What a reader was handed, and the gaps that it was told of: the first id and the last."""
+    """The messages that a reader received, and the gaps of its errors: first and last id."""
 
     found: Messages = field(default_factory=list)
     gaps: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -72,7 +151,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for key in DELETED:
             table.write([(key, frame(key, 0, b"deleted"))])
         table.write([(topic, frame(topic, 0, b"old"))])
-        with closing(in_runs(rows).scan_records(b"", b"\xff")) as records:
+        with closing(packed_store(rows).scan_records(b"", b"\xff")) as records:
             table.write([*records, *((key, None) for key in DELETED)])
         table.write([(topic, frame(topic, 0, b"new"))])
     opened(directory).close()  # opening again moves the log into a table file
@@ -80,7 +159,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_past_damage(store: PackedRowStore, *, limit: int) -> Reading:
-    """Everything from the beginning on, going on behind each gap as the error says."""
+    """A read of everything, which continues after each gap as the error says."""
     reading = Reading()
     start, is_caught_up = 0, False
     while not is_caught_up:
@@ -100,7 +179,7 @@ def read_past_damage(store: PackedRowStore, *, limit: int) -> Reading:
 
 
 def wrong_in(expected: Messages, reading: Reading) -> str | None:
-    """What must not be, in a sentence; None if all is well."""
+    """What is wrong with a reading, in a sentence, or None."""
     if reading.found != [message for message in expected if message in reading.found]:
         return f"handed out {reading.found}"
     silent = [
@@ -141,13 +220,13 @@ def check_flips(whole: Path, scratch: Path, *, step: int) -> None:
     assert sorted(counts)[len(counts) // 2] <= 3
 
 
-def test_a_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
-    """Bits beside a key hid rows from every reader, in silence; others sent readers back."""
+def test_a_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_path: Path) -> None:
+    """Flipped bits beside a key silently hid rows from every reader; others sent readers back."""
     check_flips(whole, tmp_path, step=BIT_STEP)
 
 
 @pytest.mark.slow
-def test_each_flipped_bit_is_told_and_hides_nothing_else(whole: Path, tmp_path: Path) -> None:
+def test_each_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_path: Path) -> None:
     check_flips(whole, tmp_path, step=1)
 
 
@@ -169,7 +248,7 @@ def damaged_end(tmp_path: Path) -> Path:
 def scan_reporting_corruption(
     table: LevelDbStore, start: bytes, stop: bytes = b"l"
 ) -> tuple[list[bytes], StoreDamagedError | None]:
-    """The keys from here on, up to the first hole."""
+    """The keys up to the first corrupt range, and the error of that range."""
     keys: list[bytes] = []
     try:
         for key, _ in table.scan_reporting_corruption(start, stop, report_damaged_rows=True):
@@ -180,7 +259,7 @@ def scan_reporting_corruption(
 
 
 def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path) -> None:
-    """plyvel's iterator says nothing of it: whatever lay there was gone without a word."""
+    """plyvel's iterator ends there without an error."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert len(list(table.scan(b"k", b"l"))) == 10
         keys, error = scan_reporting_corruption(table, b"k")
@@ -191,8 +270,8 @@ def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path
     assert [key for key, _ in as_rows] == [*keys, b"k9"]
 
 
-def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) -> None:
-    """LevelDB looks into the last block for all that is behind it, until there is another."""
+def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
+    """LevelDB reads the last block for every key behind it, until there is another block."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         table.write([(b"kk", frame(b"kk", 0, b"later"))])
         _, error = scan_reporting_corruption(table, b"k")
@@ -203,8 +282,8 @@ def test_who_is_behind_a_damaged_end_is_told_of_it_no_more(damaged_end: Path) ->
             assert scan_reporting_corruption(table, error.readable_from) == ([b"kk"], None)
 
 
-def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -> None:
-    """Each later table with damage is told in its turn, and none that lies before the start."""
+def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
+    """One error for each, and none for a table before the start."""
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         for letter in b"abc":
             keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
@@ -230,9 +309,9 @@ def test_a_scan_goes_on_through_tables_that_it_did_not_look_at(tmp_path: Path) -
     assert told == [b"a1", b"c1"]
 
 
-def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path) -> None:
-    """A table in which there had been damage was not looked at again: what more of it hid since
-    was passed over in silence."""
+def test_corruption_that_appears_while_the_store_is_open_is_reported(damaged_end: Path) -> None:
+    """A table with known corruption was not examined again: rows that later corruption hid were
+    skipped silently."""
     [file] = damaged_end.glob("*.ldb")
     values = [found.start() for found in re.finditer(LARGE, file.read_bytes())]
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
@@ -253,10 +332,10 @@ def test_damage_that_comes_while_the_store_is_open_is_told_too(damaged_end: Path
     assert second.readable_from <= b"k2"
 
 
-def test_a_table_that_was_compacted_meanwhile_is_no_hole(
+def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows, which are whole, were told as missing, and readers went on behind them."""
+    """Its rows, which are whole, were reported as missing, and readers continued behind them."""
     keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
@@ -284,15 +363,15 @@ def test_a_table_that_was_compacted_meanwhile_is_no_hole(
     assert before & after == {damaged_file}
 
 
-def test_a_key_in_a_damaged_block_is_read_unless_it_lies_in_a_hole(damaged_end: Path) -> None:
-    """Facts of the server stood in such a block, and it could not start."""
+def test_a_whole_row_of_a_damaged_block_is_read_by_key(damaged_end: Path) -> None:
+    """The server's metadata was in such a block, and the server could not start."""
     with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
 
 
-def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path: Path) -> None:
-    """A job read nothing of it, and was done."""
+def test_a_corrupt_range_is_a_split_whose_reader_gets_an_error(whole: Path, tmp_path: Path) -> None:
+    """A job got no split for it, and finished without an error."""
     store_path = shutil.copytree(whole, tmp_path / "messages")
     [file] = store_path.glob("*.ldb")
     data = bytearray(file.read_bytes())
@@ -303,17 +382,17 @@ def test_a_range_in_a_hole_is_a_split_whose_reader_is_told(whole: Path, tmp_path
 
     with closing(opened(store_path)) as store:
         asked = query(through=first_only)
-        assert split(store, asked, start=None, end=first_only, count=1)
+        assert splits_of(store, asked, start=None, end=first_only, count=1)
         with pytest.raises(DamagedRecordError):
             read(store, asked)
 
 
-def test_a_reader_behind_damage_is_handed_the_newest_row() -> None:
+def test_a_reader_behind_a_damaged_block_receives_the_newest_row() -> None:
     newest = Offset(950_000, 3)
     error = StoreDamagedError("damaged", readable_from=message_key(PREFIX, newest))
     asked = query(high_water_mark=newest)
 
-    behind = behind_block(MemoryStore(), asked, Offset(950_000, 1), error)
+    behind = next_after_block(MemoryStore(), asked, Offset(950_000, 1), error)
 
     assert behind == before_row(newest)
 
@@ -346,8 +425,8 @@ def without_file(tmp_path: Path) -> Iterator[LevelDbStore]:
 def test_a_row_whose_file_is_gone_is_an_error_and_not_a_missing_row(
     without_file: LevelDbStore, look: Callable[[LevelDbStore], object]
 ) -> None:
-    """LevelDB's Get calls it NotFound, as it calls a key that was never written; plyvel's iterator
-    ends without an error."""
+    """LevelDB's Get answers NotFound, as for a key that was never written; plyvel's iterator ends
+    without an error."""
     with pytest.raises(StoreError, match="No such file"):
         look(without_file)
 

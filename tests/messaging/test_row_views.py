@@ -1,4 +1,4 @@
-"""A view of one moment may be read slowly, and keeps neither writes nor a closing store waiting."""
+"""A view of rows may be read slowly: neither writes nor a closing store wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ async def engine(tmp_path: Path) -> OpenStore:
     return made
 
 
-class SlowTable(LevelDbStore):
+class SlowStore(LevelDbStore):
     """Its scans wait in the middle of the first row."""
 
     def __init__(self, directory: Path) -> None:
@@ -60,7 +60,7 @@ def two(rows: Rows) -> list[tuple[bytes, bytes]]:
     return list(islice(rows, 2))
 
 
-async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: OpenStore) -> None:
+async def test_a_view_shows_the_rows_as_of_its_creation(engine: OpenStore) -> None:
     with engine.view(b"", b"\xff") as view:
         await engine.write(lambda store: store.write([(b"\x00", None), (b"\x01", b"later")]))
 
@@ -70,7 +70,7 @@ async def test_a_view_is_of_the_moment_in_which_it_was_taken(engine: OpenStore) 
     await engine.close("the test is over")
 
 
-async def test_a_view_of_rows_that_can_not_be_read_says_why(engine: OpenStore) -> None:
+async def test_a_view_of_unreadable_rows_raises_the_reason(engine: OpenStore) -> None:
     def broken(rows: Rows) -> None:
         raise StoreDamagedError("a block is damaged")
 
@@ -81,8 +81,8 @@ async def test_a_view_of_rows_that_can_not_be_read_says_why(engine: OpenStore) -
         await view.read(broken)
 
 
-async def test_a_store_closes_at_once_beside_a_view_that_nobody_reads(engine: OpenStore) -> None:
-    """It waited for it once: a stalled client kept everybody's writes from recovering."""
+async def test_a_store_closes_at_once_beside_views_that_are_not_read(engine: OpenStore) -> None:
+    """It once waited for the view: a stalled client then delayed the recovery of all writes."""
     with engine.view(b"", b"\xff") as untouched, engine.view(b"", b"\xff") as begun:
         assert await begun.read(two) == ROWS[:2]
 
@@ -118,8 +118,10 @@ async def test_views_are_closed_before_their_store() -> None:
         assert events == ["view", "store"]
 
 
-async def test_a_store_that_closes_under_a_read_waits_for_no_further_one(tmp_path: Path) -> None:
-    table = SlowTable(tmp_path / "store")
+async def test_a_store_that_closes_during_a_read_of_a_view_waits_for_that_only(
+    tmp_path: Path,
+) -> None:
+    table = SlowStore(tmp_path / "store")
     engine = OpenStore(lambda: table, in_thread_write=in_thread, in_thread_read=in_thread)
     await engine.open(lambda store: store.write(ROWS))
     with engine.view(b"", b"\xff") as view:

@@ -1,4 +1,5 @@
-"""Payload groups of which rows are missing: all of a publish or nothing, and loud (design §2)."""
+"""Payload groups with missing rows: readers get all messages of a publish, or none and an error
+(promises 4 and 8)."""
 
 from dataclasses import replace
 
@@ -6,13 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import ending
-from messaging.read.scan import first, read
+from messaging.read.offsets import decided_end
+from messaging.read.scan import first_message, read
 from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import PAYLOADS, message_key, payload_key
-from tests.messaging.test_reader import COMMITTED, PREFIX, ModelRow, build, model, query, topics
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    PREFIX,
+    ModelRow,
+    build,
+    model,
+    query,
+    topics,
+)
 from tests.messaging.world import CountingStore, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset
@@ -23,11 +32,11 @@ LATER = ModelRow(950_002, None, ((b"later", None),), is_reference=False)
 
 def group_of(*payloads: bytes, ttl_s: int | None = None) -> ModelRow:
     each = tuple((payload, ttl_s) for payload in payloads)
-    return ModelRow(950_001, COMMITTED, each, is_reference=True)
+    return ModelRow(950_001, COMMITTED_POINTER, each, is_reference=True)
 
 
 def lose(table: MemoryStore, *places: Offset) -> None:
-    table.write([(payload_key(PREFIX, COMMITTED, place), None) for place in places])
+    table.write([(payload_key(PREFIX, COMMITTED_POINTER, place), None) for place in places])
 
 
 def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -36,10 +45,8 @@ def texts(items: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_nothing_of_a_group_is_delivered_unless_all_of_it_is_there(
-    limit: int, missing: int
-) -> None:
-    """A publish that came back from a wrong restore was shortened without a word."""
+def test_no_message_of_an_incomplete_group_is_delivered(limit: int, missing: int) -> None:
+    """After a wrong restore, a publish was silently shortened."""
     table, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
     place, stored = places[1]
     lose(table, stored[missing])
@@ -53,7 +60,7 @@ def test_nothing_of_a_group_is_delivered_unless_all_of_it_is_there(
     assert raised.value.members["id"] == MessageId(*place).hex()
 
 
-def test_who_was_told_of_a_group_that_is_not_whole_is_handed_what_there_is() -> None:
+def test_a_reader_that_continues_in_an_incomplete_group_receives_the_rest() -> None:
     table, _, places = build([group_of(b"a", b"b", b"c"), LATER])
     lose(table, places[0][1][1])
     with pytest.raises(DamagedRecordError) as raised:
@@ -81,7 +88,7 @@ def test_a_start_at_the_first_message_of_a_group_is_its_beginning(*, inclusive: 
         read(table, query(limit=1, start=start_number(start, inclusive=inclusive)))
 
 
-def test_what_lies_behind_the_last_id_asked_for_counts_as_well() -> None:
+def test_rows_of_a_group_behind_the_end_of_the_read_are_counted() -> None:
     table, _, places = build([group_of(b"a", b"b", b"c")])
     place, stored = places[0]
     lose(table, stored[2])
@@ -92,7 +99,7 @@ def test_what_lies_behind_the_last_id_asked_for_counts_as_well() -> None:
     assert (before.items, before.caught_up) == ([], True)
 
 
-def test_a_page_that_ends_before_a_group_that_is_not_whole_is_not_the_last() -> None:
+def test_a_page_that_ends_before_an_incomplete_group_is_not_caught_up() -> None:
     table, _, places = build([PLAIN, group_of(b"a", b"b", b"c")])
     place, stored = places[1]
     lose(table, stored[2])
@@ -102,7 +109,7 @@ def test_a_page_that_ends_before_a_group_that_is_not_whole_is_not_the_last() -> 
     assert (texts(page.items), page.caught_up) == ([b"plain"], False)
 
 
-def test_a_group_of_which_all_rows_are_missing_is_damage_too() -> None:
+def test_a_group_without_any_row_is_damaged() -> None:
     table, _, places = build([group_of(b"a", b"b")])
     lose(table, *places[0][1])
 
@@ -110,7 +117,7 @@ def test_a_group_of_which_all_rows_are_missing_is_damage_too() -> None:
         read(table, query())
 
 
-def test_messages_that_expired_by_their_own_ttl_are_there() -> None:
+def test_messages_that_expired_by_their_own_ttl_count_as_present() -> None:
     table, _, places = build([group_of(b"a", b"b", ttl_s=1), LATER])
 
     assert texts(read(table, query()).items) == [b"later"]
@@ -119,10 +126,10 @@ def test_messages_that_expired_by_their_own_ttl_are_there() -> None:
         read(table, query())
 
 
-def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_it() -> None:
-    """The next page began inside the group, and handed out what was left of it."""
+def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_the_group() -> None:
+    """The next page began inside the group, and delivered the rest of it."""
     payloads = ((b"gone", 1), (b"a", None), (b"lost", None))
-    group = ModelRow(950_001, COMMITTED, payloads, is_reference=True)
+    group = ModelRow(950_001, COMMITTED_POINTER, payloads, is_reference=True)
     table, _, places = build([PLAIN, group])
     lose(table, places[1][1][2])
 
@@ -134,11 +141,12 @@ def test_a_page_that_ends_behind_expired_rows_of_a_group_has_not_begun_it() -> N
         read(table, query(limit=1, start=behind))
 
 
-def test_missing_rows_are_told_before_a_damaged_one() -> None:
-    """Told of the damaged one only, a reader went on behind it, where nothing is counted."""
+def test_missing_rows_of_a_group_are_reported_before_a_damaged_one() -> None:
+    """With an error for the damaged one only, a reader continued behind it, where rows are not
+    counted."""
     table, _, places = build([group_of(b"a", b"b", b"c")])
     place, stored = places[0]
-    table.write([(payload_key(PREFIX, COMMITTED, stored[0]), b"rubbish")])
+    table.write([(payload_key(PREFIX, COMMITTED_POINTER, stored[0]), b"rubbish")])
     lose(table, stored[1])
 
     with pytest.raises(DamagedRecordError) as raised:
@@ -161,7 +169,7 @@ def test_a_group_is_counted_once_and_not_with_every_page() -> None:
     assert table.read_count == 1 + 6
 
 
-def test_a_group_that_does_not_fit_any_more_is_not_counted_yet() -> None:
+def test_a_group_that_does_not_fit_in_the_page_is_not_counted() -> None:
     built, _, _ = build([PLAIN, group_of(*[b"x"] * 1000)])
     table = CountingStore(built.rows)
 
@@ -170,14 +178,14 @@ def test_a_group_that_does_not_fit_any_more_is_not_counted_yet() -> None:
     assert table.read_count == 2 + 1
 
 
-def test_the_extent_of_a_topic_costs_no_count() -> None:
+def test_offsets_of_a_topic_count_no_group() -> None:
     """Whoever asks for offsets every second would have read the first group every second."""
     built, _, places = build([group_of(*[b"x"] * 1000)])
     place, stored = places[0]
     table = CountingStore(built.rows)
 
-    begins = MessageId.from_bytes(first(table, query()).messages.last_id)
-    end, _ = ending(table, query(), undecided_from=place)
+    begins = MessageId.from_bytes(first_message(table, query()).messages.last_id)
+    end, _ = decided_end(table, query(), undecided_from=place)
 
     assert (begins, end) == (MessageId(*place, *stored[0]), MessageId(*place, *stored[-1]))
     assert table.read_count == (1 + 2) + 1 + 1
@@ -194,7 +202,7 @@ class SweptTable(MemoryStore):
         return super().scan(start, stop, reverse=reverse)
 
 
-def test_a_group_that_went_while_it_was_read_is_passed_over() -> None:
+def test_a_group_that_was_deleted_during_the_read_is_skipped() -> None:
     built, _, _ = build([PLAIN, group_of(b"a", b"b"), LATER])
 
     found = read(SweptTable(built.rows), query(bytes_max=len(b"plain" + b"later")))
@@ -202,11 +210,11 @@ def test_a_group_that_went_while_it_was_read_is_passed_over() -> None:
     assert (texts(found.items), found.caught_up) == ([b"plain", b"later"], True)
 
 
-def test_a_group_that_the_engine_cannot_read_to_its_end_is_not_begun() -> None:
+def test_a_group_with_an_unreadable_end_is_not_begun() -> None:
     built, _, places = build([PLAIN, group_of(b"a", b"b", b"c"), LATER])
     place, stored = places[1]
     table = DamagedStore(built.rows)
-    table.is_damaged = lambda key: key == payload_key(PREFIX, COMMITTED, stored[2])
+    table.is_damaged = lambda key: key == payload_key(PREFIX, COMMITTED_POINTER, stored[2])
 
     assert texts(read(table, query()).items) == [b"plain"]
     with pytest.raises(DamagedRecordError, match="a damaged block") as raised:
@@ -220,7 +228,7 @@ def test_a_group_that_the_engine_cannot_read_to_its_end_is_not_begun() -> None:
 
 
 @given(rows=topics, limit=st.integers(1, 5), bytes_max=st.integers(1, 12), data=st.data())
-def test_whoever_goes_on_after_each_damage_is_handed_all_there_is(
+def test_a_reader_that_continues_after_each_error_receives_every_other_message(
     rows: list[ModelRow], limit: int, bytes_max: int, data: st.DataObject
 ) -> None:
     table, _, places = build(rows)

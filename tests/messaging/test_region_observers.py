@@ -1,4 +1,4 @@
-"""What region observers are handed, and what a server makes of their records (design §5)."""
+"""The state that region observers get, and their records (design §5, Retention)."""
 
 import struct
 from collections.abc import Collection
@@ -15,13 +15,13 @@ from messaging.retention.region_observers import (
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
-from tests.messaging.world import AUDIT, NOON_MS, FlakyTable, World, polled, publish, request
+from tests.messaging.world import AUDIT, NOON_MS, FlakyStore, World, polled, publish, request
 from tuff.protocol.errors import UnavailableError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-class RegionTable(MemoryStore):
+class RegionStore(MemoryStore):
     """A store whose message rows lie in these regions."""
 
     def __init__(self, rows: dict[bytes, bytes], regions: Collection[str]) -> None:
@@ -39,7 +39,7 @@ class Observed(World):
         super().__init__()
         self.directory = directory
         self.regions = ["aa", "bb"]
-        self.open_store = lambda: RegionTable(self.rows, self.regions)
+        self.open_store = lambda: RegionStore(self.rows, self.regions)
         self.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
 
     def state(self) -> bytes:
@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> Observed:
     return Observed(tmp_path / "observers")
 
 
-async def test_a_sweep_hands_over_what_it_knows_and_touches_no_row(
+async def test_a_pass_publishes_the_state_and_changes_no_row(
     world: Observed, service: MessagingService
 ) -> None:
     world.transactions.start(70)
@@ -82,7 +82,7 @@ async def test_a_sweep_hands_over_what_it_knows_and_touches_no_row(
     assert world.state() == bytes.fromhex((GOLDEN / "retention-state.hex").read_text())
 
 
-async def test_nothing_is_handed_over_while_the_clock_is_in_doubt(
+async def test_no_state_is_published_while_the_clock_is_in_doubt(
     world: Observed, service: MessagingService
 ) -> None:
     world.may_delete = False
@@ -92,7 +92,7 @@ async def test_nothing_is_handed_over_while_the_clock_is_in_doubt(
     assert not (world.directory / "state").exists()
 
 
-async def test_nothing_is_handed_over_while_transactions_are_down(
+async def test_no_state_is_published_while_transactions_are_down(
     world: Observed, service: MessagingService
 ) -> None:
     world.transactions.is_up = False
@@ -113,10 +113,10 @@ async def test_stored_payloads_count_as_in_progress_until_their_transaction_is_s
     assert world.state().endswith(struct.pack(">IQI", 1, 7, 0))
 
 
-async def test_a_topic_that_is_being_changed_is_not_handed_over(
+async def test_a_topic_with_a_pending_change_is_not_in_the_state(
     world: Observed, service: MessagingService
 ) -> None:
-    """Its longer time to live may save what the one on the disk gives up."""
+    """Its longer time to live may keep messages that the durable one lets expire."""
     topic = service.state.topics.find(AUDIT)
     assert topic.decided is not None
     topic.decided = replace(topic.decided, properties={"ttl": "5000"})
@@ -126,9 +126,9 @@ async def test_a_topic_that_is_being_changed_is_not_handed_over(
     assert b"default:audit:" not in world.state()
 
 
-async def test_what_can_not_be_recorded_is_not_handed_over(world: Observed) -> None:
-    """A server that died between the two would otherwise show holes."""
-    flaky = FlakyTable(RegionTable(world.rows, world.regions))
+async def test_a_state_whose_time_can_not_be_recorded_is_not_published(world: Observed) -> None:
+    """After a crash between the two, readers would see the rows around those that are gone."""
+    flaky = FlakyStore(RegionStore(world.rows, world.regions))
     world.open_store = lambda: flaky
     async with world.running(audit={"ttl": "100"}) as service:
         flaky.writes_left = 0
@@ -139,7 +139,7 @@ async def test_what_can_not_be_recorded_is_not_handed_over(world: Observed) -> N
     assert not (world.directory / "state").exists()
 
 
-async def test_a_directory_that_can_not_be_written_keeps_nobody_from_sweeping(
+async def test_a_retention_pass_continues_when_the_observer_directory_can_not_be_written(
     world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.directory.write_text("no directory can be made here")
@@ -149,7 +149,7 @@ async def test_a_directory_that_can_not_be_written_keeps_nobody_from_sweeping(
     assert "region observers get no newer state" in caplog.text
 
 
-async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_removed(
+async def test_a_clock_set_back_shows_no_message_that_observers_may_have_removed(
     world: Observed,
 ) -> None:
     async with world.running(audit={"ttl": "100"}) as service:
@@ -166,7 +166,7 @@ async def test_a_clock_that_was_set_back_shows_nothing_that_observers_may_have_r
         assert await polled(service) == [b"new"]
 
 
-async def test_a_pointer_is_cleared_once_every_region_says_so(
+async def test_a_pointer_is_cleared_once_every_region_has_cleared_it(
     world: Observed, service: MessagingService
 ) -> None:
     await service.cleaner.run_pass()
@@ -182,7 +182,7 @@ async def test_a_pointer_is_cleared_once_every_region_says_so(
     assert not service.rows.is_cleared(67)
 
 
-async def test_a_region_that_was_split_has_to_be_cleared_anew(
+async def test_a_region_that_was_split_has_cleared_nothing(
     world: Observed, service: MessagingService
 ) -> None:
     await service.cleaner.run_pass()
@@ -195,7 +195,7 @@ async def test_a_region_that_was_split_has_to_be_cleared_anew(
     assert not service.rows.is_cleared(66)
 
 
-async def test_a_record_that_is_torn_counts_for_nothing(
+async def test_a_torn_record_has_cleared_nothing(
     world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
 ) -> None:
     await service.cleaner.run_pass()
@@ -210,7 +210,7 @@ async def test_a_record_that_is_torn_counts_for_nothing(
     assert "bb.major" in caplog.text
 
 
-async def test_records_of_regions_that_are_gone_go_after_a_week(
+async def test_records_of_dropped_regions_are_deleted_after_a_week(
     world: Observed, service: MessagingService
 ) -> None:
     await service.cleaner.run_pass()
@@ -233,7 +233,7 @@ def test_a_store_without_regions_clears_nothing() -> None:
     assert cleared_everywhere([], []) == frozenset()
 
 
-def test_what_a_region_wrote_is_read() -> None:
+def test_a_record_of_a_region_is_read() -> None:
     data = bytes.fromhex((GOLDEN / "region-record.hex").read_text())
 
     record = RegionRecord.from_bytes(data)
@@ -250,7 +250,7 @@ def test_what_a_region_wrote_is_read() -> None:
 
 
 @pytest.mark.parametrize("cut", range(14 + 34 + 32 + 4 + 16))
-def test_no_part_of_a_record_is_taken_for_one(cut: int) -> None:
+def test_a_record_that_is_cut_is_refused(cut: int) -> None:
     data = bytes.fromhex((GOLDEN / "region-record.hex").read_text())
 
     with pytest.raises(UnreadableRecordError):
@@ -258,7 +258,7 @@ def test_no_part_of_a_record_is_taken_for_one(cut: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 11, 20, 60, 99])
-def test_no_changed_byte_of_a_record_is_taken_for_right(at: int) -> None:
+def test_a_record_with_a_changed_byte_is_refused(at: int) -> None:
     data = bytearray.fromhex((GOLDEN / "region-record.hex").read_text())
     data[at] ^= 1
 
@@ -266,7 +266,7 @@ def test_no_changed_byte_of_a_record_is_taken_for_right(at: int) -> None:
         RegionRecord.from_bytes(bytes(data))
 
 
-async def test_nothing_is_handed_over_while_the_store_is_closed(
+async def test_no_state_is_published_while_the_store_is_closed(
     world: Observed, service: MessagingService, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(service, b"invalid", pointer=world.transactions.start(7))

@@ -1,16 +1,16 @@
-"""The same rows with neighbours in runs, for tests that hold both ways of storing together."""
+"""Stores with the same rows packed, and damage of packed rows."""
 
 from collections.abc import Collection, Iterator
 
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, is_packed, join, open_packed, rows_in
+from messaging.storage.packed_rows import PackedRowStore, is_packed, open_packed, pack_rows, rows_in
 from messaging.storage.rows import HEAD, MESSAGES, OFFSET_SIZE, PAYLOADS, PLAIN
 
 
-def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> PackedRowStore:
-    """A store of these rows, all of them whole, in as few values as can be; then a bit is
-    flipped in the checksum of each row under these keys."""
-    records = dict(record for group in _neighbours(rows) for record in join(*group))
+def packed_store(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> PackedRowStore:
+    """A store of these rows, all of them whole, packed into as few values as possible. Then a bit
+    is flipped in the checksum of each row under the keys `flipped`."""
+    records = dict(record for group in _neighbours(rows) for record in pack_rows(*group))
     for key in flipped:
         (at,) = (
             at for at, value in records.items() if key in [row for row, _ in rows_in(at, value)]
@@ -20,7 +20,7 @@ def in_runs(rows: dict[bytes, bytes], *, flipped: Collection[bytes] = ()) -> Pac
 
 
 def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
-    """The stored value with a bit flipped in the checksum of what it has under this key."""
+    """The stored value with a bit flipped in the checksum of its row under this key."""
     at = HEAD.size - 1
     if is_packed(value):
         run = open_packed(record_key, value)
@@ -31,7 +31,7 @@ def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
 
 
 def without_sizes(value: bytes) -> bytes:
-    """A stored run of which no row can be told apart any more: two of its sizes are damaged."""
+    """Packed rows whose bounds can't be found: two of the sizes are damaged."""
     count = int.from_bytes(value[HEAD.size : HEAD.size + 2], "big")
     assert is_packed(value)
     assert count > 1
@@ -41,8 +41,8 @@ def without_sizes(value: bytes) -> bytes:
     return bytes(damaged)
 
 
-def without_mark(value: bytes, *, bit: int = 4) -> bytes:
-    """A stored run that looks like a row by itself, or one of nobody's: its flags are damaged."""
+def without_flags(value: bytes, *, bit: int = 4) -> bytes:
+    """Packed rows whose flags are damaged: they look like a single row."""
     assert is_packed(value)
     return bytes((value[0] ^ 1 << bit,)) + value[1:]
 

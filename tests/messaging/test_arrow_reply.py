@@ -1,4 +1,4 @@
-"""Replies in Arrow have the messages of every other form (protocol §3.4)."""
+"""Replies in Arrow contain the same messages as those in the other formats (protocol §3.4)."""
 
 import sys
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from messaging.read.scan import ReadResult, read
 from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from messaging.topics import TOPIC_PATH
-from tests.messaging.test_reader import COMMITTED, ModelRow, build, query, snapshots, topics
+from tests.messaging.scan_model import COMMITTED_POINTER, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
 from tuff.protocol.exchange import MediaType, Request
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.transaction import Transaction
 
-GROUP = ModelRow(950_000, COMMITTED, ((b"a", None), (b"b", None)), is_reference=True)
+GROUP = ModelRow(950_000, COMMITTED_POINTER, ((b"a", None), (b"b", None)), is_reference=True)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXPECTED_SCHEMA = pa.schema(
     [
@@ -113,7 +113,7 @@ def _pages(table: object, asked: object) -> Iterator[ReadResult]:
             asked = query(start=place.to_int() + 1)
             continue
         yield reading
-        if reading.caught_up or reading.held_by is not None:
+        if reading.caught_up or reading.blocking_pointer is not None:
             return
         asked = query(start=int.from_bytes(reading.next_id, "big") + 1)
 
@@ -122,7 +122,7 @@ sizes = st.sampled_from([0, 1, 63, 64, 8_191, 8_192, 1_048_575, 1_048_576])
 
 
 @given(payload_sizes=st.lists(sizes, max_size=3))
-def test_payloads_of_every_length_come_out_whole(payload_sizes: list[int]) -> None:
+def test_payloads_of_every_length_are_encoded_whole(payload_sizes: list[int]) -> None:
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
 

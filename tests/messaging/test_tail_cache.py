@@ -1,4 +1,4 @@
-"""Tails in memory: whatever happened before, they say what a read of the store says."""
+"""The tail cache answers as the store does, whatever happened before, or not at all."""
 
 import asyncio
 from contextlib import suppress
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from messaging.read import tail_cache
 from messaging.read.poll import Poll
 from messaging.read.scan import ReadResult, read
 from messaging.read.tail_cache import TOPIC_SHARE, TailCache
@@ -17,9 +18,11 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.test_reader import COMMITTED, PREFIX, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
 from tests.messaging.world import (
-    FlakyTable,
+    AUDIT,
+    COMMITTED,
+    FlakyStore,
     World,
     payloads,
     polled,
@@ -29,7 +32,7 @@ from tests.messaging.world import (
 )
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
-from tuff.protocol.requests import RollbackDetail
+from tuff.protocol.requests import PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
 
 TOPICS = [TopicId("default", "audit"), TopicId("default", "other")]
@@ -62,7 +65,7 @@ STEPS = st.builds(
 class History:
     """Does steps to a running service, and asks both sides after each."""
 
-    def __init__(self, world: World, service: MessagingService, flaky: FlakyTable) -> None:
+    def __init__(self, world: World, service: MessagingService, flaky: FlakyStore) -> None:
         self.world = world
         self.service = service
         self.flaky = flaky
@@ -175,7 +178,7 @@ class History:
         """What a reader somewhere in the topic was handed, as the polls do it."""
         ids = [int.from_bytes(each, "big") for each, _ in read(table, asked).items]
         fetched = replace(asked, start=ids[len(ids) // 2] if ids else 0, limit=10_000)
-        self.service.state.tail_cache.keep(fetched, read(table, fetched))
+        self.service.state.tail_cache.add_read(fetched, read(table, fetched))
 
     def _starts(self, table: MemoryStore, asked: Query) -> list[int]:
         everything = replace(asked, limit=10_000, log_start=MessageId(0, 0), live_from=Offset(0, 0))
@@ -222,16 +225,22 @@ def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
 
 
 def _plain(reading: ReadResult) -> object:
-    return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
+    return (
+        reading.items,
+        reading.next_id,
+        reading.caught_up,
+        reading.blocking_pointer,
+        reading.finished,
+    )
 
 
 def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
     async def played() -> History:
         world = World()
         world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
-        flaky = FlakyTable(MemoryStore(world.rows))
+        flaky = FlakyStore(MemoryStore(world.rows))
 
-        def open_store() -> FlakyTable:
+        def open_store() -> FlakyStore:
             flaky._inner = MemoryStore(world.rows)
             return flaky
 
@@ -258,7 +267,7 @@ histories = given(
 
 @settings(max_examples=8)
 @histories
-def test_a_tail_says_what_the_store_says_whatever_happened(
+def test_the_tail_cache_answers_as_the_store_in_any_history(
     steps: list[Step], tail_bytes_max: int
 ) -> None:
     _play(steps, tail_bytes_max=tail_bytes_max)
@@ -267,13 +276,13 @@ def test_a_tail_says_what_the_store_says_whatever_happened(
 @pytest.mark.slow
 @settings(max_examples=1_000)
 @histories
-def test_a_tail_says_what_the_store_says_in_many_histories(
+def test_the_tail_cache_answers_as_the_store_in_many_histories(
     steps: list[Step], tail_bytes_max: int
 ) -> None:
     _play(steps, tail_bytes_max=tail_bytes_max)
 
 
-def test_the_comparison_asks_tails_that_answer() -> None:
+def test_the_comparison_asks_for_what_is_cached() -> None:
     publishes = [Step("publish", topic, 0, number) for number in range(4) for topic in (0, 1)]
     others = [Step("publish_tx", 0, 0, 1), Step("abort", 0, 0, 1), Step("publish_ttl", 0, 0, 1)]
 
@@ -282,7 +291,7 @@ def test_the_comparison_asks_tails_that_answer() -> None:
     assert history.answered_count > 500
 
 
-async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
+async def test_reads_from_the_tail_need_no_disk() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         before = await publish(service, b"a")
@@ -295,7 +304,7 @@ async def test_reads_behind_the_start_of_a_tail_ask_no_disk() -> None:
         assert scan_count() == opened
 
 
-async def test_what_was_written_before_the_start_is_read_from_the_store_once() -> None:
+async def test_rows_from_before_the_start_are_read_from_the_store_once() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         await publish(service, b"a")
@@ -311,10 +320,10 @@ async def test_what_was_written_before_the_start_is_read_from_the_store_once() -
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "published", "cut", "forgotten"])
-async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_is_there(
+async def test_a_read_of_the_store_is_cached_only_where_it_adjoins_the_tail(
     meanwhile: str,
 ) -> None:
-    """Joined to a tail that was cut during the read, it would hide all that lies between."""
+    """Prepended to a tail that was cut during the read, it would hide the rows in between."""
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running(audit={}) as service:
@@ -326,13 +335,13 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
             await publish(service, b"%d" % number)
         tail_cache = service.state.tail_cache
         if meanwhile == "forgotten":
-            tail_cache.begin(service.state.high_water_mark)
+            tail_cache.restart(service.state.high_water_mark)
 
         table = MemoryStore(world.rows)
         now = _question(world, service, TOPICS[0])
         newest = int.from_bytes(read(table, now).items[-1][0], "big")
         tail_cache.read(replace(now, start=newest))
-        tail_cache.keep(asked, fetched)
+        tail_cache.add_read(asked, fetched)
 
         # A page that was handed out before must not be taken for that of another place.
         first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
@@ -349,7 +358,7 @@ async def test_what_a_read_of_the_store_brings_is_held_only_where_it_joins_what_
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> None:
+async def test_rows_that_a_tail_forgot_are_read_from_the_store(*, is_read: bool) -> None:
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=SMALL_BYTES)
     async with world.running(audit={}) as service:
@@ -362,7 +371,7 @@ async def test_what_a_tail_forgot_is_read_from_the_store(*, is_read: bool) -> No
 
 
 @pytest.mark.parametrize("pointer", [None, 7])
-async def test_readers_of_one_place_are_handed_the_same_bytes(pointer: int | None) -> None:
+async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) -> None:
     world = World()
     async with world.running(audit={}) as service:
         world.transactions.start(7)
@@ -382,11 +391,11 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     last = Offset(950_000, 2)
     plain, reference = (message_key(PREFIX, place) for place in (Offset(950_000, 1), last))
     brings = PayloadRange(Offset(940_000, 0), Offset(940_000, 0), 1)
-    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(reference)
+    row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(reference)
     run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.take({reference: row}, [run], high_water_mark=last)
+    tail_cache.apply_batch({reference: row}, [run], high_water_mark=last)
 
     first = MessageId(950_000, 1)
     held = tail_cache.read(query(start=first.to_int(), through=first, high_water_mark=last))
@@ -394,29 +403,31 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     assert held.items == [(first.to_bytes(), b"a")]
 
 
-def test_a_large_publish_before_a_reference_of_its_batch_is_left_to_the_store(
+def test_a_large_publish_before_a_reference_of_its_batch_is_not_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("messaging.read.tail_cache.CHANGED_COUNT_MAX", 1)
     places = [Offset(950_000, number) for number in range(3)]
     *plain, reference = [message_key(PREFIX, place) for place in places]
-    row = MessageRow(tx_pointer=COMMITTED).to_bytes(reference)
+    row = MessageRow(tx_pointer=COMMITTED_POINTER).to_bytes(reference)
     run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.take({reference: row}, [run], high_water_mark=places[-1])
+    tail_cache.apply_batch({reference: row}, [run], high_water_mark=places[-1])
 
     first = MessageId(*places[0]).to_int()
     assert tail_cache.read(query(start=first, high_water_mark=places[-1])) is None
     assert tail_cache.size_bytes == 0
 
 
-def test_rows_count_in_the_bound_when_a_reader_has_made_items_of_them() -> None:
+def test_rows_count_in_the_bound_after_a_read() -> None:
     place = Offset(950_000, 0)
     key = message_key(PREFIX, place)
-    values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED)
+    values = inline_values([key], [b"x" * 1_000], pointer=COMMITTED_POINTER)
     tail_cache = TailCache(bytes_max=1 << 20)
-    tail_cache.take({}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place)
+    tail_cache.apply_batch(
+        {}, [NewRows(PREFIX, [key], values, is_plain=False)], high_water_mark=place
+    )
 
     assert (
         tail_cache.read(query(start=MessageId(*place).to_int(), high_water_mark=place)) is not None
@@ -453,7 +464,7 @@ def grow(tail_cache: TailCache, number: int, place: Offset, size_bytes: int) -> 
     key = message_key(prefix, place)
     values = inline_values([key], [b"x" * size_bytes], pointer=None)
     run = NewRows(prefix, [key], values, is_plain=True)
-    tail_cache.take({}, [run], high_water_mark=place)
+    tail_cache.apply_batch({}, [run], high_water_mark=place)
 
 
 def held(tail_cache: TailCache, place: Offset) -> list[int]:
@@ -464,7 +475,7 @@ def held(tail_cache: TailCache, place: Offset) -> list[int]:
     return [number for number, each in enumerate(found) if each is not None and each.items]
 
 
-def test_the_tail_that_grew_least_lately_is_forgotten_first() -> None:
+def test_the_tail_that_grew_least_recently_is_forgotten_first() -> None:
     tail_cache = TailCache(bytes_max=8_000)
     place = Offset(950_000, 2)
     for number in range(4):
@@ -479,11 +490,11 @@ def test_the_tail_that_grew_least_lately_is_forgotten_first() -> None:
     assert held(tail_cache, place) == [1, 3, 4, 5]
 
 
-def test_tails_that_were_forgotten_together_count_no_more() -> None:
+def test_a_restarted_cache_has_all_its_memory_back() -> None:
     tail_cache = TailCache(bytes_max=8_000)
     place = Offset(950_000, 2)
     grow(tail_cache, 0, Offset(950_000, 1), 1_500)
-    tail_cache.begin(Offset(950_000, 1))
+    tail_cache.restart(Offset(950_000, 1))
 
     for number in range(1, 6):
         grow(tail_cache, number, place, 1_500)
@@ -507,7 +518,7 @@ async def test_a_row_before_a_tail_that_is_rolled_back_does_not_get_into_it() ->
     assert from_store == from_memory == [b"a", b"b"]
 
 
-async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read_decides() -> None:
+async def test_unread_flagged_rows_are_cached_up_to_the_number_that_a_read_decides() -> None:
     world, scan_count = watched()
     async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
@@ -529,7 +540,7 @@ async def test_rows_of_transactions_that_nobody_reads_are_kept_up_to_what_a_read
     assert oldest == numbers
 
 
-async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come() -> None:
+async def test_a_tail_forgets_unread_rows_only_for_those_it_still_has() -> None:
     world = World()
     async with world.running(audit={}) as service:
         pointer = world.transactions.start(7)
@@ -539,3 +550,67 @@ async def test_rows_that_a_tail_forgot_make_it_forget_no_more_of_those_that_come
         # The sixth was one too many, and left the newest two; the seventh lies behind them.
         (tail,) = service.state.tail_cache._tails.values()
         assert sum(len(run.keys) for run in tail.fresh) == 3 * 400
+
+
+LARGE_COUNT = 12  # rows; more than may be changed one by one
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The keys of rows that were cached or changed one by one."""
+    keys: list[bytes] = []
+    change = tail_cache._TopicTail.change
+
+    def noted(self: tail_cache._TopicTail, key: bytes, value: bytes | None) -> None:
+        keys.append(key)
+        change(self, key, value)
+
+    monkeypatch.setattr(tail_cache, "CHANGED_COUNT_MAX", LARGE_COUNT - 1)
+    monkeypatch.setattr(tail_cache._TopicTail, "change", noted)
+    return keys
+
+
+@pytest.mark.parametrize("ttls_s", [[5] * 12, [5, None, 6] * 4], ids=["one", "several"])
+async def test_messages_with_a_ttl_are_cached_at_once(
+    changed: list[bytes], service: MessagingService, ttls_s: list[int | None]
+) -> None:
+    large = [b"%d" % number for number in range(LARGE_COUNT)]
+
+    await service.publisher.publish(
+        AUDIT, PublishRequest(pointer=None, payloads=large, ttls_s=ttls_s)
+    )
+
+    assert changed == []
+    assert await polled(service) == large
+
+
+async def test_a_large_publish_that_is_marked_is_read_from_the_store(
+    changed: list[bytes], world: World, service: MessagingService
+) -> None:
+    large = [b"gone"] * LARGE_COUNT
+    world.transactions.start(7)
+    await publish(service, *large, pointer=7)
+    await publish(service, b"stays")
+    assert await polled(service) == [*large, b"stays"]
+
+    await world.abort(service, 7)
+
+    assert changed == []
+    assert await polled(service, COMMITTED) == [b"stays"]
+    assert await polled(service) == [*large, b"stays"]
+    await publish(service, b"more")
+    assert await polled(service, COMMITTED) == [b"stays", b"more"]
+
+
+async def test_a_large_publish_beside_a_reference_of_its_batch_is_cached_at_once(
+    changed: list[bytes], world: World, service: MessagingService
+) -> None:
+    """The reference is cached as a single row, and lies behind the publish."""
+    large = [b"x"] * LARGE_COUNT
+    world.transactions.start(7)
+    await service.publisher.store(AUDIT, request(b"stored", pointer=7))
+
+    await asyncio.gather(publish(service, *large), publish(service, pointer=7))
+
+    assert len(changed) == 1
+    assert await polled(service) == [*large, b"stored"]

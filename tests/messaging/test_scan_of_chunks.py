@@ -1,4 +1,4 @@
-"""The fast way over rows, the general way, and the forms of a page: all say the same."""
+"""Chunks of plain rows and packed rows are read as the same rows one by one."""
 
 import json
 
@@ -12,8 +12,15 @@ from messaging.read.visibility import Undecided, start_number
 from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
-from tests.messaging.stored_runs import flip, in_runs
-from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, SNAPSHOT, UNDECIDED, query
+from tests.messaging.packed_stores import flip, packed_store
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    NOW_MS,
+    PREFIX,
+    SNAPSHOT,
+    UNDECIDED_POINTER,
+    query,
+)
 from tests.messaging.world import NOON_MS, DamagedStore
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
@@ -22,7 +29,9 @@ from tuff.protocol.json_forms import payload_to_json
 rows = st.lists(
     st.builds(
         MessageRow,
-        tx_pointer=st.sampled_from([None] * 12 + [COMMITTED, -COMMITTED, UNDECIDED]),
+        tx_pointer=st.sampled_from(
+            [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
+        ),
         ttl_s=st.sampled_from([None] * 12 + [1, 50]),
         payload=st.binary(max_size=9),
         attributes=st.sampled_from([None] * 12 + [b"key"]),
@@ -59,7 +68,13 @@ def _said(table: Store, **asked: object) -> ReadResult | str:
 def _plain(reading: ReadResult | str) -> object:
     if isinstance(reading, str):
         return reading
-    return (reading.items, reading.next_id, reading.caught_up, reading.held_by, reading.finished)
+    return (
+        reading.items,
+        reading.next_id,
+        reading.caught_up,
+        reading.blocking_pointer,
+        reading.finished,
+    )
 
 
 @given(
@@ -71,7 +86,7 @@ def _plain(reading: ReadResult | str) -> object:
     snapshot=st.sampled_from([None, SNAPSHOT]),
     undecided=st.sampled_from(Undecided),
 )
-def test_the_fast_way_reads_what_the_general_way_does(
+def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
     flipped: int | None,
     start: int,
@@ -93,7 +108,7 @@ def test_the_fast_way_reads_what_the_general_way_does(
     assert _plain(_said(table, **asked)) == generally
     is_flipped = flipped is not None and flipped < len(stored)
     keys = [message_key(PREFIX, Offset(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
-    joined = in_runs(_table(stored, flipped=None).rows, flipped=keys)
+    joined = packed_store(_table(stored, flipped=None).rows, flipped=keys)
     assert _plain(_said(joined, **asked)) == generally
 
 
@@ -105,7 +120,7 @@ def _group(
     table = MemoryStore()
     flipped = []
     for seq_id, row in enumerate(stored):
-        key = payload_key(PREFIX, COMMITTED, Offset(NOW_MS - 2_000, seq_id))
+        key = payload_key(PREFIX, COMMITTED_POINTER, Offset(NOW_MS - 2_000, seq_id))
         if changed == (seq_id, True):
             flipped.append(key)
         if changed != (seq_id, False):
@@ -113,7 +128,7 @@ def _group(
     last = Offset(NOW_MS - 2_000, len(stored) - 1)
     brings = PayloadRange(Offset(NOW_MS - 2_000, 0), last, len(stored))
     key = message_key(PREFIX, offset)
-    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    table.write([(key, MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key))])
     return table, flipped
 
 
@@ -141,7 +156,7 @@ stored_rows = st.builds(
     limit=41,
     bytes_max=200,
 )
-def test_stored_messages_are_read_as_the_general_way_does(
+def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
     changed: tuple[int, bool] | None,
     start: int,
@@ -158,7 +173,7 @@ def test_stored_messages_are_read_as_the_general_way_does(
         "bytes_max": bytes_max,
     }
 
-    joined = _said(in_runs(table.rows, flipped=flipped), **asked)
+    joined = _said(packed_store(table.rows, flipped=flipped), **asked)
     for key in flipped:
         table.write([(key, flip(key, table.rows[key], key))])
     general = _generally(table, **asked)
@@ -191,7 +206,7 @@ places = st.integers(0, 20)
 @example(
     start=0, through=20, log_start=0, limit=4, bytes_max=60, inclusive=True, high_water_mark=19
 )
-def test_runs_are_read_from_and_through_any_of_their_rows(
+def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     start: int,
     through: int,
     log_start: int,
@@ -201,7 +216,7 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
     high_water_mark: int,
 ) -> None:
     stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
-    stored += [MessageRow(tx_pointer=COMMITTED, payload=b"odd"), *stored[:5], *stored]
+    stored += [MessageRow(tx_pointer=COMMITTED_POINTER, payload=b"odd"), *stored[:5], *stored]
     rows = _table(stored[:20], flipped=None).rows
     asked: dict[str, object] = {
         "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
@@ -215,16 +230,16 @@ def test_runs_are_read_from_and_through_any_of_their_rows(
     last = message_key(PREFIX, Offset(NOW_MS - 2_000, high_water_mark))
     rows = {key: value for key, value in rows.items() if key <= last}
 
-    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(in_runs(rows), **asked)
+    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(packed_store(rows), **asked)
 
     assert _plain(joined) == _plain(one_by_one)
     assert isinstance(one_by_one, ReadResult)
     assert isinstance(joined, ReadResult)
-    if joined.whole_from is not None:
-        assert joined.whole_from == one_by_one.whole_from
+    if joined.cacheable_from is not None:
+        assert joined.cacheable_from == one_by_one.cacheable_from
 
 
-def test_what_the_engine_read_before_it_failed_is_delivered() -> None:
+def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
     table = DamagedStore(_table([MessageRow(payload=b"x")] * 12, flipped=None).rows)
     eighth = message_key(PREFIX, Offset(NOW_MS - 2_000, 7))
     table.is_damaged = lambda key: key == eighth
@@ -261,14 +276,14 @@ def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
 
 
 @pytest.mark.parametrize("name_size", range(3, 20))
-def test_a_group_ends_where_it_is_asked_to_whatever_the_length_of_the_name(name_size: int) -> None:
+def test_a_read_ends_inside_a_group_for_topic_names_of_any_length(name_size: int) -> None:
     prefix = b"n" * name_size + (1).to_bytes(4, "big")
     places = [Offset(NOON_MS, seq_id) for seq_id in range(4)]
     key, table = message_key(prefix, places[3]), MemoryStore()
     brings = PayloadRange(places[0], places[2], 3)
-    table.write([(key, MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key))])
+    table.write([(key, MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key))])
     for place in places[:3]:
-        key = payload_key(prefix, COMMITTED, place)
+        key = payload_key(prefix, COMMITTED_POINTER, place)
         table.write([(key, PayloadRow(payload=b"%d" % place.seq_id).to_bytes(key))])
     served = {"now_ms": NOON_MS, "live_from": places[0], "high_water_mark": places[3]}
     through = MessageId(*places[3], *places[1])

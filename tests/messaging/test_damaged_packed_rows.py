@@ -1,7 +1,7 @@
-"""A run that can't be told apart is passed over by nobody, wherever a range begins and ends.
+"""Packed rows in a damaged value are never skipped silently, wherever a range begins and ends.
 
-It stands under the key of its last row. A range that ended between its first row and its last did
-not come to that key: a reader `through` there was told that it had everything.
+The value is stored under the key of its last row. A range that ended between its first row and its
+last did not reach that key, and a reader `through` there was told that it had caught up.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import ending, split
-from messaging.read.scan import may_hold, read
+from messaging.read.offsets import decided_end, splits_of
+from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole, join, rows_in, scan_records
+from messaging.storage.packed_rows import (
+    PackedRowStore,
+    first_whole,
+    pack_rows,
+    rows_in,
+    scan_records,
+)
 from messaging.storage.rows import (
     IS_PACKED,
     MessageRow,
@@ -29,14 +35,14 @@ from messaging.storage.rows import (
     payload_key,
     unframe,
 )
-from tests.messaging.stored_runs import without_mark, without_sizes
-from tests.messaging.test_reader import COMMITTED, NOW_MS, PREFIX, query
+from tests.messaging.packed_stores import without_flags, without_sizes
+from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
 
 FIRST = Offset(NOW_MS - 2_000, 40)
-COUNT = 12  # rows, of which those from RUN_FROM up to RUN_TO are one run
-RUN_FROM, RUN_TO = 3, 9
+COUNT = 12  # rows, of which those from PACKED_FIRST to PACKED_LAST are packed
+PACKED_FIRST, PACKED_LAST = 3, 9
 
 Damage = Callable[[bytes], bytes]
 
@@ -72,12 +78,14 @@ def payload(number: int) -> bytes:
 
 
 def fill(store: PackedRowStore, damage: Damage) -> None:
-    """Rows of one millisecond, of which some are a run that is damaged."""
+    """Rows of one millisecond, of which some are packed in a value that is damaged."""
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
     rows = [*zip(keys, values, strict=True)]
-    ((at, run),) = join(keys[RUN_FROM : RUN_TO + 1], values[RUN_FROM : RUN_TO + 1])
-    store.write([*rows[:RUN_FROM], (at, damage(run)), *rows[RUN_TO + 1 :]])
+    ((at, run),) = pack_rows(
+        keys[PACKED_FIRST : PACKED_LAST + 1], values[PACKED_FIRST : PACKED_LAST + 1]
+    )
+    store.write([*rows[:PACKED_FIRST], (at, damage(run)), *rows[PACKED_LAST + 1 :]])
 
 
 def ranges() -> Iterator[tuple[int, int]]:
@@ -85,16 +93,16 @@ def ranges() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_range_has_every_row_or_the_record_in_which_it_was(
+def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
     store: PackedRowStore, damage: Damage
 ) -> None:
     fill(store, damage)
 
     for start, stop in ranges():
         inside = range(start, stop)
-        is_lost = any(RUN_FROM <= number <= RUN_TO for number in inside)
-        expected = [key(each) for each in inside if not RUN_FROM <= each <= RUN_TO]
-        expected += [key(RUN_TO)] if is_lost else []
+        is_lost = any(PACKED_FIRST <= number <= PACKED_LAST for number in inside)
+        expected = [key(each) for each in inside if not PACKED_FIRST <= each <= PACKED_LAST]
+        expected += [key(PACKED_LAST)] if is_lost else []
 
         found = [at for at, _ in store.scan(key(start), key(stop))]
         backwards = [at for at, _ in store.scan(key(start), key(stop), reverse=True)]
@@ -106,8 +114,10 @@ def test_a_range_has_every_row_or_the_record_in_which_it_was(
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_run_without_its_flags_still_has_its_rows(store: PackedRowStore, bit: int) -> None:
-    fill(store, lambda run: without_mark(run, bit=bit))
+def test_a_packed_value_with_damaged_flags_still_has_its_rows(
+    store: PackedRowStore, bit: int
+) -> None:
+    fill(store, lambda run: without_flags(run, bit=bit))
 
     for each in range(COUNT):
         found = store.get(key(each))
@@ -121,10 +131,10 @@ def test_a_run_without_its_flags_still_has_its_rows(store: PackedRowStore, bit: 
         assert [*store.scan(key(start), key(stop), reverse=True)] == rows[::-1]
 
 
-def test_what_was_made_up_to_look_like_a_run_is_the_row_that_it_is() -> None:
+def test_a_payload_that_looks_like_packed_rows_is_one_row() -> None:
     at, at_before = key(1), key(0)
     value = MessageRow(payload=b"made up").to_bytes(at_before)
-    ((_, run),) = join([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
+    ((_, run),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
     whole = frame(at, 0, run[5:])
     newer = frame(at, 64, run[5:])
 
@@ -139,7 +149,7 @@ def ask(**asked: object) -> Query:
 
 
 def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[bytes], list[str]]:
-    """Every payload that a reader is handed who goes on behind damage, and what it was told."""
+    """All payloads that a reader receives that continues after each error, and the errors."""
     number, payloads, told = MessageId(*place(first)).to_int(), [], []
     for _ in range(2 * COUNT):
         try:
@@ -156,109 +166,113 @@ def read_all(store: PackedRowStore, *, first: int, through: int) -> tuple[list[b
 
 
 @pytest.mark.parametrize("damage", [without_sizes, without_all])
-def test_a_reader_is_told_once_and_handed_all_the_rest(
-    store: PackedRowStore, damage: Damage
-) -> None:
+def test_a_reader_gets_one_error_and_all_other_rows(store: PackedRowStore, damage: Damage) -> None:
     fill(store, damage)
 
     for first, stop in ranges():
         payloads, told = read_all(store, first=first, through=stop - 1)
 
         inside = range(first, stop)
-        assert payloads == [payload(each) for each in inside if not RUN_FROM <= each <= RUN_TO]
-        lost = [each for each in inside if RUN_FROM <= each <= RUN_TO]
+        assert payloads == [
+            payload(each) for each in inside if not PACKED_FIRST <= each <= PACKED_LAST
+        ]
+        lost = [each for each in inside if PACKED_FIRST <= each <= PACKED_LAST]
         assert len(told) == bool(lost), (first, stop)
 
 
-def test_a_reader_is_told_how_many_messages_may_be_gone(store: PackedRowStore) -> None:
+def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
 
-    _, (told,) = read_all(store, first=0, through=RUN_FROM)
-    assert MessageId(*place(RUN_TO)).hex() in told
-    _, (last,) = read_all(store, first=RUN_TO, through=RUN_TO)
+    _, (told,) = read_all(store, first=0, through=PACKED_FIRST)
+    assert MessageId(*place(PACKED_LAST)).hex() in told
+    _, (last,) = read_all(store, first=PACKED_LAST, through=PACKED_LAST)
 
     assert "may have been up to 7 messages, of which this was the last" in told
     assert "may have been" not in last
 
 
-def test_what_was_passed_was_not_lost_with_a_record(store: PackedRowStore) -> None:
+def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
-    ((at, run),) = scan_records(store, key(RUN_TO), key(RUN_TO + 1))
-    after = place(RUN_FROM - 1).to_int()
+    ((at, run),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
+    after = place(PACKED_FIRST - 1).to_int()
 
     def told(last_passed: int) -> str:
         passed = pack_offset(*place(last_passed))
-        return may_hold(store, at, run, after=after, passed=passed)
+        return possible_loss(store, at, run, after=after, skipped_to=passed)
 
     assert "up to 7 messages" in told(0)
-    assert "up to 3 messages" in told(RUN_TO - 3)
-    assert told(RUN_TO - 1) == ""
+    assert "up to 3 messages" in told(PACKED_LAST - 3)
+    assert told(PACKED_LAST - 1) == ""
 
 
-def test_a_reader_is_handed_all_of_a_run_without_its_flags(store: PackedRowStore) -> None:
-    fill(store, without_mark)
+def test_a_reader_receives_all_packed_rows_of_a_value_with_damaged_flags(
+    store: PackedRowStore,
+) -> None:
+    fill(store, without_flags)
 
     for first, stop in ranges():
         expected = [payload(each) for each in range(first, stop)]
         assert read_all(store, first=first, through=stop - 1) == (expected, [])
 
 
-def test_a_page_of_damage_is_not_kept_as_all_that_there_is(store: PackedRowStore) -> None:
-    fill(store, without_mark)
-    inside = MessageId(*place(RUN_FROM + 1)).to_int() + 1
+def test_a_read_of_damaged_packed_rows_is_not_cacheable(store: PackedRowStore) -> None:
+    fill(store, without_flags)
+    inside = MessageId(*place(PACKED_FIRST + 1)).to_int() + 1
 
     reading = read(store, ask(start=inside))
 
-    assert reading.items[0][1] == payload(RUN_FROM + 2)
-    assert reading.whole_from is None
+    assert reading.items[0][1] == payload(PACKED_FIRST + 2)
+    assert reading.cacheable_from is None
 
 
-def test_a_topic_ends_before_a_record_that_is_not_decided(store: PackedRowStore) -> None:
+def test_a_topic_ends_before_a_damaged_record_that_may_be_undecided(store: PackedRowStore) -> None:
     fill(store, without_sizes)
     live = {"live_from": place(0)}
 
-    end, _ = ending(store, ask(**live), undecided_from=FIRST)
-    cut, _ = ending(store, ask(high_water_mark=place(RUN_FROM), **live), undecided_from=FIRST)
+    end, _ = decided_end(store, ask(**live), undecided_from=FIRST)
+    cut, _ = decided_end(
+        store, ask(high_water_mark=place(PACKED_FIRST), **live), undecided_from=FIRST
+    )
 
-    assert end == cut == MessageId(*place(RUN_FROM - 1))
+    assert end == cut == MessageId(*place(PACKED_FIRST - 1))
 
 
-def test_the_newest_record_counts_as_the_end_for_a_reader_without_a_snapshot(
+def test_a_damaged_last_record_is_the_end_for_a_reader_without_a_snapshot(
     store: PackedRowStore,
 ) -> None:
     fill(store, without_sizes)
 
-    end, _ = ending(
+    end, _ = decided_end(
         store,
-        ask(high_water_mark=place(RUN_TO), live_from=place(0)),
+        ask(high_water_mark=place(PACKED_LAST), live_from=place(0)),
         undecided_from=Offset(NOW_MS, 0),
     )
 
-    assert end == past_group(place(RUN_TO))
+    assert end == past_group(place(PACKED_LAST))
 
 
-def test_parts_of_a_topic_stay_inside_of_what_was_asked_for(store: PackedRowStore) -> None:
+def test_splits_beside_a_damaged_record_stay_inside_the_range(store: PackedRowStore) -> None:
     fill(store, without_sizes)
-    end = MessageId(*place(RUN_FROM + 1))
+    end = MessageId(*place(PACKED_FIRST + 1))
 
-    for start in (None, MessageId(*place(RUN_FROM))):
+    for start in (None, MessageId(*place(PACKED_FIRST))):
         number = 0 if start is None else start.to_int() + 1
-        parts = split(store, ask(start=number, through=end), start=start, end=end, count=9)
+        parts = splits_of(store, ask(start=number, through=end), start=start, end=end, count=9)
 
         assert (parts[0].start, parts[-1].end) == (start, end)
         ends = [part.end for part in parts]
         assert ends == sorted(ends)
 
 
-@pytest.mark.parametrize("damage", [without_sizes, without_all, without_mark])
-def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
+@pytest.mark.parametrize("damage", [without_sizes, without_all, without_flags])
+def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
     store: PackedRowStore, damage: Damage
 ) -> None:
-    stored = [payload_key(PREFIX, COMMITTED, place(number)) for number in range(4)]
+    stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
-    ((at, run),) = join(stored, values)
+    ((at, run),) = pack_rows(stored, values)
     brings = PayloadRange(place(0), place(3), 4)
-    row = MessageRow(tx_pointer=COMMITTED, reference=brings).to_bytes(key(0))
+    row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key(0))
     store.write([(at, damage(run)), (key(0), row)])
 
     for last in range(4):
@@ -276,7 +290,7 @@ def test_a_group_whose_payloads_are_damaged_is_told_and_read_on(
             if reading.caught_up:
                 break
 
-        is_apart = damage is without_mark
+        is_apart = damage is without_flags
         expected = "brings 4 stored messages" if is_apart else "may have been up to 4 messages"
         assert expected in told[-1]
         assert handed == [payload(each) for each in range(last + 1 if is_apart else 0)]

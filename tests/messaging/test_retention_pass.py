@@ -1,4 +1,4 @@
-"""The sweep: what it removes, and what it never touches (design §5, Retention)."""
+"""The retention pass: which rows it deletes, and which it never changes (design §5, Retention)."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,12 +34,12 @@ def data_rows(world: World) -> int:
     return sum(key[:1] in (b"m", b"p") for key in world.rows)
 
 
-def floor_of(world: World, topic: TopicId) -> MessageId:
+def log_start_of(world: World, topic: TopicId) -> MessageId:
     key = topic_key(topic)
     return TopicRecord.from_bytes(key, world.rows[key]).log_start
 
 
-async def test_expired_rows_go_and_the_floor_with_them(
+async def test_expired_rows_are_deleted_and_the_log_start_rises(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"old")
@@ -57,8 +57,10 @@ async def test_expired_rows_go_and_the_floor_with_them(
     assert await polled(service) == [b"young"]
 
 
-async def test_rows_of_every_older_generation_go(world: World, service: MessagingService) -> None:
-    """The ancestor swept the first generation only."""
+async def test_rows_of_every_older_generation_are_deleted(
+    world: World, service: MessagingService
+) -> None:
+    """CDAP's message store deleted rows of the first generation only."""
     world.transactions.start(7)
     for _ in range(3):
         await publish(service, b"x")
@@ -76,7 +78,7 @@ async def test_rows_of_every_older_generation_go(world: World, service: Messagin
     assert data_rows(world) == 0
 
 
-async def test_a_generation_that_was_swept_is_not_walked_over_again() -> None:
+async def test_a_deleted_generation_is_scanned_by_one_pass_only() -> None:
     world, scan_count = watched()
     scan_counts = []
     async with world.running(audit={}) as service:
@@ -104,7 +106,7 @@ async def test_nothing_is_deleted_while_the_clock_is_in_doubt(
     assert await polled(service) == [b"kept"]
 
 
-async def test_payloads_stay_while_in_progress_and_until_no_late_publish_can_need_them(
+async def test_payloads_are_kept_until_no_late_publish_can_need_them(
     world: World, service: MessagingService
 ) -> None:
     pointer = world.transactions.start(7)
@@ -127,7 +129,7 @@ async def test_payloads_stay_while_in_progress_and_until_no_late_publish_can_nee
     assert data_rows(world) == 0
 
 
-async def test_payloads_in_progress_stay_while_transactions_are_down(
+async def test_payloads_in_progress_are_kept_while_transactions_are_down(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -140,7 +142,7 @@ async def test_payloads_in_progress_stay_while_transactions_are_down(
     assert data_rows(world) == 1
 
 
-async def test_the_longest_transaction_ever_configured_counts(world: World) -> None:
+async def test_the_longest_configured_transaction_counts_after_a_restart(world: World) -> None:
     world.longest_transaction_s = 1000
     world.transactions.start(7)
     async with world.running(audit={"ttl": "100"}) as service:
@@ -158,7 +160,7 @@ async def test_the_longest_transaction_ever_configured_counts(world: World) -> N
         assert data_rows(world) == 0
 
 
-async def test_a_wait_for_the_reference_counts_after_a_restart_as_well(world: World) -> None:
+async def test_the_observed_longest_transaction_counts_after_a_restart(world: World) -> None:
     world.transactions.start(7)
     async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
@@ -172,10 +174,10 @@ async def test_a_wait_for_the_reference_counts_after_a_restart_as_well(world: Wo
         assert await polled(service) == [b"stored"]
 
 
-async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
+async def test_deleting_a_payload_raises_the_log_start_above_its_reference(
     world: World, service: MessagingService
 ) -> None:
-    """The row that brought it may be one that can't be dropped, or read, at that moment."""
+    """At that moment its reference may be a row that can't be deleted, or read."""
     world.transactions.start(7)
     await service.publisher.store(AUDIT, request(b"stored", pointer=7))
     await world.abort(service, 7)
@@ -183,23 +185,25 @@ async def test_with_a_payload_goes_the_floor_above_the_row_that_brought_it(
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
+    assert log_start_of(world, AUDIT) == MessageId(NOON_MS + 100_001, 0)
 
 
 @pytest.mark.parametrize("later_ms", [20_000, 99_999])
-async def test_a_message_with_a_shorter_time_to_live_takes_no_floor_with_it(
+async def test_a_message_with_a_shorter_ttl_of_its_own_does_not_raise_the_log_start(
     world: World, service: MessagingService, later_ms: int
 ) -> None:
     await publish(service, b"short", ttl_s=10)
-    before = floor_of(world, AUDIT)
+    before = log_start_of(world, AUDIT)
     world.clock.now_ms += later_ms
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == before
+    assert log_start_of(world, AUDIT) == before
 
 
-async def test_a_topic_that_is_deleted_during_a_sweep_keeps_its_floor(world: World) -> None:
+async def test_a_pass_does_not_raise_the_log_start_of_a_topic_that_is_deleted_meanwhile(
+    world: World,
+) -> None:
     go_on = asyncio.Event()
     go_on.set()
 
@@ -210,7 +214,7 @@ async def test_a_topic_that_is_deleted_during_a_sweep_keeps_its_floor(world: Wor
     world.in_thread_write = when_told
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"old")
-        before = floor_of(world, AUDIT)
+        before = log_start_of(world, AUDIT)
         world.clock.now_ms += 200_000
         go_on.clear()
         deleting = await settle_down(service.topics.delete(AUDIT))
@@ -219,11 +223,11 @@ async def test_a_topic_that_is_deleted_during_a_sweep_keeps_its_floor(world: Wor
         go_on.set()
         await asyncio.gather(deleting, sweeping)
 
-        assert floor_of(world, AUDIT) == before
+        assert log_start_of(world, AUDIT) == before
 
 
 @pytest.mark.parametrize("reason", ["deleted", "expired", "truncated"])
-async def test_what_is_sure_to_go_goes_at_once_wherever_the_patrol_is(
+async def test_a_pass_deletes_what_expires_by_key_wherever_the_patrol_is(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
@@ -245,8 +249,8 @@ async def test_what_is_sure_to_go_goes_at_once_wherever_the_patrol_is(
     assert report.dropped_count == 3
 
 
-class HesitantWorld(World):
-    """A world whose clock is confirmed while a sweep is under way."""
+class WorldWithDoubtfulClock(World):
+    """A world whose clock is confirmed while a pass is under way."""
 
     answers: ClassVar[list[bool]] = []
 
@@ -259,8 +263,8 @@ class HesitantWorld(World):
         return
 
 
-async def test_a_sweep_that_left_the_references_leaves_their_payloads(world: World) -> None:
-    world = HesitantWorld()
+async def test_a_pass_that_kept_the_references_keeps_their_payloads(world: World) -> None:
+    world = WorldWithDoubtfulClock()
     world.transactions.start(7)
     async with world.running(audit={"ttl": "100"}) as service:
         await service.publisher.store(AUDIT, request(b"stored", pointer=7))
@@ -296,7 +300,7 @@ async def test_a_row_of_a_newer_version_is_kept(
     assert [each for each in world.rows if each[:1] in (b"m", b"p")] == [key]
 
 
-async def test_rows_of_invalid_transactions_are_inverted_and_carry_nothing_then(
+async def test_rows_of_invalid_transactions_are_inverted_and_leave_the_index(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
@@ -340,7 +344,7 @@ async def test_damaged_rows_are_counted_and_kept(world: World, service: Messagin
     assert key in world.rows
 
 
-async def test_a_sweep_makes_room_on_a_disk_that_is_nearly_full(
+async def test_a_pass_deletes_rows_on_a_disk_that_is_nearly_full(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"old")
@@ -355,7 +359,7 @@ async def test_a_sweep_makes_room_on_a_disk_that_is_nearly_full(
     assert service.last_sweep == (NOON_MS + 100_000, "snapshot.1")
 
 
-async def test_sweeps_work_in_bounded_pieces(world: World, service: MessagingService) -> None:
+async def test_a_pass_works_in_bounded_chunks(world: World, service: MessagingService) -> None:
     await publish(service, *[b"x"] * 25_000)
     world.clock.now_ms += 100_000
 
@@ -363,10 +367,10 @@ async def test_sweeps_work_in_bounded_pieces(world: World, service: MessagingSer
     assert data_rows(world) == 0
 
 
-async def test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not(
+async def test_a_patrol_that_starts_inside_a_publish_drops_no_part_of_it(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows that it had passed while they were alive were shown alone by a clock set back."""
+    """With a clock set back, readers saw only the rows that an earlier patrol had passed."""
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
     monkeypatch.setattr(cleaner, "PATROL_ROWS_MAX", 2)
     await publish(service, b"a", b"b", b"c", b"d", ttl_s=10)
@@ -382,7 +386,7 @@ async def test_a_patrol_that_begins_in_the_middle_of_a_publish_tears_it_not(
     assert dropped_counts == [2, 0, 2]
 
 
-async def test_a_patrol_that_begins_behind_a_publish_holds_up_nobody_elses_rows(
+async def test_a_patrol_that_starts_inside_a_publish_drops_rows_of_later_publishes(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
@@ -400,21 +404,21 @@ async def test_a_patrol_that_begins_behind_a_publish_holds_up_nobody_elses_rows(
     assert sum(all_laps) == 4
 
 
-async def test_rows_of_an_older_generation_take_no_floor_with_them(
+async def test_rows_of_an_older_generation_do_not_raise_the_log_start(
     world: World, service: MessagingService
 ) -> None:
     await publish(service, b"old")
     await service.topics.delete(AUDIT)
     await service.topics.create(AUDIT, {"ttl": "100"})
-    before = floor_of(world, AUDIT)
+    before = log_start_of(world, AUDIT)
     world.clock.now_ms += 200_000
 
     assert (await service.cleaner.run_pass()).dropped_count == 1
 
-    assert floor_of(world, AUDIT) == before
+    assert log_start_of(world, AUDIT) == before
 
 
-async def test_damaged_blocks_are_counted_and_rows_of_other_topics_go_all_the_same() -> None:
+async def test_damaged_blocks_are_counted_and_other_topics_are_cleaned() -> None:
     store: DamagedStore
     first = TopicId("default", "a")
 
@@ -439,7 +443,7 @@ async def test_damaged_blocks_are_counted_and_rows_of_other_topics_go_all_the_sa
         assert data_rows(world) == 1
 
 
-async def test_a_pass_goes_on_where_invalid_rows_can_not_be_marked_now(
+async def test_a_pass_continues_when_invalid_rows_can_not_be_marked(
     world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_pointers: object) -> None:
@@ -455,13 +459,13 @@ async def test_a_pass_goes_on_where_invalid_rows_can_not_be_marked_now(
     assert (await service.cleaner.run_pass()).dropped_count == 2
 
 
-async def test_a_generation_that_could_not_be_swept_is_swept_by_the_next_pass(
+async def test_the_next_pass_deletes_a_generation_that_a_pass_had_to_keep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cleaner, "CHUNK_ROWS_MAX", 2)
     monkeypatch.setattr(cleaner, "PATROL_ROWS_MAX", 2)
     patrolled = TopicId("default", "a")  # its rows lie before those of the other topic
-    world = HesitantWorld()
+    world = WorldWithDoubtfulClock()
     async with world.running() as service:
         for topic in (patrolled, AUDIT):
             await service.topics.create(topic, {})
@@ -475,7 +479,7 @@ async def test_a_generation_that_could_not_be_swept_is_swept_by_the_next_pass(
         assert (await service.cleaner.run_pass()).dropped_count == 3
 
 
-async def test_a_pass_is_on_record_once_it_is_over(world: World, service: MessagingService) -> None:
+async def test_a_finished_pass_is_recorded_durably(world: World, service: MessagingService) -> None:
     await service.cleaner.run_pass()
 
     crashed = World()

@@ -1,4 +1,4 @@
-"""The golden cases of retention, which every engine's observer runs too (design §5)."""
+"""The retention decision follows the golden cases, which the observers in Java follow too."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from messaging.retention.cleaner import _Chunk, _judge, _Rules
+from messaging.retention.cleaner import _Chunk, _decide_row, _Rules
 from messaging.retention.decision import (
     Decision,
     RetainedRow,
@@ -31,7 +31,7 @@ CASES = [*GOLDEN["cases"], *GOLDEN["held_cases"]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None:
+def test_the_decision_follows_the_golden_cases(case: dict[str, Any]) -> None:
     topic = None
     if case.get("topic", "topic") is not None:
         rule = GOLDEN[case.get("topic", "topic")]
@@ -68,7 +68,7 @@ def test_retention_decides_as_the_golden_cases_say(case: dict[str, Any]) -> None
     place_ms=st.integers(0, 400_000),
 )
 @example(now_ms=400_000, ttl_s=1, first_ms=100_000, expires_at_ms=500_000, place_ms=200_000)
-def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
+def test_a_rule_without_holds_keeps_what_the_holds_keep_and_little_more(
     now_ms: int, ttl_s: int, first_ms: int, expires_at_ms: int, place_ms: int
 ) -> None:
     hold = Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
@@ -88,24 +88,25 @@ def test_a_rule_without_holds_keeps_all_that_they_do_and_little_more(
     ttl_s=st.integers(1, 20),
     own_ttl_s=st.none() | st.integers(1, 20),
     holds=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40_000)), max_size=3),
-    coming=st.none() | st.tuples(st.integers(1, 40), st.integers(0, 9)),
+    pending=st.none() | st.tuples(st.integers(1, 40), st.integers(0, 9)),
     offset=st.tuples(st.integers(0, 9), st.integers(0, 2)),
 )
-@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], coming=None, offset=(5, 3))
-@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], coming=None, offset=(5, 4))
-@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), offset=(5, 0))
-@example(ttl_s=1, own_ttl_s=None, holds=[], coming=(9, 5), offset=(4, 9))
-def test_a_message_is_expired_from_the_time_on_that_the_rule_tells(
+@example(ttl_s=1, own_ttl_s=None, holds=[(5, 9_000)], pending=None, offset=(5, 3))
+@example(ttl_s=1, own_ttl_s=2, holds=[(5, 9_000)], pending=None, offset=(5, 4))
+@example(ttl_s=1, own_ttl_s=None, holds=[], pending=(9, 5), offset=(5, 0))
+@example(ttl_s=1, own_ttl_s=None, holds=[], pending=(9, 5), offset=(4, 9))
+def test_a_message_expires_at_the_time_that_the_rule_computes(
     ttl_s: int,
     own_ttl_s: int | None,
     holds: list[tuple[int, int]],
-    coming: tuple[int, int] | None,
+    pending: tuple[int, int] | None,
     offset: tuple[int, int],
 ) -> None:
     rule = TopicRule(
         generation=1,
         ttl_s=ttl_s,
-        coming=coming and TopicRule(generation=1, ttl_s=coming[0], log_start=Offset(coming[1], 0)),
+        pending=pending
+        and TopicRule(generation=1, ttl_s=pending[0], log_start=Offset(pending[1], 0)),
         holds=tuple(
             Hold(first=MessageId(first_ms, 3), set_at_ms=0, expires_at_ms=expires_at_ms)
             for first_ms, expires_at_ms in holds
@@ -127,12 +128,14 @@ ROWS: dict[str, Any] = GOLDEN["rows"]
 
 
 @pytest.mark.parametrize("case", ROWS["cases"], ids=lambda case: case["name"])
-def test_the_sweep_judges_stored_rows_as_the_golden_cases_say(case: dict[str, Any]) -> None:
+def test_the_retention_pass_decides_stored_rows_as_in_the_golden_cases(
+    case: dict[str, Any],
+) -> None:
     topics = {name.encode(): _rule(rule) for name, rule in ROWS["topics"].items()}
     key, value = bytes.fromhex(case["key"]), bytes.fromhex(case["value"])
     chunk = _Chunk()
 
-    _judge(chunk, key, value, _rules(topics))
+    _decide_row(chunk, key, value, _rules(topics))
 
     assert list(chunk.deletes) == ([key] if case["fate"] == "drop" else [])
     assert len(chunk.inversions) == (case["fate"] == "invert")

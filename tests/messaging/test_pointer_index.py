@@ -1,4 +1,4 @@
-"""The pointer index in memory, compared with the ranges that it was given (design §5)."""
+"""The pointer index in memory, compared with a list of its ranges (design §5)."""
 
 from collections.abc import Collection, Iterable
 
@@ -50,8 +50,8 @@ def first_publishes(entries: Iterable[IndexedRange]) -> dict[int, int]:
     return found
 
 
-def test_asking_for_first_publishes_looks_at_no_range() -> None:
-    """It is asked several times a second: with a million stored payloads it took all of one."""
+def test_the_query_for_early_publishes_reads_no_range() -> None:
+    """It runs several times a second; with a million stored payloads it once took a second."""
     index = PointerIndex()
     for number in range(50):
         kind = MESSAGE_ROWS if number % 2 else PAYLOAD_ROWS
@@ -63,7 +63,7 @@ def test_asking_for_first_publishes_looks_at_no_range() -> None:
     assert WatchedRange.looks == looks_before
 
 
-def test_who_published_later_is_not_looked_at() -> None:
+def test_the_query_for_early_publishes_stops_at_the_first_later_one() -> None:
     index = PointerIndex()
     for pointer in range(5):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer, written_ms=pointer))
@@ -73,7 +73,7 @@ def test_who_published_later_is_not_looked_at() -> None:
     assert (next(late), next(late), next(late, None)) == (1, 2, None)
 
 
-def test_what_was_written_at_a_time_to_come_counts_from_when_it_is_loaded() -> None:
+def test_a_publish_time_in_the_future_counts_as_the_time_of_loading() -> None:
     index = PointerIndex()
     index.load(
         [
@@ -89,19 +89,19 @@ def test_what_was_written_at_a_time_to_come_counts_from_when_it_is_loaded() -> N
     ]  # fmt: skip
 
 
-def test_so_many_are_settled_at_once_that_enough_rows_are_deleted() -> None:
+def test_enough_pointers_are_settled_at_once_to_reach_the_row_count() -> None:
     index = PointerIndex()
     for pointer in (1, 2, 3):
         index.add(range_of(pointer, MESSAGE_ROWS, pointer))
         index.add(range_of(pointer, PAYLOAD_ROWS, pointer))
     index.settle([1, 2, 3])
 
-    taken = index.settling(count_max=3)
+    taken = index.next_settling(count_max=3)
 
     assert [(pointer, len(keys)) for pointer, keys in taken] == [(1, 2), (2, 2)]
 
 
-def test_of_more_endings_than_are_remembered_the_oldest_are_forgotten(
+def test_the_oldest_ended_pointers_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("messaging.storage.pointer_index.ENDED_COUNT_MAX", 2)
@@ -126,7 +126,7 @@ changes = st.lists(
 
 
 @given(changes=changes)
-def test_first_publishes_are_those_of_the_ranges_that_are_there(
+def test_the_index_answers_as_its_ranges(
     changes: list[tuple[str, int, bytes]],
 ) -> None:
     index = PointerIndex()
@@ -169,7 +169,7 @@ def assert_ranges_are(index: PointerIndex, there: Collection[IndexedRange]) -> N
         assert index.stored(pointer, TOPIC) == of_kind[PAYLOAD_ROWS]
 
 
-def test_a_whole_row_of_another_form_is_damage() -> None:
+def test_an_index_row_with_another_body_is_damaged() -> None:
     entry = IndexedRange(
         pointer=7, kind=MESSAGE_ROWS, topic=TOPIC, generation=1, first=Offset(1, 0),
         last=Offset(1, 0), final=False, written_ms=1,
@@ -179,7 +179,7 @@ def test_a_whole_row_of_another_form_is_damage() -> None:
         IndexedRange.from_bytes(entry.key, frame(entry.key, 0, b"short"))
 
 
-def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
+def test_a_committed_pointer_has_its_topics_until_its_index_rows_are_deleted() -> None:
     index = PointerIndex()
     entry = range_of(7, MESSAGE_ROWS, 1)
     index.add(entry)
@@ -187,11 +187,11 @@ def test_a_committed_pointer_has_its_topics_until_its_rows_are_gone() -> None:
     index.settle([7])
 
     assert index.topics([7]) == {TOPIC}
-    assert index.holds(7)
-    assert index.settling(count_max=10) == [(7, [entry.key])]
+    assert index.may_be_on_disk(7)
+    assert index.next_settling(count_max=10) == [(7, [entry.key])]
     index.settled([7])
     assert index.topics([7]) == set()
-    assert not index.holds(7)
+    assert not index.may_be_on_disk(7)
 
 
 def test_readers_of_each_topic_that_was_marked_are_woken() -> None:

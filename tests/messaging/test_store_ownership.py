@@ -70,7 +70,7 @@ async def case() -> Case:
     return made
 
 
-async def test_a_read_asks_nobody_while_the_lease_lasts(case: Case) -> None:
+async def test_a_read_within_the_lease_causes_no_check(case: Case) -> None:
     await case.ownership.check()
     case.clock.now_ms += LEASE_MS - 1
 
@@ -80,7 +80,7 @@ async def test_a_read_asks_nobody_while_the_lease_lasts(case: Case) -> None:
     assert case.ownership.lapse is None
 
 
-async def test_a_read_behind_the_lease_waits_for_a_check_that_begins_later(case: Case) -> None:
+async def test_a_read_after_the_lease_waits_for_a_check_that_starts_later(case: Case) -> None:
     case.gate.clear()
     under_way = asyncio.ensure_future(case.ownership.check())
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_a_read_behind_the_lease_waits_for_a_check_that_begins_later(case:
     await read
 
 
-async def test_a_lease_begins_with_its_check_and_not_when_that_is_answered(case: Case) -> None:
+async def test_a_lease_starts_with_its_check_and_not_with_the_answer(case: Case) -> None:
     """The process was stopped in between, and the store was taken over meanwhile."""
     case.gate.clear()
     check = asyncio.ensure_future(case.ownership.check())
@@ -122,7 +122,7 @@ async def test_a_read_that_waits_has_a_check_made_at_once(case: Case) -> None:
     assert case.table.looks >= 2
 
 
-async def test_a_check_with_a_bug_is_not_the_last_one(case: Case) -> None:
+async def test_checks_continue_after_one_that_raised(case: Case) -> None:
     case.table.failure = ZeroDivisionError("a bug")
     running = asyncio.ensure_future(case.ownership.run())
     with pytest.raises(StorageUnavailableError, match="the check failed"):
@@ -135,7 +135,7 @@ async def test_a_check_with_a_bug_is_not_the_last_one(case: Case) -> None:
     await running
 
 
-async def test_who_was_replaced_closes_the_store_and_refuses_the_read(case: Case) -> None:
+async def test_a_server_that_was_replaced_closes_the_store_and_refuses_the_read(case: Case) -> None:
     read = await case.required()
     case.table.failure = TakenOverError("another server has taken the tables over")
 
@@ -160,7 +160,7 @@ async def test_a_check_that_fails_proves_nothing_and_the_store_stays_open(case: 
     assert "no HBase gateway answers" in str(case.ownership.lapse)
 
 
-async def test_a_look_at_a_store_that_was_closed_meanwhile_does_not_close_the_next_one(
+async def test_a_check_of_a_store_that_was_closed_does_not_close_the_next_one(
     case: Case,
 ) -> None:
     """Each opening of HBase makes a claim of its own, which the one before takes for another's."""
@@ -189,7 +189,7 @@ async def test_a_look_at_a_store_that_was_closed_meanwhile_does_not_close_the_ne
         ("POST", f"{TOPIC_PATH}/publish", BadRequestError("what?"), False),
     ],
 )
-async def test_what_is_read_or_refused_by_what_was_read_is_looked_at(
+async def test_reads_and_refusals_that_rest_on_a_read_need_the_lease(
     case: Case, method: str, path: str, error: TuffError | None, *, is_looked_at: bool
 ) -> None:
     case.table.failure = StoreError("no HBase gateway answers")

@@ -1,5 +1,6 @@
-"""Runs: rows in one stored value are the rows that they are, whole or damaged."""
+"""Packed rows: neighbouring rows in one stored value are read as single rows, whole or damaged."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,25 +8,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from messaging.service import MessagingService
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import (
     PACKED_BYTES_MAX,
     PACKED_COUNT_MAX,
     PackedRowStore,
     is_packed,
-    join,
     open_packed,
+    pack_rows,
     records_of,
     require_packed,
+    row_count,
     rows_in,
     scan_records,
-    split,
+    unpack_rows,
     whole_rows,
 )
 from messaging.storage.rows import (
     HEAD,
     IS_PACKED,
     MESSAGES,
+    PAYLOADS,
     ROWS_STOP,
     DamagedRowError,
     MessageRow,
@@ -38,7 +42,8 @@ from messaging.storage.rows import (
     offset_in,
     prefix_of,
 )
-from tests.messaging.stored_runs import without_mark, without_sizes
+from tests.messaging.packed_stores import without_flags, without_sizes
+from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.ids import Offset, TopicId
 
 PREFIX = prefix_of(TopicId("default", "t"), 1)
@@ -54,7 +59,7 @@ def rows_of(payloads: list[bytes], *, first: Offset = FIRST) -> list[Row]:
 
 
 def joined(rows: list[Row]) -> list[Row]:
-    return [*join([key for key, _ in rows], [value for _, value in rows])]
+    return [*pack_rows([key for key, _ in rows], [value for _, value in rows])]
 
 
 def run_of(*payloads: bytes) -> Row:
@@ -68,7 +73,7 @@ def run_of(*payloads: bytes) -> Row:
 )
 @example(payloads=[bytes(PACKED_BYTES_MAX), b"", b"x", bytes(PACKED_BYTES_MAX - 100)], first=0)
 @example(payloads=[b"x"] * (PACKED_COUNT_MAX + 1), first=0)
-def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], first: int) -> None:
+def test_packed_rows_are_unpacked_unchanged(payloads: list[bytes], first: int) -> None:
     rows = rows_of(payloads, first=Offset(NOW_MS, first))
 
     records = joined(rows)
@@ -84,7 +89,7 @@ def test_the_rows_of_runs_are_those_that_were_joined(payloads: list[bytes], firs
     assert all(size <= PACKED_BYTES_MAX for size in sizes)
 
 
-def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
+def test_rows_with_flags_are_not_packed() -> None:
     key, value = rows_of([b"a"])[0]
     other = message_key(PREFIX, Offset(NOW_MS, 1))
     rows = [(key, value), (other, MessageRow(ttl_s=60, payload=b"b").to_bytes(other))]
@@ -93,7 +98,7 @@ def test_rows_that_are_more_than_payloads_stay_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
+def test_a_flipped_bit_damages_one_packed_row_at_most(bit: int) -> None:
     rows = rows_of([b"first", b"", b"second", b"the third"])
     ((key, value),) = joined(rows)
     for at in range(len(value)):
@@ -107,7 +112,7 @@ def test_a_flipped_bit_takes_no_row_but_its_own(bit: int) -> None:
 
 
 @given(cut=st.integers(0, 60), key_end=st.integers(0, 4))
-def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
+def test_a_packed_value_that_is_cut_or_under_another_key_has_no_invented_row(
     cut: int, key_end: int
 ) -> None:
     rows = rows_of([b"first", b"", b"second", b"the third"])
@@ -119,7 +124,7 @@ def test_a_run_that_is_cut_or_under_another_key_gives_no_row_that_was_not_there(
     assert set(found) <= set(rows)
 
 
-def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
+def test_a_whole_packed_value_of_another_form_is_from_a_newer_version() -> None:
     key, value = run_of(b"a", b"b")
     longer = frame(key, IS_PACKED, value[HEAD.size :] + b"more")
 
@@ -135,18 +140,18 @@ def test_a_whole_run_of_another_form_is_from_a_newer_version() -> None:
 
 
 @given(value=st.binary(max_size=80), flags=st.sampled_from([0, 1, IS_PACKED]))
-def test_whatever_bytes_there_are_something_is_said_of_them(value: bytes, flags: int) -> None:
+def test_arbitrary_bytes_are_no_packed_rows(value: bytes, flags: int) -> None:
     key = message_key(PREFIX, Offset(NOW_MS, 7))
     stored = bytes((flags,)) + value
 
     assert open_packed(key, stored) is None
-    assert split(key, stored) is None or is_packed(stored) or flags != IS_PACKED
+    assert unpack_rows(key, stored) is None or is_packed(stored) or flags != IS_PACKED
     assert whole_rows(key, stored) == []
 
 
 class TwoStores(RuleBasedStateMachine):
-    """A store with runs answers as one with the same rows one by one, and shows, wherever rows were
-    lost with a damaged run, that record."""
+    """A store with packed rows answers as one with single rows, and returns the damaged record
+    where packed rows are lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +182,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop_the_oldest(self, data: Any) -> None:
-        """As retention does: whole records, and of a run as many rows as it has."""
+        """As retention does: single rows, or all rows of a packed value."""
         records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
         count = data.draw(st.integers(0, len(records)))
         for key, value in records[:count]:
@@ -197,7 +202,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(data=st.data(), bit=st.integers(0, 7))
     def damage_the_flags_of_a_run(self, data: Any, bit: int) -> None:
         key, value = data.draw(st.sampled_from(self._whole_runs()))
-        self.new_rows.write([(key, without_mark(value, bit=bit))])
+        self.new_rows.write([(key, without_flags(value, bit=bit))])
 
     @rule(data=st.data())
     def scan(self, data: Any) -> None:
@@ -260,3 +265,61 @@ def _place_before(key: bytes) -> Offset:
 
 
 TestTwoStores = TwoStores.TestCase
+
+
+OTHER = TopicId("default", "other")
+
+
+def stored(world: World, table: bytes = MESSAGES) -> list[int]:
+    """How many rows each stored value of a table stands for, in the order of the keys."""
+    return [row_count(value) for key, value in sorted(world.rows.items()) if key[:1] == table]
+
+
+async def test_messages_of_a_publish_are_packed(world: World, service: MessagingService) -> None:
+    await publish(service, b"a", b"b", b"c")
+    await publish(service, b"d")
+
+    assert stored(world) == [3, 1]
+    assert await polled(service) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_adjacent_publishes_of_one_batch_are_packed_together(
+    world: World, service: MessagingService
+) -> None:
+    await service.topics.create(OTHER, {})
+
+    await asyncio.gather(
+        publish(service, b"a"),
+        publish(service, b"b", b"c"),
+        service.publisher.publish(OTHER, request(b"elsewhere", b"as well")),
+        publish(service, b"d"),
+        publish(service, b"e", ttl_s=60),
+        publish(service, b"f"),
+    )
+
+    assert sorted(stored(world)) == [1, 1, 1, 2, 3]
+    assert await polled(service) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+async def test_messages_with_a_pointer_are_not_packed(
+    world: World, service: MessagingService
+) -> None:
+    """A rollback inverts each of them, and readers decide about each."""
+    pointer = world.transactions.start(7)
+
+    await publish(service, b"a", b"b", pointer=pointer)
+
+    assert stored(world) == [1, 1]
+
+
+async def test_stored_messages_are_packed_by_store_call(
+    world: World, service: MessagingService
+) -> None:
+    pointer = world.transactions.start(7)
+
+    await service.publisher.store(AUDIT, request(b"a", b"b", pointer=pointer))
+    await service.publisher.store(AUDIT, request(b"c", pointer=pointer))
+    await publish(service, pointer=pointer)
+
+    assert stored(world, PAYLOADS) == [2, 1]
+    assert await polled(service) == [b"a", b"b", b"c"]

@@ -1,151 +1,38 @@
-"""The read compared with a list: what a reader is handed, in whatever pieces (protocol §3.4)."""
+"""The scan compared with a model: which messages a read returns, in pages of any size (protocol
+§3.4)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.read.scan import read
-from messaging.read.visibility import Query, Undecided, start_number
+from messaging.read.visibility import Undecided, start_number
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import (
-    NO_PAYLOADS,
-    MessageRow,
-    PayloadRange,
-    PayloadRow,
     message_key,
     payload_key,
-    prefix_of,
+)
+from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
+    PREFIX,
+    SNAPSHOT,
+    UNDECIDED_POINTER,
+    ModelRow,
+    build,
+    model,
+    query,
+    snapshots,
+    topics,
 )
 from tuff.protocol.errors import DamagedRecordError
-from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, Offset, TopicId, past_group
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, past_group
 from tuff.protocol.transaction import Transaction
-
-PREFIX = prefix_of(TopicId("default", "t"), 1)
-NOW_MS = 1_000_000
-TTL_S = 100
-COMMITTED, INVALID, UNDECIDED = 10, 20, 30
-SNAPSHOT = Transaction(
-    transaction_id=100,
-    read_pointer=99,
-    write_pointer=100,
-    invalids=(INVALID,),
-    in_progress=(UNDECIDED,),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRow:
-    """One row: payloads with their own time to live, inline (one) or stored."""
-
-    timestamp_ms: int
-    pointer: int | None
-    payloads: tuple[tuple[bytes, int | None], ...]
-    is_reference: bool
-
-
-payload_values = st.tuples(st.binary(max_size=6), st.sampled_from([None, None, 1, 50]))
-inline = st.builds(
-    lambda ts, pointer, payload: ModelRow(ts, pointer, (payload,), is_reference=False),
-    st.sampled_from([899_000, 900_001, 950_000, 999_500]),
-    st.sampled_from([None, None, COMMITTED, -COMMITTED, INVALID, UNDECIDED]),
-    payload_values,
-)
-references = st.builds(
-    lambda ts, pointer, payloads: ModelRow(ts, pointer, tuple(payloads), is_reference=True),
-    st.sampled_from([899_000, 900_001, 950_000, 999_500]),
-    st.sampled_from([COMMITTED, COMMITTED, -COMMITTED, INVALID, UNDECIDED]),
-    st.lists(payload_values, max_size=4),
-)
-topics = st.lists(inline | references, max_size=8).map(
-    lambda rows: sorted(rows, key=lambda row: row.timestamp_ms)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What the rows mean: each message with its id, or where a reader in a snapshot is held."""
-
-    items: list[tuple[bytes, bytes]]
-    is_held: bool
-
-
-def build(rows: list[ModelRow]) -> tuple[MemoryStore, Offset, list[tuple[Offset, list[Offset]]]]:
-    """A store with these rows, its served mark, and where each row and its payloads stand."""
-    table = MemoryStore()
-    places: list[tuple[Offset, list[Offset]]] = []
-    seq_id = 0
-    for row in rows:
-        stored = []
-        for payload, ttl_s in row.payloads if row.is_reference else ():
-            assert row.pointer is not None
-            stored.append(Offset(row.timestamp_ms, seq_id))
-            key = payload_key(PREFIX, abs(row.pointer), stored[-1])
-            table.write([(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))])
-            seq_id += 1
-        place = Offset(row.timestamp_ms, seq_id)
-        seq_id += 1
-        key = message_key(PREFIX, place)
-        if row.is_reference:
-            brings = PayloadRange(stored[0], stored[-1], len(stored)) if stored else NO_PAYLOADS
-            value = MessageRow(tx_pointer=row.pointer, reference=brings)
-        else:
-            ((payload, ttl_s),) = row.payloads
-            value = MessageRow(tx_pointer=row.pointer, ttl_s=ttl_s, payload=payload)
-        table.write([(key, value.to_bytes(key))])
-        places.append((place, stored))
-    return table, Offset(NOW_MS, 0), places
-
-
-def model(
-    rows: list[ModelRow],
-    places: list[tuple[Offset, list[Offset]]],
-    *,
-    snapshot: Transaction | None,
-    undecided: Undecided,
-) -> Expected:
-    items: list[tuple[bytes, bytes]] = []
-    for row, (place, stored) in zip(rows, places, strict=True):
-        if is_expired(row, None) or (not row.is_reference and is_expired(row, row.payloads[0][1])):
-            continue
-        if snapshot is not None and row.pointer == UNDECIDED and undecided is Undecided.HOLD:
-            return Expected(items, is_held=True)
-        if snapshot is not None and row.pointer not in (None, COMMITTED):
-            continue
-        for (payload, ttl_s), at in zip(row.payloads, stored or [Offset(0, 0)], strict=False):
-            if not is_expired(row, ttl_s):
-                items.append((MessageId(*place, *at).to_bytes(), payload))
-    return Expected(items, is_held=False)
-
-
-def is_expired(row: ModelRow, ttl_s: int | None) -> bool:
-    return row.timestamp_ms + 1000 * (TTL_S if ttl_s is None else ttl_s) <= NOW_MS
-
-
-def query(**changed: object) -> Query:
-    plain = Query(
-        prefix=PREFIX,
-        start=0,
-        through=LAST_ID,
-        high_water_mark=Offset(NOW_MS, 0),
-        log_start=FIRST_ID,
-        live_from=Offset(NOW_MS - 1000 * TTL_S + 1, 0),
-        now_ms=NOW_MS,
-        limit=1000,
-        bytes_max=1 << 20,
-        snapshot=None,
-    )
-    return replace(plain, **changed)  # type: ignore[arg-type] # fields by name
-
-
-snapshots = st.sampled_from(
-    [(None, Undecided.HOLD), (SNAPSHOT, Undecided.HOLD), (SNAPSHOT, Undecided.SKIP)]
-)
 
 
 @given(rows=topics, reader=snapshots, limit=st.integers(1, 5), bytes_max=st.integers(1, 12))
-def test_paging_hands_out_the_same_as_one_big_read(
+def test_pages_together_contain_the_same_as_one_read(
     rows: list[ModelRow],
     reader: tuple[Transaction | None, Undecided],
     limit: int,
@@ -169,20 +56,20 @@ def test_paging_hands_out_the_same_as_one_big_read(
 
     assert paged == expected.items
     assert page.caught_up is not expected.is_held
-    assert (page.held_by == UNDECIDED) is expected.is_held
+    assert (page.blocking_pointer == UNDECIDED_POINTER) is expected.is_held
 
 
-def test_an_exclusive_start_lets_the_very_next_message_through() -> None:
+def test_an_exclusive_start_includes_the_very_next_id() -> None:
     behind = start_number(MessageId(7, 3), inclusive=False)
 
     assert MessageId(7, 3).to_int() < behind <= MessageId(7, 3, 0, 1).to_int()
 
 
 @given(rows=topics, reader=snapshots, data=st.data())
-def test_reading_on_after_any_id_leaves_out_nothing(
+def test_a_read_after_any_id_skips_no_message(
     rows: list[ModelRow], reader: tuple[Transaction | None, Undecided], data: st.DataObject
 ) -> None:
-    """The ancestor dropped the first row of an exclusive read, whatever it was."""
+    """CDAP's message store dropped the first row of an exclusive read, whichever it was."""
     table, _, places = build(rows)
     snapshot, undecided = reader
     known = [MessageId(*place, *at) for place, stored in places for at in [(0, 0), *stored]]
@@ -222,7 +109,7 @@ def _behind(message_id: MessageId) -> MessageId:
 
 
 @given(rows=topics, start_ms=st.sampled_from([0, 899_000, 900_001, 949_999, 950_000, 999_501]))
-def test_a_time_names_the_first_message_of_its_millisecond(
+def test_a_start_time_is_the_first_message_of_its_millisecond(
     rows: list[ModelRow], start_ms: int
 ) -> None:
     table, _, places = build(rows)
@@ -236,7 +123,7 @@ def test_a_time_names_the_first_message_of_its_millisecond(
         ]
 
 
-def test_nothing_behind_the_served_mark_is_shown() -> None:
+def test_no_row_behind_the_high_water_mark_is_shown() -> None:
     rows = [ModelRow(950_000 + n, None, ((b"%d" % n, None),), is_reference=False) for n in range(3)]
     table, _, places = build(rows)
 
@@ -246,9 +133,9 @@ def test_nothing_behind_the_served_mark_is_shown() -> None:
     assert found.caught_up
 
 
-def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> None:
+def test_no_message_before_the_log_start_is_shown() -> None:
     group = ((b"a", None), (b"b", None), (b"c", None))
-    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]
 
     found = read(table, query(log_start=MessageId(*place, *stored[1])))
@@ -256,10 +143,10 @@ def test_nothing_before_the_floor_is_shown_not_even_the_rest_of_a_group() -> Non
     assert [payload for _, payload in found.items] == [b"b", b"c"]
 
 
-def test_next_lies_past_rows_that_were_skipped() -> None:
+def test_the_next_id_is_behind_skipped_rows() -> None:
     rows = [
         ModelRow(950_000, None, ((b"a", None),), is_reference=False),
-        ModelRow(950_001, -COMMITTED, ((b"gone", None),) * 2, is_reference=True),
+        ModelRow(950_001, -COMMITTED_POINTER, ((b"gone", None),) * 2, is_reference=True),
     ]
     table, _, places = build(rows)
 
@@ -269,9 +156,9 @@ def test_next_lies_past_rows_that_were_skipped() -> None:
     assert found.caught_up
 
 
-def test_next_lies_past_payloads_of_a_group_that_expired() -> None:
+def test_the_next_id_is_behind_expired_payloads_of_a_group() -> None:
     group = ((b"a", None), (b"gone", 1), (b"too large", None))
-    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]
 
     found = read(table, query(bytes_max=5))
@@ -281,15 +168,15 @@ def test_next_lies_past_payloads_of_a_group_that_expired() -> None:
     assert not found.caught_up
 
 
-def test_a_group_of_which_messages_are_missing_leaves_nothing_in_a_page() -> None:
+def test_an_incomplete_group_leaves_nothing_in_the_page() -> None:
     group = ((b"b", None), (b"c", None), (b"missing", None))
     rows = [
         ModelRow(950_000, None, ((b"a", None),), is_reference=False),
-        ModelRow(950_001, COMMITTED, group, is_reference=True),
+        ModelRow(950_001, COMMITTED_POINTER, group, is_reference=True),
     ]
     table, _, places = build(rows)
     _, stored = places[1]
-    table.write([(payload_key(PREFIX, COMMITTED, stored[2]), None)])
+    table.write([(payload_key(PREFIX, COMMITTED_POINTER, stored[2]), None)])
 
     found = read(table, query())
 
@@ -308,12 +195,12 @@ def test_a_first_message_larger_than_the_reply_is_delivered_alone() -> None:
 
 
 @pytest.mark.parametrize("is_reference", [False, True])
-def test_a_damaged_row_ends_the_read_before_it_and_names_where_to_go_on(
+def test_a_damaged_row_ends_the_read_before_it_and_its_error_names_the_next_id(
     is_reference: bool,
 ) -> None:
     rows = [
         ModelRow(950_000, None, ((b"a", None),), is_reference=False),
-        ModelRow(950_001, COMMITTED, ((b"b", None),), is_reference=is_reference),
+        ModelRow(950_001, COMMITTED_POINTER, ((b"b", None),), is_reference=is_reference),
         ModelRow(950_002, None, ((b"c", None),), is_reference=False),
     ]
     table, _, places = build(rows)
@@ -334,11 +221,11 @@ def test_a_damaged_row_ends_the_read_before_it_and_names_where_to_go_on(
     assert [payload for _, payload in after.items] == [b"c"]
 
 
-def test_a_damaged_payload_costs_only_itself() -> None:
+def test_a_damaged_payload_hides_no_other_message() -> None:
     group = ((b"a", None), (b"b", None), (b"c", None))
-    table, _, places = build([ModelRow(950_000, COMMITTED, group, is_reference=True)])
+    table, _, places = build([ModelRow(950_000, COMMITTED_POINTER, group, is_reference=True)])
     place, stored = places[0]
-    _flip(table, payload_key(PREFIX, COMMITTED, stored[0]))
+    _flip(table, payload_key(PREFIX, COMMITTED_POINTER, stored[0]))
 
     with pytest.raises(DamagedRecordError) as raised:
         read(table, query())

@@ -1,0 +1,287 @@
+"""Long polls: what wakes them, and what ends their wait (protocol §3.4, `wait`)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from messaging.read.poll import Poll, PollResult
+from messaging.service import MessagingService
+from messaging.storage.memory import MemoryStore
+from tests.messaging.world import (
+    AUDIT,
+    FlakyStore,
+    World,
+    in_thread,
+    payloads,
+    publish,
+    settle_down,
+)
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TopicNotFoundError,
+    TransactionCommittedError,
+)
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Isolation
+
+T = TypeVar("T")
+TTL_MS = 100_000  # the fixture's topic
+SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+
+
+async def asleep(
+    world: World, service: MessagingService, *, ttl_s: int | None = None, left_ms: int = TTL_MS
+) -> "asyncio.Future[PollResult]":
+    """A poll that waits behind an undecided row with so much time to live left; a message follows
+    the row."""
+    world.transactions.start(7)
+    first = await publish(service, b"open", pointer=7, ttl_s=ttl_s)
+    world.clock.now_ms = first.first.publish_timestamp_ms + (ttl_s or 100) * 1000 - left_ms
+    await publish(service, b"next")
+    waiting = await settle_down(service.polls.poll(AUDIT, SLEEPS))
+    assert not waiting.done()
+    return waiting
+
+
+async def woken(waiting: "asyncio.Future[PollResult]") -> list[bytes]:
+    """What the poll returns, long before its wait is over."""
+    async with asyncio.timeout(SLEEPS.wait_s / 6):
+        return payloads(await waiting)
+
+
+async def looked_again(world: World) -> None:
+    """Wait until the poll has read again; nothing else asks for the time here."""
+    world.clock.asked.clear()
+    await world.clock.asked.wait()
+    await settle_down(asyncio.sleep(0))
+
+
+async def looks(service: MessagingService) -> None:
+    """Let the poll behind the row read now, whatever time it is."""
+    service.rows.wake_readers({7})
+    await settle_down(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("ttl_s", [None, 5], ids=["of the topic", "its own"])
+async def test_a_blocked_reader_wakes_when_the_row_expires(
+    world: World, service: MessagingService, ttl_s: int | None
+) -> None:
+    waiting = await asleep(world, service, ttl_s=ttl_s, left_ms=30)
+
+    world.clock.now_ms += 30
+
+    assert await woken(waiting) == [b"next"]
+
+
+async def test_a_reader_that_wakes_too_early_waits_again(
+    world: World, service: MessagingService
+) -> None:
+    """The clock of messages may be slower than the timer of the event loop."""
+    waiting = await asleep(world, service, left_ms=3)
+    await looked_again(world)
+
+    assert (waiting.done(), service.polls.waiting_count) == (False, 1)
+    world.clock.now_ms += 3
+
+    assert await woken(waiting) == [b"next"]
+
+
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_expires(
+    world: World, service: MessagingService
+) -> None:
+    await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=TTL_MS + 30)
+    waiting = await asleep(world, service, left_ms=0)
+
+    world.clock.now_ms += 30
+
+    assert await woken(waiting) == [b"next"]
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "set anew behind it"])
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_is_released(
+    world: World, service: MessagingService, is_released: bool
+) -> None:
+    await service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=10 * TTL_MS)
+    waiting = await asleep(world, service, left_ms=0)
+
+    if is_released:
+        await service.holds_and_positions.release(AUDIT, "job")
+    else:
+        await service.holds_and_positions.hold(AUDIT, "job", world.clock.now_ms, max_age_ms=TTL_MS)
+
+    assert await woken(waiting) == [b"next"]
+
+
+async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written(
+    world: World,
+) -> None:
+    """It counted while it was being written."""
+    table = FlakyStore(MemoryStore(world.rows))
+    world.open_store, gate = lambda: table, asyncio.Event()
+    gate.set()
+
+    async def through_the_gate(function: Callable[[], T]) -> T:
+        await gate.wait()
+        return await in_thread(function)
+
+    world.in_thread_write = through_the_gate
+    async with world.running(audit={"ttl": "100"}) as service:
+        waiting = await asleep(world, service, left_ms=3)
+        gate.clear()
+        table.writes_left = 0
+        setting = await settle_down(
+            service.holds_and_positions.hold(AUDIT, "job", 0, max_age_ms=TTL_MS)
+        )
+        await looks(service)  # and now the hold counts
+        world.clock.now_ms += 3
+        await looks(service)
+        was_handed = waiting.done()
+
+        gate.set()
+        with pytest.raises(StorageUnavailableError):
+            await setting
+        assert not was_handed
+        table._inner = MemoryStore(world.rows)
+        await service.tick()
+
+        assert await woken(waiting) == [b"next"]
+
+
+async def test_a_longer_ttl_in_a_doubtful_clock_wakes_readers_at_the_beginning(
+    world: World, service: MessagingService
+) -> None:
+    """While the clock is in doubt, a longer time to live shows messages again that had expired by
+    it. New readers received them, and a poll that waited behind them did not."""
+    await publish(service, b"kept")
+    world.clock.now_ms += 2 * TTL_MS
+    world.may_delete = False
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+    assert not waiting.done()
+
+    await service.topics.update(AUDIT, {"ttl": "1000"})
+
+    assert await woken(waiting) == [b"kept"]
+
+
+async def test_a_poll_that_waits_ends_when_its_topic_is_deleted(service: MessagingService) -> None:
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
+
+    with pytest.raises(TopicNotFoundError):
+        await waiting
+
+
+async def test_a_poll_that_waits_wakes_for_its_own_topic_only(service: MessagingService) -> None:
+    other = TopicId("default", "other")
+    await service.topics.create(other, {})
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(wait_s=60)))
+    elsewhere = await settle_down(service.polls.poll(other, Poll(wait_s=60)))
+
+    await publish(service, b"x")
+
+    assert [payload for _, payload in (await waiting).items] == [b"x"]
+    assert not elsewhere.done()
+    service.polls.stop_waiting()
+    assert (await elsewhere).items == []
+
+
+async def test_a_poll_does_not_wait_once_it_has_reached_its_end(
+    service: MessagingService,
+) -> None:
+    published = await publish(service, b"x")
+    behind = await service.polls.poll(
+        AUDIT, Poll(start=published.last, inclusive=False, through=published.last, wait_s=60)
+    )
+    assert (behind.items, behind.caught_up) == ([], True)
+
+
+async def test_a_wait_ends_when_the_time_is_over(service: MessagingService) -> None:
+    result = await service.polls.poll(AUDIT, Poll(wait_s=0.01))
+    assert (result.items, result.caught_up) == ([], True)
+
+
+async def test_a_blocked_reader_wakes_when_the_transaction_ends(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"x", pointer=7)
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.polls.poll(AUDIT, poll))
+
+    world.commit(service, 7)
+    service.rows.wake_readers([7])
+
+    assert payloads(await waiting) == [b"x"]
+
+
+async def test_a_blocked_reader_continues_when_the_rows_are_marked(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    poll = Poll(isolation=Isolation.COMMITTED, wait_s=60)
+    waiting = await settle_down(service.polls.poll(AUDIT, poll))
+
+    await world.abort(service, 7)
+    service.rows.wake_readers([7])
+
+    assert payloads(await waiting) == [b"next"]
+
+
+async def test_a_poll_in_a_fixed_snapshot_ends_when_the_blocking_transaction_commits(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"x", pointer=7)
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+    assert not waiting.done()
+
+    world.commit(service, 7)
+    service.rows.wake_readers([7])
+
+    result = await waiting
+    assert (payloads(result), result.caught_up, result.blocked_by) == ([], False, None)
+
+
+async def test_a_poll_in_a_transaction_ends_when_that_ends(
+    world: World, service: MessagingService
+) -> None:
+    for pointer in (7, 8):
+        world.transactions.start(pointer)
+    inside = await settle_down(service.polls.poll(AUDIT, Poll(tx=7, wait_s=60)))
+    beside = await settle_down(service.polls.poll(AUDIT, Poll(tx=8, wait_s=60)))
+    assert sorted(service.rows.reading_pointers()) == [7, 8]
+
+    world.transactions.end(7, world.transactions.committed)
+    service.rows.wake_readers([7])
+
+    with pytest.raises(TransactionCommittedError):
+        await inside
+    assert not beside.done()
+    assert sorted(service.rows.reading_pointers()) == [8]
+    await publish(service, b"x")
+    assert payloads(await beside) == [b"x"]
+
+
+async def test_a_poll_in_a_fixed_snapshot_waits_until_aborted_rows_are_marked(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    reader = world.transactions.snapshot()
+    await publish(service, b"gone", pointer=7)
+    await publish(service, b"next")
+    waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
+
+    world.transactions.end(7, world.transactions.invalid)
+    service.rows.wake_readers([7])
+    await settle_down(service.tick())
+    assert not waiting.done()
+    await service.rows.mark_rolled_back([7])
+
+    assert payloads(await waiting) == [b"next"]

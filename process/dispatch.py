@@ -165,12 +165,6 @@ class Dispatcher:
         self._metrics.observe_request(operation, error.status, 0.0)
         return problem_reply(error)
 
-    def fail(self, operation: str) -> Reply:
-        """The answer to what ended with the exception that is being handled."""
-        reply = self._bug(operation)
-        self._metrics.observe_request(operation, reply.status, 0.0)
-        return reply
-
     def _bug(self, operation: str) -> Reply:
         # The reply names the log line.
         bug = next(self._bugs)

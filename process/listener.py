@@ -40,14 +40,11 @@ class Listener:
             return _Refusal(self._connections_max, self._service.replies)
         return HttpConnection(self._service)
 
-    def stop_accepting(self) -> None:
+    async def close(self, *, within_s: float) -> None:
+        """Close the socket and every connection: idle ones at once, others when the client has its
+        reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
         if self._server is not None:
             self._server.close()
-
-    async def close(self, *, within_s: float) -> None:
-        """Close every connection: idle ones at once, others when the client has its reply, or after
-        so many seconds, of which there are `CLOSE_S_MIN` in any case."""
-        self.stop_accepting()
         await self._service.connections.close(max(within_s, CLOSE_S_MIN))
 
 

@@ -176,8 +176,10 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._reading is not None
-        if not self._is_head_whole:  # else a trailer: it must not change what the head says
-            add_field(self._reading.fields, name, value)
+        if self._is_head_whole:
+            return  # a trailer must not change what the head says
+        text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+        self._reading.fields.setdefault(name.decode("latin-1").lower(), []).append(text)
 
     def on_headers_complete(self) -> None:
         parsed, parser = self._reading, self._parser
@@ -211,12 +213,6 @@ class RequestParser:
         self._reading.complete()
         self._reading = None
         self._first_line = b""  # what follows in the same bytes is another request
-
-
-def add_field(fields: HeaderFields, name: bytes, value: bytes) -> None:
-    """Add a field that the parser found."""
-    text = value.strip(b" \t").decode("utf-8", "surrogateescape")
-    fields.setdefault(name.decode("latin-1").lower(), []).append(text)
 
 
 def refusal_of_fields(fields: HeaderFields) -> TuffError | None:

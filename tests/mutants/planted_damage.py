@@ -201,9 +201,9 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a clock that is set while the server runs goes unnoticed",
-        "process/components.py",
-        "        if (jumped := jump(offset_ms)) is not None:\n",
-        "        if (jumped := jump(offset_ms)) is None and False:\n",
+        "process/clock.py",
+        "        if (jumped := _jump(offset_ms)) is not None:\n",
+        "        if (jumped := _jump(offset_ms)) is None and False:\n",
         (f"{_LOGS}::test_a_step_of_the_wall_clock_is_logged[3600000]",),
     ),
 )

@@ -36,7 +36,6 @@ from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.metrics import watch
 from process.settings import Settings, SettingsError
 from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
 from tuff.leveldb.opening import holds_database
@@ -133,7 +132,7 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
-        watch(
+        metrics.register_gauges(
             self._metrics,
             self.messaging,
             self.transactions,

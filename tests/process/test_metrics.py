@@ -63,7 +63,7 @@ async def test_figures_are_read_at_each_scrape() -> None:
         return [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)]
 
     metrics.watch(
-        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, counts_up=True)],
+        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, is_counter=True)],
         lambda: [(TOPIC, 2, 7)],
         positions,
     )

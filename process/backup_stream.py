@@ -1,9 +1,9 @@
 """`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §7).
 
-The moment is one step of the event loop: nothing is decided, and no batch is answered, between the
-view of the rows and the image of the transactions. Taken one after the other with anything in
-between, a restore brought half of a transaction that committed meanwhile (rows first), or rows of
-one that the transactions knew nothing of (transactions first).
+One step of the event loop takes the view of the rows and the image of the transactions, so that
+no transaction ends and no batch is answered in between. Otherwise a restored backup would hold half
+of a transaction that committed in between (rows taken first), or rows of a transaction that its
+transaction files do not know (transactions taken first).
 """
 
 import logging
@@ -114,7 +114,11 @@ class Backups:
         yield pack_end(count)
 
     async def require_durable(self, moment: Moment) -> None:
-        """What a crash could still undo is in no backup. Raises: TransactionsUnavailableError."""
+        """Wait until no crash can undo an edit in the backup.
+
+        Raises:
+            TransactionsUnavailableError: it can't be made durable.
+        """
         if moment.image is not None:
             await self._transactions.durable.synced(moment.image.lsn)
 
@@ -141,6 +145,6 @@ async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
             await stream.write(part, within_s=PART_S_MAX)
     except (TuffError, ArchiveError) as error:
         log.warning("a backup was given up: %s", error)
-        # The status went out long ago: what is missing is said in the last part.
+        # The status line is sent already, so the last part says that the backup is incomplete.
         await stream.write(pack_failure(str(error)), within_s=PART_S_MAX)
     await stream.end(within_s=PART_S_MAX)

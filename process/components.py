@@ -104,7 +104,7 @@ class Components:
             is_accepted=settings.server.accept_clock,
         )
         self._is_open = False
-        self._changes = health.Changes()
+        self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
@@ -183,7 +183,7 @@ class Components:
         Raises:
             DirectoryLockedError: another process has the message store open.
         """
-        await self._disks.ask_first()
+        await self._disks.query_first()
         await self.messaging.open(self.transactions.write_permits)
         self._compare_clock()
         if self.messaging.ownership is not None:
@@ -195,7 +195,7 @@ class Components:
         await self._create_system_topics()
         self._is_open = True
         self._admission.open()
-        self._note_changes()
+        self._log_health()
 
     async def tick(self) -> None:
         """Run both ticks, one after the other."""
@@ -204,11 +204,11 @@ class Components:
 
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
-        self._disks.ask()
+        self._disks.query()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
-        self._note_changes()
+        self._log_health()
 
     async def tick_transactions(self) -> None:
         """The periodic work of the transaction service; call it several times a second,
@@ -216,7 +216,7 @@ class Components:
         out."""
         await self.transactions.tick()
         await self._link.tick()
-        self._note_changes()
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -318,7 +318,7 @@ class Components:
             arrivals=self._arrivals,
             spawn=runtime.spawn,
             store_id=runtime.new_store_id,
-            status_changed=self._note_changes,
+            status_changed=self._log_health,
             observe=self._metrics.observe,
             last_sweep=self._last_sweep,
         )
@@ -353,9 +353,9 @@ class Components:
         swept = self.messaging.last_sweep
         return None if swept is None else SweepMark(*swept)
 
-    def _note_changes(self) -> None:
+    def _log_health(self) -> None:
         if self._is_open and not self._admission.is_stopping:
-            self._changes.note(self._checks())
+            self._health_log.note(self._checks())
 
     def _checks(self) -> dict[str, Check]:
         status = self.transactions.status

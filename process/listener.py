@@ -69,7 +69,7 @@ class _Refusal(asyncio.Protocol):
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)
 
 
-def explain(error: OSError, *, host: str, port: int) -> str:
+def listen_failure(error: OSError, *, host: str, port: int) -> str:
     """Why the socket can't be opened, as one sentence."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use; give another with --port, or --port 0 for any"

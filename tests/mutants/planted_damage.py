@@ -192,7 +192,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a change of health is logged only on a request",
         "process/components.py",
-        "            self._changes.note(self._checks())\n",
+        "            self._health_log.note(self._checks())\n",
         "            pass\n",
         (
             f"{_LOGS}::test_corrupt_transaction_files_are_logged_with_the_name_of_the_file",

@@ -56,7 +56,7 @@ class Asked:
         )
 
     async def ask(self, disks: DiskMonitor) -> None:
-        disks.ask()
+        disks.query()
         await asyncio.sleep(0)
 
     async def answer(self, question: int, free_mib: int) -> None:
@@ -157,7 +157,7 @@ async def test_the_room_of_a_directory_that_is_not_made_yet_is_that_around_it(
         spawn=asyncio.ensure_future,
     )
 
-    await disks.ask_first()
+    await disks.query_first()
 
     sizes = [disk.space and disk.space.size_bytes for disk in disks.by_store.values()]
     assert sizes[0] == sizes[1] is not None

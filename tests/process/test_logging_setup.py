@@ -13,7 +13,7 @@ import pytest
 
 from process.clock import JUMP_MS_MIN
 from process.components import Components
-from process.health import Changes, Check, Status
+from process.health import Check, HealthLog, Status
 from process.logging_setup import LEVELS, LineFormatter, log_to
 from process.settings import SettingsError, changed, load
 from tests.process.manual_clock import NS_PER_MS, ManualClock
@@ -43,7 +43,7 @@ def test_no_value_can_begin_a_line() -> None:
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What `Changes` logged, with its level."""
+    """What `HealthLog` logged, with its level."""
     caplog.set_level(logging.INFO)
     found: list[str] = []
 
@@ -58,7 +58,7 @@ def events(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
-    changes = Changes()
+    changes = HealthLog()
 
     changes.note({"disk": OK})
     changes.note({"disk": OK})
@@ -79,7 +79,7 @@ def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
 
 
 def test_a_problem_at_the_start_is_logged_and_a_good_state_is_not(events: list[str]) -> None:
-    Changes().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
+    HealthLog().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
 
     assert events == ["WARNING health of clock changed from ok to degraded: it is behind"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
-from tests.http.forking import Nursery
+from tests.http.forking import ForkServer
 from tests.http.process import ServerProcess, serve
 
 _numbers = count()
@@ -100,7 +100,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     started: list[ServerProcess] = []
 
     def start(
-        *arguments: str, home: Path | None = None, forks: Nursery | None = None
+        *arguments: str, home: Path | None = None, forks: ForkServer | None = None
     ) -> ServerProcess:
         place = tmp_path / "home" if home is None else home
         running = ServerProcess(place, *arguments, forks=forks)

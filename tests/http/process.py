@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.http.client import Client, until
-from tests.http.forking import REPOSITORY, ForkedProcess, Nursery, nursery
+from tests.http.forking import REPOSITORY, ForkedProcess, ForkServer, fork_server
 
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
@@ -39,7 +39,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
         program: Path = SERVER,
-        forks: Nursery | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -150,7 +150,7 @@ def serve(
         environment=environment,
         under=under,
         program=program,
-        forks=None if is_special else nursery(),
+        forks=None if is_special else fork_server(),
     )
     try:
         return server.wait_ready()

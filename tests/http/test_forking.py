@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.client import until
 from tests.http.conftest import NewServer
-from tests.http.forking import ForkedProcess, Nursery
+from tests.http.forking import ForkedProcess, ForkServer
 from tests.http.process import ServerProcess
 
 
@@ -41,11 +41,11 @@ def test_its_exit_code_is_told(new_server: NewServer, tmp_path: Path) -> None:
         new_server("messaging.store=postgres")
 
 
-def test_none_outlives_its_nursery(tmp_path: Path) -> None:
-    nursery = Nursery()
-    server = ServerProcess(tmp_path, "--data", "d", "--port", "0", forks=nursery).wait_ready()
+def test_no_server_outlives_its_fork_server(tmp_path: Path) -> None:
+    forks = ForkServer()
+    server = ServerProcess(tmp_path, "--data", "d", "--port", "0", forks=forks).wait_ready()
     assert is_listening(server)
 
-    nursery.close()
+    forks.close()
 
     until(lambda: not is_listening(server), what="the server to end")

@@ -14,7 +14,7 @@ import tuff
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
-from tests.http.forking import nursery
+from tests.http.forking import fork_server
 from tests.http.process import START_WITHIN_S, ServerProcess
 
 
@@ -164,7 +164,7 @@ def test_an_impossible_setting_ends_the_start_and_is_named(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "own.toml").write_text(text)
 
-    running = launch("--data", "d", "--port", "0", *arguments, forks=nursery())
+    running = launch("--data", "d", "--port", "0", *arguments, forks=fork_server())
 
     assert running.wait_exit() == 2
     said = one_sentence(running)
@@ -175,7 +175,7 @@ def test_an_impossible_setting_ends_the_start_and_is_named(
 
 @pytest.mark.parametrize("arguments", [["--bogus"], ["--port", "x"], ["--set"], ["surprise"]])
 def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) -> None:
-    running = launch("--data", "d", *arguments, forks=nursery())
+    running = launch("--data", "d", *arguments, forks=fork_server())
 
     assert running.wait_exit() == 2
     assert arguments[0].lstrip("-") in one_sentence(running)

@@ -6,7 +6,7 @@ from tests.mutants.planted import Mutant
 
 _CONTRADICTIONS = "tests/tx/test_consistency.py"
 _FIRST_START = "tests/simulation/test_first_start.py"
-_LOST = "tests/http/test_lost_messages.py"
+_LOST = "tests/http/test_lost_message_store.py"
 _LOGS = "tests/process/test_logging_setup.py"
 _BLOCKS = "tests/messaging/test_damaged_blocks.py"
 _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_told_and_hides_nothing_else"

@@ -128,18 +128,6 @@ def test_every_key_of_a_settings_file_has_a_comment(file: Path) -> None:
     assert bare == []
 
 
-def test_the_standalone_settings_are_the_defaults() -> None:
-    found = tomllib.loads((ROOT / "conf/standalone.toml").read_text("utf-8"))
-
-    different = [
-        f"{section}.{key}"
-        for section, entries in found.items()
-        for key, value in entries.items()
-        if value != default_of(section, key)
-    ]
-    assert different == []
-
-
 def test_the_protocol_names_every_setting_with_its_default() -> None:
     documented = documented_settings()
     choices = documented.pop(("messaging", "store"))

@@ -9,7 +9,7 @@ import pytest
 from admin.data_directory import DataDirectory
 from tests.admin.files import Past, flipped, found_in, sample, stored_files
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic, begin
+from tests.http.calls import begin, created
 from tests.http.client import ok
 from tests.http.process import serve
 from tuff.leveldb.log import masked_crc32c
@@ -47,8 +47,7 @@ def test_a_stopped_server_leaves_no_findings(data: Path) -> None:
 def test_a_killed_server_leaves_no_corruption(tmp_path: Path) -> None:
     server = serve(tmp_path)
     client = server.client()
-    topic = Topic(client, "default", "t1")
-    ok(topic.create())
+    topic = created(client, "default", "t1")
     tx = begin(client)
     for payload in ("a", "b" * 100_000, "c"):
         ok(topic.publish(payload))

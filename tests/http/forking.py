@@ -95,9 +95,8 @@ class ForkServer:
         self._process.wait()
 
 
-_fork_servers: list[
-    ForkServer | None
-] = []  # those of the test sessions in this process: one, or none
+# Those of the test sessions in this process: one, or none.
+_fork_servers: list[ForkServer | None] = []
 
 
 @contextmanager

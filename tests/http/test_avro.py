@@ -40,10 +40,6 @@ def test_a_publish_and_a_poll_in_avro(topic: Topic) -> None:
     assert as_json.json == whole.json
 
 
-def test_an_empty_poll_is_one_zero_byte(topic: Topic) -> None:
-    assert ok(topic.avro("poll", consume_request())).body == b"\x00"
-
-
 def test_a_publish_in_a_transaction_answers_what_its_rollback_takes(
     client: Client, topic: Topic
 ) -> None:

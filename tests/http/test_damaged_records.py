@@ -8,7 +8,7 @@ import plyvel
 import pytest
 
 from tests.faults.damage_judge import read_past_damage
-from tests.http.calls import Topic, begin, payloads
+from tests.http.calls import Topic, begin, created, payloads
 from tests.http.client import Client, ok, refused
 from tests.http.process import ServerProcess, serve
 
@@ -116,8 +116,7 @@ def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
 def test_a_log_of_the_store_that_is_gone_keeps_it_down(tmp_path: Path) -> None:
     """What it held was lost without a word, and `tuff fsck` found nothing any more afterwards."""
     running = serve(tmp_path)
-    topic = Topic(running.client(), "default", "lost")
-    ok(topic.create())
+    topic = created(running.client(), "default", "lost")
     ok(topic.publish("acknowledged"))
     running.end()
     [log] = (running.data / "messages").glob("*.log")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.calls import Topic, begin
+from tests.http.calls import begin, created
 from tests.http.client import ok
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.process import ServerProcess
@@ -76,21 +76,6 @@ def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: P
     assert "messages can't hold messages: File exists" in ready.json["checks"]["storage"]["detail"]
 
 
-@pytest.mark.slow
-def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> None:
-    first = launch("--port", "0").wait_ready()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "snapshots").symlink_to(first.home / "snapshots")
-
-    second = launch("--port", "0", home=other)
-
-    assert second.wait_exit() == 1
-    said = one_sentence(second)
-    assert "snapshots" in said
-    assert str(first.pid) in said
-
-
 def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
     new_server: NewServer, launch: Launch
 ) -> None:
@@ -98,8 +83,7 @@ def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
     server that it took them from refusing every write."""
     stopped = new_server()
     client = stopped.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
     ok(begin(client).commit(changes=["k"]))
     client.close()

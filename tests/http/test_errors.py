@@ -1,6 +1,5 @@
 """Errors: every call names what it does not know, and stays whole (protocol §1)."""
 
-import re
 import socket
 
 import pytest
@@ -181,32 +180,6 @@ def test_a_query_that_is_no_utf_8_is_refused(client: Client, topic: Topic, query
     reply = client.send("POST", f"{topic.path}/poll?{query}", b"{}", content_type=JSON)
 
     assert problem_of(reply)["status"] == 400
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nbroken header\r\n\r\n",
-        b"POST /v1/transactions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"zz\r\n",
-    ],
-)
-def test_what_is_no_http_is_refused_without_harm(
-    server: ServerProcess, client: Client, garbage: bytes
-) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        connection.sendall(garbage)
-        connection.shutdown(socket.SHUT_WR)
-        answer = connection.recv(65536)
-
-    assert answer == b"" or re.match(rb"HTTP/1\.[01] 4\d\d ", answer), answer
-    assert b"Traceback" not in answer
-    ok(client.get("/health/live"))
 
 
 def test_a_body_that_breaks_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:

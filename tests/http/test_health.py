@@ -1,6 +1,5 @@
 """Health and metrics (protocol §7)."""
 
-import json
 import os
 import re
 import signal
@@ -9,7 +8,7 @@ import socket
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.http.calls import Topic, begin, ids
+from tests.http.calls import Topic, begin, created, ids
 from tests.http.client import JSON, Client, ok, until
 from tests.http.conftest import NewServer
 from tuff.version import __version__
@@ -96,8 +95,7 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
     """HEAD of a probe was refused with 503 as a call of the protocol, and GET said to be ready."""
     running = new_server()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     body = b'{"messages": ["a"]}'
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as slow:
@@ -128,8 +126,7 @@ def test_a_named_position_is_told_with_how_far_it_is_behind(client: Client, topi
     ok(topic.publish("a"))
     (id,) = ids(topic.poll())
     before = _samples(client)["tuff_positions[]"]
-    body = json.dumps({"position": id}).encode()
-    made = client.send("PUT", f"{topic.path}/positions/report", body, content_type=JSON)
+    made = client.put(f"{topic.path}/positions/report", {"position": id})
 
     shown = _samples(client)
 

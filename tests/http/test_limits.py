@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, begin, entry, ids, payloads
+from tests.http.calls import TRANSACTIONS, Topic, begin, created, entry, ids, payloads
 from tests.http.client import JSON, Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import consume_request, messages_of
@@ -119,25 +119,6 @@ def test_the_entries_of_a_commit_have_no_more_messages_than_that_together(
     assert topic.read() == []
 
 
-def test_a_larger_request_of_unknown_length_is_refused(
-    narrow_server: ServerProcess, small: Topic
-) -> None:
-    head = (
-        f"POST {small.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
-        "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    ).encode()
-    chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", narrow_server.port), timeout=5) as connection:
-        connection.sendall(head + chunk * 5 + b"0\r\n\r\n")
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
-
-    assert answer.startswith(b"HTTP/1.1 413 "), answer
-    assert b"request_too_large" in answer
-    assert small.read() == []
-
-
 def test_a_limit_is_clamped_to_the_servers(small: Topic) -> None:
     ok(small.publish(*"abcdefgh"))
 
@@ -177,8 +158,7 @@ def test_more_pending_requests_than_the_bound_are_told_to_come_later(
 ) -> None:
     running = new_server("server.max_pending_requests=1")
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     request = json.dumps({"messages": ["x"]}).encode()
     head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     whole = f"{head}Content-Length: {len(request)}\r\nConnection: close\r\n\r\n".encode() + request
@@ -268,8 +248,7 @@ def test_a_connection_above_the_bound_is_not_served_until_another_closes(
 def test_a_stop_lets_a_client_read_its_reply_to_the_end(new_server: NewServer) -> None:
     """It was cut a second after the signal."""
     server = new_server()
-    topic = Topic(server.client(), "limits", "large")
-    ok(topic.create())
+    topic = created(server.client(), "limits", "large")
     for _ in range(8):
         ok(topic.publish("x" * 1_000_000))
     with socket.socket() as connection:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.http.calls import Topic, begin, payloads
+from tests.http.calls import Topic, begin, created, payloads
 from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
@@ -192,8 +192,7 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
 ) -> None:
     running = new_server()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    created(client, "default", "t")
     other = running.client()
     with ThreadPoolExecutor(1) as threads:
         poll = threads.submit(Topic(other, "default", "t").poll, wait=LONG_S)
@@ -237,16 +236,3 @@ def test_who_hangs_up_waits_no_longer(
             until(lambda: waiting_count() == before + 1)
 
         until(lambda: waiting_count() == before)
-
-
-def test_a_client_that_goes_away_while_waiting_harms_nobody(
-    server: ServerProcess, topic: Topic
-) -> None:
-    for _ in range(5):
-        hasty = Client(server.port, timeout_s=0.05)
-        with pytest.raises(TimeoutError):
-            Topic(hasty, topic.namespace, topic.name).poll(wait=LONG_S)
-
-    ok(topic.publish("a"))
-
-    until(lambda: topic.read() == ["a"])

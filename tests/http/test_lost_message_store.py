@@ -9,7 +9,7 @@ import pytest
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic, begin
+from tests.http.calls import Topic, begin, created
 from tests.http.client import ok, until
 from tests.http.process import serve
 
@@ -23,8 +23,7 @@ def fsck(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def make_messages(home: Path, *settings: str) -> Path:
     """Published without transactions, by a server that was stopped; the data directory."""
     with serve(home, *settings) as server:
-        topic = Topic(server.client(), "default", "t1")
-        ok(topic.create())
+        topic = created(server.client(), "default", "t1")
         ok(topic.publish("kept"))
     return server.data
 
@@ -73,8 +72,7 @@ def test_an_empty_store_in_their_place_is_no_beginning(
 def test_who_accepts_the_loss_goes_on_with_the_transactions(tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         client = server.client()
-        topic = Topic(client, "default", "t1")
-        ok(topic.create())
+        topic = created(client, "default", "t1")
         published, opened = begin(client), begin(client)
         ok(topic.publish("in it", tx=published.id))
         ok(published.commit())
@@ -101,8 +99,7 @@ def test_what_is_published_in_memory_needs_no_store_beside_the_files(tmp_path: P
 
 def test_a_backup_without_transactions_is_restored(tmp_path: Path) -> None:
     with serve(tmp_path / "one", "tx.enabled=false") as server:
-        topic = Topic(server.client(), "default", "t1")
-        ok(topic.create())
+        topic = created(server.client(), "default", "t1")
         ok(topic.publish("kept"))
         archive = tmp_path / "archive"
         done = tuff_command("backup", archive, url=server.url)

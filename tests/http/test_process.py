@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tuff
-from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.forking import fork_server
@@ -118,8 +118,7 @@ def test_data_with_a_name_that_is_not_utf8_is_told_in_a_sentence(
 def test_without_data_it_works_in_the_current_directory(launch: Launch) -> None:
     running = launch("--port", "0").wait_ready()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
     ok(client.post(f"{TRANSACTIONS}/snapshot"))
     client.close()
@@ -140,8 +139,7 @@ def test_settings_come_from_a_file_and_set_wins(launch: Launch, tmp_path: Path) 
     ).wait_ready()
 
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     assert ok(topic.show()).json["properties"] == {"ttl": "88"}
     assert begin(client).object["timeout"] == 2.5
     ok(topic.publish(*"abcde"))
@@ -181,25 +179,10 @@ def test_an_unknown_flag_ends_the_start(launch: Launch, arguments: list[str]) ->
     assert arguments[0].lstrip("-") in one_sentence(running)
 
 
-@pytest.mark.slow
-def test_it_listens_beyond_this_machine_only_when_told_so(launch: Launch) -> None:
-    refused = launch("--data", "d", "--host", "0.0.0.0", "--port", "0")
-    assert refused.wait_exit() == 2
-    assert "allow_remote" in one_sentence(refused)
-
-    allowed = launch(
-        "--data", "d", "--host", "0.0.0.0", "--port", "0", "--set", "server.allow_remote=true"
-    ).wait_ready()
-
-    client = allowed.client()
-    ok(client.get("/health/live"))
-
-
 def test_sigterm_ends_it_cleanly_with_a_snapshot(new_server: NewServer) -> None:
     running = new_server()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
     tx = begin(client)
     before = {path.name for path in (running.data / "snapshots").glob("snapshot.*")}
@@ -247,8 +230,7 @@ def test_sighup_is_ignored_and_logged_and_sigint_ends_it_like_sigterm(
 def test_a_stopping_server_finishes_what_is_under_way(new_server: NewServer) -> None:
     running = new_server()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     body = json.dumps({"messages": ["under way"]}).encode()
     head = (
         f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\n"
@@ -306,8 +288,7 @@ def test_system_topics_are_made_at_the_start(new_server: NewServer) -> None:
 def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) -> None:
     server = new_server("messaging.store=memory")
     client = server.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     tx = begin(client)
     ok(topic.store("a", tx=tx.id))
     ok(topic.publish(tx=tx.id))

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.calls import Topic, Tx, entry
+from tests.http.calls import Topic, Tx, created, entry
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewServer
 
@@ -131,8 +131,7 @@ def test_what_can_not_be_is_refused_and_records_nothing(client: Client, sink: Si
 def test_a_killed_server_knows_what_was_begun_committed_and_fenced(new_server: NewServer) -> None:
     first = new_server("tx.outcome_retention=0", "tx.sinks_max=4")
     client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     begun, done = Sink(client, "begun"), Sink(client, "done")
     fenced, lost = Sink(client, "fenced"), Sink(client, "lost")
     open_one = begun.begin(1, lease=600)

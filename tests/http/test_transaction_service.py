@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, created, entry
 from tests.http.client import AVRO, JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import publish_request
@@ -175,8 +175,7 @@ def test_readiness_says_that_transactions_are_down(own: Client) -> None:
 
 def test_a_server_can_live_without_transactions(new_server: NewServer) -> None:
     client = new_server("tx.enabled=false").client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
 
     assert topic.read() == ["a"]
@@ -192,8 +191,7 @@ def test_a_server_can_live_without_transactions(new_server: NewServer) -> None:
 def test_a_service_stopped_stays_up_for_messages_after_a_restart(new_server: NewServer) -> None:
     first = new_server()
     client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     tx = begin(client)
     ok(topic.publish("a", tx=tx.id))
     stop(client)

@@ -154,19 +154,3 @@ def test_max_block_invalidates_a_publisher_that_holds_readers_back(new_server: N
 
 def blocked_until_plain(topic: Topic) -> None:
     until(lambda: topic.committed() == ["plain"], within_s=5)
-
-
-@pytest.mark.slow
-def test_max_block_counts_on_across_a_restart(new_server: NewServer) -> None:
-    first = new_server("messaging.max_block=0.5")
-    client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
-    publisher = begin(client, type="long")
-    ok(topic.publish("held", tx=publisher.id))
-    ok(topic.publish("plain"))
-    first.kill()
-
-    second = new_server("messaging.max_block=0.5", home=first.home)
-
-    blocked_until_plain(Topic(second.client(), "default", "t"))

@@ -14,8 +14,7 @@ import pytest
 from process.clock import JUMP_MS_MIN
 from process.components import Components
 from process.health import Check, HealthLog, Status
-from process.logging_setup import LEVELS, LineFormatter, log_to
-from process.settings import SettingsError, changed, load
+from process.logging_setup import LineFormatter, log_to
 from tests.process.manual_clock import NS_PER_MS, ManualClock
 from tests.process.test_components import components_over
 from tuff.protocol.exchange import Request
@@ -190,21 +189,6 @@ async def test_a_start_after_an_unclean_stop_is_logged(
     async with components_over(tmp_path / "two", manual):
         [line] = re.findall(r".*shutdown was not clean.*", caplog.text)
         assert "0 transactions are still in progress" in line
-
-
-def test_settings_that_differ_are_named_by_their_keys() -> None:
-    settings = load(None, ["server.port=1", "tx.default_timeout=5", "messaging.store=leveldb"])
-
-    assert changed(load(None, [])) == {}
-    assert changed(settings) == {"server.port": 1, "tx.default_timeout": 5.0}
-
-
-def test_the_log_level_is_one_of_four() -> None:
-    assert [load(None, [f"server.log_level={level}"]).server.log_level for level in LEVELS] == [
-        "debug", "info", "warning", "error",
-    ]  # fmt: skip
-    with pytest.raises(SettingsError, match=r"server\.log_level"):
-        load(None, ["server.log_level=loud"])
 
 
 def test_below_its_level_nothing_is_logged() -> None:

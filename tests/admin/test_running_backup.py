@@ -248,20 +248,6 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
 
 
 @pytest.mark.slow
-def test_a_server_without_transactions_backs_up_its_messages(
-    new_server: NewServer, tmp_path: Path
-) -> None:
-    server = new_server("tx.enabled=false")
-    topic = created(server.client(), "one", "main")
-    ok(topic.publish("alone"))
-
-    download(server.url, tmp_path / "alone.backup")
-
-    again = new_server(home=restored(tmp_path / "alone.backup"))
-    assert Topic(again.client(), "one", "main").committed() == ["alone"]
-
-
-@pytest.mark.slow
 def test_messages_that_belong_to_transactions_are_not_backed_up_without_them(
     new_server: NewServer,
 ) -> None:

@@ -78,10 +78,8 @@ def before(crashed: tuple[ServerProcess, Any]) -> Any:
 
 
 @pytest.fixture
-def after(crashed: tuple[ServerProcess, Any]) -> Iterator[Client]:
-    connection = crashed[0].client()
-    yield connection
-    connection.close()
+def after(crashed: tuple[ServerProcess, Any]) -> Client:
+    return crashed[0].client()
 
 
 def again(client: Client, tx: Tx) -> Tx:

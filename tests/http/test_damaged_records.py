@@ -65,10 +65,8 @@ def damaged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 
 
 @pytest.fixture
-def damaged(damaged_server: ServerProcess) -> Iterator[Client]:
-    connection = damaged_server.client()
-    yield connection
-    connection.close()
+def damaged(damaged_server: ServerProcess) -> Client:
+    return damaged_server.client()
 
 
 def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Client) -> None:

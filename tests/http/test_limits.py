@@ -38,10 +38,8 @@ def narrow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 
 
 @pytest.fixture
-def narrow(narrow_server: ServerProcess) -> Iterator[Client]:
-    connection = narrow_server.client()
-    yield connection
-    connection.close()
+def narrow(narrow_server: ServerProcess) -> Client:
+    return narrow_server.client()
 
 
 @pytest.fixture
@@ -185,7 +183,6 @@ def test_more_pending_requests_than_the_bound_are_told_to_come_later(
 
     until(lambda: topic.poll().status == 200)
     assert len(topic.read()) == taken
-    client.close()
 
 
 def _all_of(connection: socket.socket) -> bytes:
@@ -212,8 +209,6 @@ def test_waiting_polls_do_not_count_as_pending(new_server: NewServer) -> None:
         ok(Topic(client, "default", "t").publish("a"))
 
         assert [payloads(poll.result()) for poll in waiting] == [["a"]] * 3
-    for one in (*others, client):
-        one.close()
 
 
 def test_a_connection_above_the_bound_is_not_served_until_another_closes(

@@ -90,13 +90,6 @@ def test_who_accepts_the_loss_goes_on_with_the_transactions(tmp_path: Path) -> N
         assert topic.read() == ["after"]
 
 
-def test_what_is_published_in_memory_needs_no_store_beside_the_files(tmp_path: Path) -> None:
-    make_messages(tmp_path, "messaging.store=memory")
-
-    with serve(tmp_path, "messaging.store=memory") as server:
-        assert server.client().get("/health/ready").json["status"] == "ok"
-
-
 def test_a_backup_without_transactions_is_restored(tmp_path: Path) -> None:
     with serve(tmp_path / "one", "tx.enabled=false") as server:
         topic = created(server.client(), "default", "t1")
@@ -113,15 +106,3 @@ def test_a_backup_without_transactions_is_restored(tmp_path: Path) -> None:
         assert Topic(client, "default", "t1").read() == ["kept"]
         ok(begin(client).commit())
     assert fsck(tmp_path / "two" / "data").returncode == 0
-
-
-def test_files_that_are_salvaged_without_messages_are_begun(tmp_path: Path) -> None:
-    data = make_messages(tmp_path)
-    shutil.rmtree(data / "messages")
-    (tmp_path / "new").mkdir()
-
-    done = tuff_command("salvage", data, tmp_path / "new" / "data", "--without-messages")
-
-    assert done.returncode == 0, done.stderr
-    with serve(tmp_path / "new") as server:
-        assert server.client().get("/health/ready").json["status"] == "ok"

@@ -1,6 +1,5 @@
 """The server process: flags, settings, exits, signals (protocol §8)."""
 
-import json
 import os
 import signal
 import socket
@@ -25,16 +24,6 @@ def test_a_ready_server_prints_one_line_with_its_address(launch: Launch) -> None
     assert running.port > 0
     assert (running.home / "here" / "messages").is_dir()
     assert (running.home / "here" / "snapshots").is_dir()
-
-
-def test_a_port_in_use_is_told_in_a_sentence(launch: Launch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        running = launch("--data", "d", "--port", str(port))
-
-        assert running.wait_exit() != 0
-
-    assert str(port) in one_sentence(running)
 
 
 @pytest.fixture
@@ -121,7 +110,6 @@ def test_without_data_it_works_in_the_current_directory(launch: Launch) -> None:
     topic = created(client, "default", "t")
     ok(topic.publish("a"))
     ok(client.post(f"{TRANSACTIONS}/snapshot"))
-    client.close()
 
     assert (running.home / "data").is_dir()
     assert list((running.home / "snapshots").glob("snapshot.*"))
@@ -186,7 +174,6 @@ def test_sigterm_ends_it_cleanly_with_a_snapshot(new_server: NewServer) -> None:
     ok(topic.publish("a"))
     tx = begin(client)
     before = {path.name for path in (running.data / "snapshots").glob("snapshot.*")}
-    client.close()
 
     assert running.terminate() == 0
 
@@ -227,28 +214,6 @@ def test_sighup_is_ignored_and_logged_and_sigint_ends_it_like_sigterm(
     assert server.process.wait(10) == 0
 
 
-def test_a_stopping_server_finishes_what_is_under_way(new_server: NewServer) -> None:
-    running = new_server()
-    client = running.client()
-    topic = created(client, "default", "t")
-    body = json.dumps({"messages": ["under way"]}).encode()
-    head = (
-        f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
-        connection.sendall(head + body)
-        answer = connection.recv(65536)
-        os.kill(running.pid, signal.SIGTERM)
-    client.close()
-
-    assert running.process.wait(10) == 0
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    client = new_server(home=running.home).client()
-    assert Topic(client, "default", "t").read() == ["under way"]
-
-
 @pytest.mark.slow
 def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
     running = new_server()
@@ -263,8 +228,6 @@ def test_idle_connections_do_not_delay_a_stop(new_server: NewServer) -> None:
     assert running.terminate() == 0
 
     half.close()
-    for one in idle:
-        one.close()
 
 
 @pytest.mark.slow
@@ -275,7 +238,6 @@ def test_system_topics_are_made_at_the_start(new_server: NewServer) -> None:
     names = ["audit", "metrics0", "metrics1", "metrics2"]
     assert ok(client.get("/v1/namespaces/system/topics")).json == names
     ok(Topic(client, "system", "audit").publish("kept"))
-    client.close()
     running.terminate()
 
     client = new_server(setting, home=running.home).client()
@@ -324,4 +286,3 @@ def test_a_users_own_modules_shadow_nothing_of_the_server(launch: Launch, tmp_pa
 
     client = running.client()
     ok(client.get("/health/live"))
-    client.close()

@@ -20,11 +20,10 @@ def stoppable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
 
 
 @pytest.fixture
-def own(stoppable: ServerProcess) -> Iterator[Client]:
+def own(stoppable: ServerProcess) -> Client:
     connection = stoppable.client()
     ok(connection.post(f"{TRANSACTIONS}/service/start"))
-    yield connection
-    connection.close()
+    return connection
 
 
 @pytest.fixture
@@ -185,7 +184,6 @@ def test_a_server_can_live_without_transactions(new_server: NewServer) -> None:
     }  # fmt: skip
     refuses_transactions(client, topic, Tx(client, {"transactionId": "1"}), detail)
     ok(client.get("/health/ready"))
-    client.close()
 
 
 def test_a_service_stopped_stays_up_for_messages_after_a_restart(new_server: NewServer) -> None:
@@ -196,11 +194,9 @@ def test_a_service_stopped_stays_up_for_messages_after_a_restart(new_server: New
     ok(topic.publish("a", tx=tx.id))
     stop(client)
     ok(topic.publish("b"))
-    client.close()
     assert first.terminate() == 0
 
     client = new_server(home=first.home).client()
 
     topic = Topic(client, "default", "t")
     assert topic.read() == ["a", "b"]
-    client.close()

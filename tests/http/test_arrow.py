@@ -57,9 +57,7 @@ def test_a_body_in_arrow_is_not_taken(client: Client, topic: Topic) -> None:
     refused(reply, 415, "unsupported_media_type")
 
 
-def test_the_parts_of_a_topic_are_polls_that_bring_all_of_it(
-    client: Client, letters: Topic
-) -> None:
+def test_the_splits_of_a_topic_cover_all_its_messages(client: Client, letters: Topic) -> None:
     told = ids(letters.poll())
     found = ok(client.get(f"{letters.path}/splits", n=3)).json
 
@@ -85,7 +83,7 @@ def test_the_parts_of_a_topic_are_polls_that_bring_all_of_it(
         ({"n": "2", "limit": "3"}, "bad_request"),
     ],
 )
-def test_parts_that_cannot_be_are_refused(
+def test_a_malformed_request_for_splits_is_refused(
     client: Client, topic: Topic, asked: dict[str, str], code: str
 ) -> None:
     refused(client.get(f"{topic.path}/splits", **asked), 400, code)

@@ -121,7 +121,7 @@ def test_a_repeated_run_gives_the_same_answer(after: Client, before: Any) -> Non
     assert Topic(after, "default", "run").read() == ["r"]
 
 
-def test_endings_survive(after: Client, before: Any) -> None:
+def test_ended_transactions_stay_ended(after: Client, before: Any) -> None:
     assert shown(after, before.aborted)["state"] == "aborted"
     found = shown(after, before.invalid)
     assert (found["state"], found["reason"]) == ("invalid", "invalidated")

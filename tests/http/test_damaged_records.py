@@ -69,7 +69,7 @@ def damaged(damaged_server: ServerProcess) -> Client:
     return damaged_server.client()
 
 
-def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Client) -> None:
+def test_a_damaged_record_ends_a_reply_and_is_an_error_where_a_read_begins(damaged: Client) -> None:
     cases = (("plain", ["a", "b"], ["c", "d"]), ("group", ["x"], ["y", "z"]))
     for name, before, behind in cases:
         topic = Topic(damaged, "default", name)
@@ -88,7 +88,7 @@ def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Clien
         assert payloads(topic.browse()) == before
 
 
-def test_a_value_under_another_key_is_damage(damaged: Client) -> None:
+def test_a_value_under_another_key_is_reported_as_damaged(damaged: Client) -> None:
     topic = Topic(damaged, "default", "swapped")
 
     problem = refused(topic.poll(), 500, "damaged_record")
@@ -99,7 +99,7 @@ def test_a_value_under_another_key_is_damage(damaged: Client) -> None:
     assert topic.read({"startFrom": again["next"], "inclusive": False}) == []
 
 
-def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
+def test_other_records_and_topics_are_served_beside_a_damaged_record(damaged: Client) -> None:
     topic = Topic(damaged, "default", "plain")
 
     ok(topic.publish("later"))
@@ -111,7 +111,7 @@ def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
     assert ok(begin(damaged).commit(changes=["k"])).json["state"] == "committed"
 
 
-def test_a_log_of_the_store_that_is_gone_keeps_it_down(tmp_path: Path) -> None:
+def test_a_missing_leveldb_log_keeps_the_message_store_down(tmp_path: Path) -> None:
     """What it held was lost without a word, and `tuff fsck` found nothing any more afterwards."""
     running = serve(tmp_path)
     topic = created(running.client(), "default", "lost")
@@ -173,14 +173,14 @@ def damaged_sequences(tmp_path: Path) -> Iterator[Client]:
     second.end()
 
 
-def test_a_row_that_leveldb_leaves_out_is_not_passed_over(damaged_sequences: Client) -> None:
+def test_a_row_that_leveldb_leaves_out_is_reported(damaged_sequences: Client) -> None:
     reading = read_past_damage(Topic(damaged_sequences, "default", "plain"))
 
     assert [payload for _, payload in reading.found] == ["a", "c"]
     assert len(reading.gaps) == 1
 
 
-def test_of_a_group_that_lacks_a_row_the_rest_is_handed_to_who_goes_on(
+def test_a_reader_that_goes_on_gets_the_rest_of_a_group_that_lacks_a_row(
     damaged_sequences: Client,
 ) -> None:
     reading = read_past_damage(Topic(damaged_sequences, "default", "group"))

@@ -86,7 +86,7 @@ def test_a_transaction_call_names_a_member_it_does_not_know(client: Client, call
      "/v1/namespaces/default/topics/t/publish/x", "/v1/transactions/1/publish",
      "/v1/transactions/service/restart", "//", "/v1/namespaces/default"],
 )  # fmt: skip
-def test_an_address_where_nothing_is_is_404(client: Client, path: str) -> None:
+def test_an_unknown_address_is_404(client: Client, path: str) -> None:
     refused(client.get(path), 404, "not_found", naming="/openapi.json")
 
 
@@ -101,7 +101,7 @@ def test_an_address_where_nothing_is_is_404(client: Client, path: str) -> None:
         ("/v1/transactions", "GET, POST"),
     ],
 )
-def test_a_name_is_no_value_of_the_address_beside_it(
+def test_a_fixed_path_is_not_taken_for_a_transaction_id(
     client: Client, path: str, allowed: str
 ) -> None:
     reply = client.send("OPTIONS", path)
@@ -182,7 +182,7 @@ def test_a_query_that_is_no_utf_8_is_refused(client: Client, topic: Topic, query
     assert problem_of(reply)["status"] == 400
 
 
-def test_a_body_that_breaks_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:
+def test_a_body_that_is_cut_off_changes_nothing(server: ServerProcess, topic: Topic) -> None:
     head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(f'{head}Content-Length: 500\r\n\r\n{{"messages": ["a"]}}'.encode())
@@ -191,7 +191,7 @@ def test_a_body_that_breaks_off_changes_nothing(server: ServerProcess, topic: To
     assert topic.read() == ["after"]
 
 
-def test_refusals_are_told_in_english_with_the_value(client: Client, topic: Topic) -> None:
+def test_a_refusal_names_the_value(client: Client, topic: Topic) -> None:
     tx = Tx(client, {"transactionId": "1000000000000000007"})
 
     refused(topic.poll(isolation="sometimes"), 400, "bad_request", naming="sometimes")

@@ -18,7 +18,7 @@ def is_listening(server: ServerProcess) -> bool:
         return caller.connect_ex((server.host, server.port)) == 0
 
 
-def test_it_is_a_process_of_its_own_with_its_own_directory(new_server: NewServer) -> None:
+def test_a_forked_server_has_a_process_and_a_directory_of_its_own(new_server: NewServer) -> None:
     one, other = new_server(), new_server()
 
     assert isinstance(one.process, ForkedProcess)
@@ -29,7 +29,7 @@ def test_it_is_a_process_of_its_own_with_its_own_directory(new_server: NewServer
     assert not [path for path in opened if path.startswith(str(one.home))]
 
 
-def test_its_exit_code_is_told(new_server: NewServer, tmp_path: Path) -> None:
+def test_the_exit_code_of_a_forked_server_is_known(new_server: NewServer, tmp_path: Path) -> None:
     stopped, killed = new_server(), new_server()
 
     with pytest.raises(subprocess.TimeoutExpired):

@@ -39,7 +39,7 @@ def _samples(client: Client) -> dict[str, float]:
     }
 
 
-def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
+def test_metrics_count_requests(client: Client, topic: Topic) -> None:
     before = _samples(client)
     for _ in range(3):
         ok(topic.publish("a"))
@@ -58,7 +58,7 @@ def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
         )
 
 
-def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -> None:
+def test_metrics_show_the_stores_the_disks_the_clock_and_the_build(client: Client) -> None:
     shown = _samples(client)
 
     assert shown["tuff_store_up[]"] == 1
@@ -74,7 +74,7 @@ def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -
     assert shown["process_open_fds[]"] > 3
 
 
-def test_a_server_that_has_seen_nothing_and_keeps_messages_in_memory(new_server: NewServer) -> None:
+def test_metrics_of_a_memory_store_show_no_disk_of_messages(new_server: NewServer) -> None:
     client = new_server("messaging.store=memory").client()
     assert ok(client.get("/health/ready")).json["status"] == "ok"
     shown = _samples(client)
@@ -122,7 +122,7 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
     assert running.process.wait(10) == 0
 
 
-def test_a_named_position_is_told_with_how_far_it_is_behind(client: Client, topic: Topic) -> None:
+def test_metrics_show_the_lag_of_a_named_position(client: Client, topic: Topic) -> None:
     ok(topic.publish("a"))
     (id,) = ids(topic.poll())
     before = _samples(client)["tuff_positions[]"]

@@ -73,7 +73,7 @@ def test_a_larger_request_than_the_limit_is_refused_and_changes_nothing(
     assert len(small.read()) == 1
 
 
-def test_more_than_a_transaction_may_have_is_refused(narrow: Client) -> None:
+def test_a_change_set_above_a_limit_is_refused(narrow: Client) -> None:
     tx, union = begin(narrow, timeout=60), begin(narrow)
 
     for changes in (["1", "2", "3", "4"], ["x" * 101], ["x" * 60, "y" * 60]):
@@ -88,7 +88,7 @@ def test_more_than_a_transaction_may_have_is_refused(narrow: Client) -> None:
 
 
 @pytest.mark.parametrize("call", ["publish", "store"])
-def test_a_request_of_more_messages_than_may_be_is_refused(topic: Topic, call: str) -> None:
+def test_a_request_with_too_many_messages_is_refused(topic: Topic, call: str) -> None:
     """However small they are: each takes its time on the event loop."""
     count = 1_000_001
     body = b"\x02" + avro.encode_long(count) + b"\0" * count + b"\0"
@@ -151,7 +151,7 @@ def test_a_reply_stops_after_the_byte_limit_but_holds_one_message(small: Topic) 
     assert len(pages) >= 3
 
 
-def test_more_pending_requests_than_the_bound_are_told_to_come_later(
+def test_requests_above_the_limit_of_pending_ones_are_refused_with_429(
     new_server: NewServer,
 ) -> None:
     running = new_server("server.max_pending_requests=1")

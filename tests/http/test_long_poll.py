@@ -202,7 +202,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("request_text", WAITING.values(), ids=WAITING)
-def test_who_hangs_up_waits_no_longer(
+def test_a_waiting_poll_ends_when_its_client_disconnects(
     server: ServerProcess, client: Client, topic: Topic, request_text: str
 ) -> None:
     """Else nothing counts what it costs: neither connections nor requests under way."""

@@ -29,7 +29,7 @@ def make_messages(home: Path, *settings: str) -> Path:
 
 
 @pytest.mark.parametrize("settings", [(), ("tx.enabled=false",)])
-def test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back(
+def test_a_server_without_its_message_store_takes_no_messages_until_it_is_back(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     data = make_messages(tmp_path, *settings)
@@ -53,7 +53,7 @@ def test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back(
 
 
 @pytest.mark.parametrize("settings", [(), ("tx.enabled=false",)])
-def test_an_empty_store_in_their_place_is_no_beginning(
+def test_an_empty_message_store_beside_transaction_files_is_refused(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     data = make_messages(tmp_path, *settings)
@@ -69,7 +69,7 @@ def test_an_empty_store_in_their_place_is_no_beginning(
     assert "damages 1" in found.stderr
 
 
-def test_who_accepts_the_loss_goes_on_with_the_transactions(tmp_path: Path) -> None:
+def test_transactions_continue_after_the_loss_of_messages_is_accepted(tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         client = server.client()
         topic = created(client, "default", "t1")

@@ -113,7 +113,9 @@ def test_truncated_rows_stay_hidden(client: Client, topic: Topic) -> None:
     assert topic.committed() == []
 
 
-def test_truncating_before_a_time_waits_for_who_started_before(new_server: NewServer) -> None:
+def test_truncating_before_a_time_is_refused_while_older_transactions_are_in_progress(
+    new_server: NewServer,
+) -> None:
     client = new_server().client()
     first, second = begin(client), begin(client)
     ok(first.invalidate())

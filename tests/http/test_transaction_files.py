@@ -98,7 +98,7 @@ def goes_on_with_transactions(client: Client, tx: Tx) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_what_was_left_whole_is_taken_up(copy: Copy, new_server: NewServer, how: str) -> None:
+def test_a_server_recovers_from_intact_files(copy: Copy, new_server: NewServer, how: str) -> None:
     home, tx = copy(how)
 
     goes_on_with_transactions(new_server(home=home).client(), tx)

@@ -50,7 +50,7 @@ def test_a_row_is_judged_by_the_snapshot_in_the_body(client: Client, topic: Topi
     assert topic.read() == ["before", "row", "after"]
 
 
-def test_what_a_level_keeps_from_its_own_transaction_is_skipped_and_never_waited_for(
+def test_rows_that_the_visibility_level_excludes_are_skipped_and_hold_no_reader_back(
     client: Client, topic: Topic
 ) -> None:
     """A reader was held for ever by the row of its own current write pointer: no ending of another

@@ -165,7 +165,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            if True:\n",
         (
             f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings0]",
-            f"{_LOST}::test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back[settings0]",
+            f"{_LOST}::test_a_server_without_its_message_store_takes_no_messages_until_it_is_back[settings0]",
         ),
     ),
     Mutant(
@@ -180,14 +180,14 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/loading.py",
         "    if metadata is None and (reason := why_not_begin()) is not None:\n",
         "    if False and (reason := why_not_begin()) is not None:\n",
-        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+        (f"{_LOST}::test_an_empty_message_store_beside_transaction_files_is_refused[settings0]",),
     ),
     Mutant(
         "fsck accepts an empty message store beside transaction files",
         "admin/fsck.py",
         "    return data.has_messages and is_empty and has_files(data.snapshots)\n",
         "    return False\n",
-        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+        (f"{_LOST}::test_an_empty_message_store_beside_transaction_files_is_refused[settings0]",),
     ),
     Mutant(
         "a change of health is logged only on a request",

@@ -29,14 +29,14 @@ def line_of(**more: object) -> str:
     return LineFormatter().format(record)
 
 
-def test_a_line_is_of_keys_and_values() -> None:
+def test_a_log_line_consists_of_keys_and_values() -> None:
     line = line_of(fields={"plain": "a/b:1", "spaced": "a b", "number": 3, "empty": ""})
 
     assert line.startswith("time=")
     assert line.endswith(r'event="it \"is\"" plain=a/b:1 spaced="a b" number=3 empty=""')
 
 
-def test_no_value_can_begin_a_line() -> None:
+def test_no_value_can_begin_a_log_line() -> None:
     assert "\n" not in line_of(fields={"broken": "a\nb"})
 
 

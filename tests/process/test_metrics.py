@@ -105,7 +105,7 @@ async def test_the_process_has_the_usual_metrics() -> None:
     assert shown["process_resident_memory_bytes"] > 1_000_000
 
 
-async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(
+async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

@@ -50,7 +50,7 @@ def _line(target: str, method: str = "POST") -> bytes:
 
 @given(st.lists(st.tuples(TARGETS, METHODS), min_size=1, max_size=12))
 @example([("/v1/transactions/0/commit", "POST"), ("/v1/transactions/1480000000000000000", "POST")])
-def test_a_line_asks_for_the_same_whatever_was_asked_before(
+def test_a_line_has_the_same_route_whatever_is_cached(
     lines: list[tuple[str, str]],
 ) -> None:
     used = RequestLines(TREE)
@@ -61,7 +61,7 @@ def test_a_line_asks_for_the_same_whatever_was_asked_before(
         assert used.find(line) == RequestLines(TREE)._read(line)
 
 
-def test_a_line_with_a_number_names_it() -> None:
+def test_a_line_with_a_number_has_it_as_its_parameter() -> None:
     lines = RequestLines(TREE)
 
     found = [lines.find(_line(f"/v1/transactions/148000000000000000{i}/commit")) for i in (1, 2)]
@@ -76,11 +76,11 @@ def test_a_line_with_a_number_names_it() -> None:
     "target",
     ["/v1/nothing", "/v1/transactions/1480000000000000000/nothing", "//v1", "/v1/transactions/"],
 )
-def test_a_line_without_a_route_asks_for_nothing(target: str) -> None:
+def test_a_line_without_a_route_is_not_plain(target: str) -> None:
     assert RequestLines(TREE).find(_line(target)) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_caches_of_request_lines_are_bounded() -> None:
     lines = RequestLines(TREE)
 
     for i in range(LINES_COUNT_MAX + 10):
@@ -92,7 +92,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(lines._whole) == 10
 
 
-def test_an_answer_is_found_once_and_all_are_forgotten_at_the_bound() -> None:
+def test_a_value_is_computed_once_and_a_full_cache_is_emptied() -> None:
     asked: list[bytes] = []
 
     def answer(word: bytes) -> bytes | None:

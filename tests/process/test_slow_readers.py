@@ -76,7 +76,7 @@ async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.Monke
         assert way.count == 1
 
 
-async def test_a_minute_has_to_pass(way: Way) -> None:
+async def test_a_client_that_has_not_read_for_less_than_a_minute_is_kept(way: Way) -> None:
     async with behind(way.port) as (_, writer):
         writer.write(LARGE)
         watched = await way.unread()

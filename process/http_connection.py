@@ -69,7 +69,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class ReplyBytes:
     """Turns replies into bytes. `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock:
-    the Date field is made anew when a second of it has passed."""
+    the Date field is renewed each second of it."""
 
     def __init__(self, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
         self._now_ms = now_ms

@@ -102,7 +102,7 @@ def test_a_removed_file_is_found(data: Path) -> None:
     for path in stored_files(data):
         whole = path.read_bytes()
         path.unlink()
-        # Who restores one snapshot of many can't know of an older one.
+        # No other file refers to an older snapshot, or to the oldest log.
         assert found_in(data) or path.name.startswith("snapshot.") or path == needless, path.name
         path.write_bytes(whole)
 
@@ -148,7 +148,7 @@ def test_snapshots_beside_the_data_are_located_and_named(data: Path, tmp_path: P
 
 def test_snapshots_beside_data_that_has_its_own_are_ignored(past: Past, data: Path) -> None:
     (data.parent / "snapshots").mkdir()
-    (data.parent / "snapshots" / "txlog.1").write_text("of somebody else")
+    (data.parent / "snapshots" / "txlog.1").write_text("of another server")
 
     assert (fsck(data).returncode, DataDirectory.locate(data, None)) == (0, DataDirectory.of(data))
 

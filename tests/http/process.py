@@ -1,4 +1,4 @@
-"""A real server in a process of its own: started, asked, stopped, killed by its process id."""
+"""Starts a real server in a process of its own; stops it, or kills it by its process id."""
 
 import os
 import re
@@ -28,8 +28,8 @@ class ServerProcess:
     """`python server.py` with its data under `home`; what it says is kept in files there.
 
     `environment` None: that of the tests; `under`: a command that runs the server as its own last
-    step, by `exec`; `program`: another one in its place, which ends up as the server; `forks`: who
-    makes it without a new Python, which goes with none of them.
+    step, by `exec`; `program`: another one in its place, which becomes the server; `forks`: makes
+    the process instead, and can't be combined with the others.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ServerProcess:
         return self.process.wait(STOP_WITHIN_S)
 
     def kill(self) -> None:
-        """SIGKILL to its process group: nothing is flushed, nobody says goodbye."""
+        """SIGKILL to its process group: nothing is flushed or closed in order."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_WITHIN_S)

@@ -138,5 +138,5 @@ def test_a_malformed_datum_is_refused_with_a_problem_document(
 def test_an_error_of_an_avro_request_is_a_problem_document(topic: Topic, missing: Topic) -> None:
     refused(missing.avro("poll", consume_request()), 404, "topic_not_found")
     refused(topic.avro("publish", publish_request([], pointer=1)), 404, "transaction_unknown")
-    # A place of a pointer that nobody knows: there is nothing to roll back.
+    # The range of an unknown pointer: there is nothing to roll back.
     ok(topic.avro("rollback", bytes.fromhex("00 02 80c0feed9256 0a 80c0feed9256 0c")))

@@ -1,4 +1,4 @@
-"""What a SIGKILL leaves: all that was acknowledged, and nothing decided anew (protocol §5.2)."""
+"""After a SIGKILL everything acknowledged is there, and no outcome changes (protocol §5.2)."""
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -83,7 +83,7 @@ def after(crashed: tuple[ServerProcess, Any]) -> Client:
 
 
 def again(client: Client, tx: Tx) -> Tx:
-    """The same transaction, asked of the server that came after."""
+    """The same transaction, at the server that was started afterwards."""
     return Tx(client, tx.object)
 
 

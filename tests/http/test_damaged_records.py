@@ -186,5 +186,6 @@ def test_a_reader_that_goes_on_gets_the_rest_of_a_group_that_lacks_a_row(
     reading = read_past_damage(Topic(damaged_sequences, "default", "group"))
 
     assert [payload for _, payload in reading.found] == ["x", "z", "behind"]
-    # The group, which is handed out whole or not at all; and, to who goes on in it, the message.
+    # One error for the group, which is returned whole or not at all, one for the damaged message to
+    # a reader that goes on within the group.
     assert len(reading.gaps) == 2

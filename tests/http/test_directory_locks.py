@@ -1,4 +1,4 @@
-"""Directories that two servers would share, and who holds them (protocol §8)."""
+"""A directory has one server at a time, and a refused start changes no file (protocol §8)."""
 
 import os
 import re
@@ -76,8 +76,8 @@ def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: P
 def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
     new_server: NewServer, launch: Launch
 ) -> None:
-    """Stores in HBase are taken over by whoever opens them: a start that came to nothing left the
-    server that it took them from refusing every write."""
+    """A server that opens stores in HBase takes them over: after a failed start, the server that
+    had them refused every write."""
     stopped = new_server()
     client = stopped.client()
     topic = created(client, "default", "t")
@@ -96,7 +96,7 @@ def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
 
 
 def _content(data: Path) -> dict[str, bytes]:
-    """Every file of the stores; locks name who holds them."""
+    """Every file of the stores, less the locks."""
     return {
         str(path.relative_to(data)): path.read_bytes()
         for path in data.rglob("*")

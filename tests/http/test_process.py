@@ -68,7 +68,7 @@ def test_a_server_that_recovers_its_stores_says_so(
         assert early.headers["retry-after"] == "1"
     assert server.stdout() == ""
 
-    gateway.close()  # who waits for it hears that, and the server goes on without messages
+    gateway.close()  # its client gets an error, and the server goes on without messages
     until(lambda: "tuff ready" in server.stdout(), within_s=START_WITHIN_S)
     refused(Topic(client, "default", "t").show(), 503, "storage_unavailable")
     assert client.get("/health/startup").status == 503
@@ -257,7 +257,7 @@ def test_the_memory_store_keeps_messages_while_it_runs(new_server: NewServer) ->
     ok(tx.commit())
 
     assert topic.committed() == ["a"]
-    # It is not durable, and nobody is to find that out by losing something.
+    # It is not durable, and says so before something is lost.
     detail = ok(client.get("/health/ready")).json["checks"]["storage"]["detail"]
     assert "loses them when the process ends" in detail
     assert "every message is lost when the process ends" in server.stderr()

@@ -1,4 +1,4 @@
-"""Who sees what (protocol §6): the two components together. `tests/messaging/test_reader.py` and
+"""Visibility (protocol §6), with both components. `tests/messaging/test_reader.py` and
 `tests/ground/test_transaction.py` compare each verdict with a model."""
 
 from typing import Any

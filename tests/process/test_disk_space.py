@@ -1,4 +1,4 @@
-"""When a disk has too little room, and what is told of one that does not answer (protocol §7)."""
+"""When a disk is too full, and what the health says of one that does not answer (protocol §7)."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a line asks for is the same whether it was seen before, or one with another number was."""
+"""A request line has the same route whether it, or a line with another number, is in the cache."""
 
 import pytest
 from hypothesis import example, given

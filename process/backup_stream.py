@@ -38,11 +38,10 @@ PART_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Both stores as they were; `header` and `image` are None where there are no transactions."""
+    """Both stores at one moment; `snapshot` is that of the transactions, None if there are none."""
 
     rows: RowView
-    header: FileHeader | None
-    image: StateImage | None
+    snapshot: tuple[FileHeader, StateImage] | None
 
 
 class Backups:
@@ -83,14 +82,14 @@ class Backups:
         facts = self._messaging.recorded_metadata()
         is_alone = not self._has_transactions and (facts is None or not facts.highest_pointer)
         with self._messaging.store.view(FIRST_KEY, KEYS_STOP) as rows:
-            header, image = (None, None) if is_alone else self._image()
+            moment = Moment(rows, None if is_alone else self._snapshot())
             self._is_busy = True
             try:
-                yield Moment(rows, header, image)
+                yield moment
             finally:
                 self._is_busy = False
 
-    def _image(self) -> tuple[FileHeader, StateImage]:
+    def _snapshot(self) -> tuple[FileHeader, StateImage]:
         durable = self._transactions.durable
         image, store_id = durable.image(), durable.store_id
         header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
@@ -100,8 +99,8 @@ class Backups:
         """The archive, piece by piece. Raises: TuffError, ArchiveError: the rest can't be had."""
         yield pack_head()
         count = 0
-        if moment.header is not None and moment.image is not None:
-            file = await self._in_thread(partial(pack_snapshot, moment.header, moment.image))
+        if moment.snapshot is not None:
+            file = await self._in_thread(partial(pack_snapshot, *moment.snapshot))
             for part in transaction_parts(file):
                 yield part
                 count += 1
@@ -119,8 +118,9 @@ class Backups:
         Raises:
             TransactionsUnavailableError: it can't be made durable.
         """
-        if moment.image is not None:
-            await self._transactions.durable.synced(moment.image.lsn)
+        if moment.snapshot is not None:
+            _, image = moment.snapshot
+            await self._transactions.durable.synced(image.lsn)
 
 
 def routes(backups: Backups) -> list[StreamRoute]:

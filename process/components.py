@@ -1,8 +1,9 @@
 """Builds the message store and the transaction service, connects them, and starts and stops them.
 
 Neither component imports the other (design §6). Messaging gets the transaction service's write
-permits when it is opened. `ComponentLink` recovers transactions once the message store is open, and
-reports transactions whose messages hold readers back for too long.
+permits when it is opened, and the transaction service gets the message rows. `ComponentLink`
+recovers transactions once the message store is open, and lets each store record which files of the
+other belong to it.
 """
 
 import asyncio
@@ -388,7 +389,8 @@ class Components:
 
 
 class ComponentLink:
-    """Gives each component what it needs of the other. Lives on the event loop."""
+    """Opens transactions after messages, and keeps the record of which files belong together. Lives
+    on the event loop."""
 
     def __init__(
         self,

@@ -650,13 +650,11 @@ class _Call:
         self._found: Handler | None = None
         operation = UNMATCHED
         if self._resource is not None and parsed.method in self._methods():
-            self._found = self._resource.handlers["GET" if self._is_head() else parsed.method]
+            is_head = parsed.method == "HEAD"
+            self._found = self._resource.handlers["GET" if is_head else parsed.method]
             operation = self._resource.path
         # Not the path: each topic would have a series of its own in the metrics.
         self.operation = f"{parsed.method} {operation}"
-
-    def _is_head(self) -> bool:
-        return self._parsed.method == "HEAD"
 
     def _methods(self) -> list[str]:
         assert self._resource is not None

@@ -4,39 +4,23 @@ import socket
 
 import pytest
 
+from process.openapi import ENDPOINTS, Endpoint
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess
 
-TOPIC_CALLS = [
-    ("PUT", "{topic}"), ("GET", "{topic}"), ("DELETE", "{topic}"), ("PUT", "{topic}/properties"),
-    ("POST", "{topic}/truncate"), ("POST", "{topic}/publish"), ("POST", "{topic}/store"),
-    ("POST", "{topic}/rollback"), ("POST", "{topic}/poll"), ("GET", "{topic}/messages"),
-    ("GET", "{topic}/offsets"),
-]  # fmt: skip
-TRANSACTION_CALLS = [
-    ("POST", TRANSACTIONS), ("GET", TRANSACTIONS), ("POST", f"{TRANSACTIONS}/run"),
-    ("GET", f"{TRANSACTIONS}/invalid"), ("POST", f"{TRANSACTIONS}/snapshot"),
-    ("POST", f"{TRANSACTIONS}/invalid/truncate"), ("GET", f"{TRANSACTIONS}/snapshot"),
-    ("POST", f"{TRANSACTIONS}/service/start"), ("GET", "{tx}"), ("POST", "{tx}/can-commit"),
-    ("POST", "{tx}/commit"), ("POST", "{tx}/abort"), ("POST", "{tx}/invalidate"),
-    ("POST", "{tx}/checkpoint"),
-]  # fmt: skip
-OTHER_CALLS = [
-    ("GET", "/health/live"), ("GET", "/health/startup"), ("GET", "/health/ready"),
-    ("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/v1/namespaces"),
-    ("GET", "/v1/namespaces/default/topics"),
-]  # fmt: skip
 
-
-@pytest.mark.parametrize(("method", "call"), TOPIC_CALLS + TRANSACTION_CALLS + OTHER_CALLS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.name)
 def test_a_call_names_a_parameter_it_does_not_know(
-    client: Client, topic: Topic, method: str, call: str
+    client: Client, topic: Topic, endpoint: Endpoint
 ) -> None:
     tx = begin(client)
-    body: object = {} if method in {"PUT", "POST"} else None
+    path = endpoint.path.format(
+        ns=topic.namespace, t=topic.name, tx=tx.id, name="x", sink="x", epoch="1"
+    )
+    body: object = {} if endpoint.method in {"PUT", "POST"} else None
 
-    reply = client.call(method, call.format(topic=topic.path, tx=tx.path), body, bogus="1")
+    reply = client.call(endpoint.method, path, body, bogus="1")
 
     refused(reply, 400, "bad_request", naming="bogus")
     assert tx.state() == "in_progress"
@@ -108,26 +92,6 @@ def test_a_fixed_path_is_not_taken_for_a_transaction_id(
 
     refused(reply, 405, "method_not_allowed")
     assert reply.header("Allow") == allowed
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/namespaces"), ("DELETE", "/v1/namespaces/default/topics"),
-        ("POST", "/v1/namespaces/default/topics/t"),
-        ("GET", "/v1/namespaces/default/topics/t/publish"),
-        ("PUT", "/v1/namespaces/default/topics/t/poll"),
-        ("POST", "/v1/namespaces/default/topics/t/messages"),
-        ("DELETE", "/v1/transactions"), ("GET", "/v1/transactions/1/commit"),
-        ("PUT", "/v1/transactions/1"), ("GET", "/v1/transactions/service/stop"),
-        ("POST", "/health/live"), ("POST", "/metrics"), ("DELETE", "/openapi.json"),
-        ("PATCH", "/v1/transactions"),
-    ],
-)  # fmt: skip
-def test_a_method_that_an_address_does_not_answer_is_405(
-    client: Client, method: str, path: str
-) -> None:
-    refused(client.call(method, path), 405, "method_not_allowed")
 
 
 @pytest.mark.parametrize("call", ["publish", "store", "poll", "rollback"])

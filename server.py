@@ -79,7 +79,7 @@ with _server_libraries():
     from process.clock import SteadyClock
     from process.components import STORE_HANGS_S_MAX, Components, Runtime
     from process.data_directories import DataDirectories, DirectoryNameError
-    from process.listener import explain
+    from process.listener import listen_failure
     from process.logging_setup import log_to
     from process.settings import (
         LOOPBACK_HOSTS,
@@ -97,8 +97,8 @@ log = logging.getLogger("server")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
 EXIT_USAGE = 2  # a flag or a setting that is not possible
-# Seconds from a stop on until the last reply has to be with its client; behind them come the
-# snapshot and a store that hangs (process/components.py), and the process ends within its ten.
+# Seconds from a stop until the last client must have read its reply. Then the snapshot is written
+# and a store that hangs is given up (process/components.py): the process ends within ten seconds.
 REPLIES_S_MAX = 6.0
 STDIN = 0  # the descriptor
 STDIN_BYTES = 4096  # read at once and dropped: only the end of the input matters
@@ -146,14 +146,14 @@ class Server:
             try:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
             except OSError as error:
-                return _fail(f"standard input is nothing that closes: {error}", EXIT_USAGE)
+                return _fail(f"the end of standard input can't be seen: {error}", EXIT_USAGE)
         server, listener = self._settings.server, self._components.listener()
         # Steps that can fail come before the stores: opening tables in HBase takes them from the
         # server that owns them, and a failed start would leave that server down.
         try:
             port = await listener.listen(server.host, server.port)
         except OSError as error:
-            return _fail(explain(error, host=server.host, port=server.port), EXIT_FAILED)
+            return _fail(listen_failure(error, host=server.host, port=server.port), EXIT_FAILED)
         _log_start(self._settings, self._directories)
         try:
             await self._open_stores()

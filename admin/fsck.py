@@ -83,9 +83,7 @@ def check(data: DataDirectory, *, now_ms: int) -> CheckReport:
 
     Raises: OSError: a file can't be read.
     """
-    store = MessageStoreReport()
-    if data.has_messages:
-        store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
+    store = check_message_store(ReadableRows(data.messages), now_ms=now_ms)
     files = TransactionFiles(data.snapshots).check(store_mark(store))
     lost = [_lost_store(data)] if _is_lost(data, store) else []
     findings = [*lost, *store.findings, *files.findings, *_mismatches(store, files)]

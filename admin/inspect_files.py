@@ -13,7 +13,7 @@ from admin.findings import RefusedError
 from tuff.disk.records import Damage, read_frames
 from tuff.protocol.json_forms import payload_to_json, pointer_to_json
 from tuff.protocol.pointers import PointerList
-from tx.edits import Edit, MalformedError, decode_edit
+from tx.edits import MalformedError, decode_edit
 from tx.files import (
     DamagedFilesError,
     FileKind,
@@ -109,11 +109,7 @@ def _edit_row(offset: int, body: bytes) -> Row:
         lsn, edit = decode_edit(body)
     except MalformedError as error:
         return {"kind": "damage", "offset": offset, "reason": str(error)}
-    return {"kind": _name(edit), "lsn": lsn, "offset": offset, **_members(edit)}
-
-
-def _name(edit: Edit) -> str:
-    return type(edit).__name__
+    return {"kind": type(edit).__name__, "lsn": lsn, "offset": offset, **_members(edit)}
 
 
 def snapshot_rows(path: Path) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from admin.readable_rows import TABLE_NAMES
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.rows import (
     HOLDS,
     INDEX,
@@ -138,7 +138,7 @@ def _index(key: bytes, value: bytes) -> Row:
     entry = IndexedRange.from_bytes(key, value)
     return {
         "write_pointer": _pointer(entry.pointer),
-        "rows": "messages" if entry.kind == MESSAGES else "payloads",
+        "rows": "messages" if entry.kind == MESSAGE_ROWS else "payloads",
         "topic": str(entry.topic),
         "generation": entry.generation,
         "first": list(entry.first),

@@ -151,6 +151,8 @@ def survey(directory: Path) -> Survey:
     Raises: OSError: a file can't be read.
     """
     found = Survey()
+    if not directory.is_dir():
+        return found
     manifest, unreadable = read_manifest(directory)
     found.holes += map(_hole_in_manifest, unreadable)
     for number, path in numbered(directory, *TABLE_SUFFIXES):
@@ -323,7 +325,10 @@ class ReadRow:
 
 
 class ReadableRows:
-    """A store's rows, read without its engine. Blocks; changes nothing."""
+    """The rows of a store, read without its engine; none if there is no store.
+
+    Blocks; changes nothing.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Raises: OSError: a file can't be read."""
@@ -489,14 +494,9 @@ def _check_fact(key: bytes, value: bytes) -> None:
         StoreMetadata.from_bytes(key, value)
 
 
-def _check_hold(key: bytes, value: bytes) -> None:
+def _check_named(read_row: Callable[[bytes, bytes], object], key: bytes, value: bytes) -> None:
     split_named_row_key(key)
-    Hold.from_bytes(key, value)
-
-
-def _check_position(key: bytes, value: bytes) -> None:
-    split_named_row_key(key)
-    Position.from_bytes(key, value)
+    read_row(key, value)
 
 
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
@@ -505,6 +505,6 @@ _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     TOPICS: _check_topic,
     INDEX: IndexedRange.from_bytes,
     METADATA: _check_fact,
-    HOLDS: _check_hold,
-    POSITIONS: _check_position,
+    HOLDS: partial(_check_named, Hold.from_bytes),
+    POSITIONS: partial(_check_named, Position.from_bytes),
 }

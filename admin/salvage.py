@@ -15,11 +15,7 @@ from admin.data_directory import DataDirectory, new_directory
 from admin.findings import Decision, Finding
 from admin.fsck import MessageStoreReport, check, check_message_store, lost_commits, store_mark
 from admin.readable_rows import ReadableRows
-from admin.salvage_messages import (
-    MessageSalvage,
-    SalvagedRows,
-    write_empty_store,
-)
+from admin.salvage_messages import MessageSalvage, SalvagedRows
 from admin.salvage_transactions import (
     ProvenState,
     RowEvidence,
@@ -57,10 +53,8 @@ def salvage(
 def _write(
     data: DataDirectory, part: Path, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> SalvageReport:
-    readable = ReadableRows(data.messages) if data.has_messages else None
-    mark = None
-    if readable is not None:
-        mark = store_mark(check_message_store(readable, now_ms=now_ms))
+    readable = ReadableRows(data.messages)
+    mark = store_mark(check_message_store(readable, now_ms=now_ms))
     proven = prove_state(data.snapshots, mark)
     rows = _salvage_rows(readable, part, proven, now_ms=now_ms, new_store_id=new_store_id)
     findings = check(DataDirectory.of(part), now_ms=now_ms).findings
@@ -71,7 +65,7 @@ def _write(
 
 
 def _salvage_rows(
-    readable: ReadableRows | None,
+    readable: ReadableRows,
     part: Path,
     proven: ProvenState,
     *,
@@ -80,17 +74,13 @@ def _salvage_rows(
 ) -> SalvagedRows:
     store = LevelDbStore(part / "messages", first_whole=first_whole)
     try:
-        outcome = cache(proven.outcome_of)
-        source = None if readable is None else MessageSalvage(readable, store, outcome=outcome)
-        rows = SalvagedRows() if source is None else source.copy_rows()
+        messages = MessageSalvage(readable, store, outcome=cache(proven.outcome_of))
+        rows = messages.copy_rows()
         store_id, highest = _write_transactions(
             part, proven, rows, now_ms=now_ms, new_store_id=new_store_id
         )
         metadata = replace(rows.metadata, store_id=store_id, highest_pointer=highest)
-        if source is None:
-            write_empty_store(store, metadata, proven.last_published)
-        else:
-            source.write_metadata(metadata, proven.last_published)
+        messages.write_metadata(metadata, proven.last_published)
     finally:
         store.close()
     return rows

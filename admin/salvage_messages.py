@@ -61,21 +61,6 @@ class SalvagedRows:
     highest_pointer: int = 0
 
 
-def write_empty_store(new: Store, metadata: StoreMetadata, published: Offset) -> None:
-    """Write a store without messages, for transactions whose messages are lost or elsewhere. Its
-    last batch has seen no edit of the transactions, so that a check finds what is missing.
-
-    Raises: StoreError.
-    """
-    last_batch = LastBatch(batch_number=1, last=max(BEFORE_ALL, published))
-    new.write(
-        [
-            (METADATA_KEY, metadata.to_bytes(METADATA_KEY)),
-            (LAST_BATCH_KEY, last_batch.to_bytes(LAST_BATCH_KEY)),
-        ]
-    )
-
-
 class MessageSalvage:
     """Reads a corrupt store, and writes a new one. Blocks."""
 
@@ -119,7 +104,8 @@ class MessageSalvage:
         return self.report
 
     def write_metadata(self, metadata: StoreMetadata, published: Offset) -> None:
-        """Write the metadata, and a last batch above all that was published. Raises: StoreError."""
+        """Write the metadata, and a last batch above all that was published. It has seen no edit of
+        the transactions, so that a check finds messages that are missing. Raises: StoreError."""
         self._last = max(self._last, published)
         last_batch = LastBatch(
             batch_number=self._batch_number + 1, last=self._last, clock_ms=self._clock_ms

@@ -67,7 +67,26 @@ class ProvenState:
     checkpoints: dict[int, set[int]] = field(default_factory=dict)
     highest_lsn: int = 0
 
-    def ended_as(self, pointer: int) -> EndedState | None:
+    def outcome_of(self, pointer: int) -> ProvenOutcome:
+        """What a row with this pointer may be taken for."""
+        ended = self._ended_as(pointer)
+        if ended is not None:
+            is_committed = ended is EndedState.COMMITTED
+            return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
+        if not self.is_complete:
+            return ProvenOutcome.UNKNOWN  # one that is open may have committed since
+        if any(pointer in opened.pointers for opened in self.state.open.values()):
+            return ProvenOutcome.NOT_COMMITTED
+        is_forgotten = pointer <= self.state.last_pointer
+        return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
+
+    @property
+    def last_published(self) -> Offset:
+        """The highest offset among the messages of remembered commits."""
+        offsets = (detail.last for each in self.state.outcomes for detail in each.published)
+        return max(offsets, default=Offset(0, 0))
+
+    def _ended_as(self, pointer: int) -> EndedState | None:
         """How the transaction of a pointer ended; None if it is open, or if that is unknown."""
         if pointer in self.committed:
             return EndedState.COMMITTED
@@ -78,28 +97,6 @@ class ProvenState:
         except TransactionUnknownError:
             return None
         return None if isinstance(found, OpenTransaction) else found.state
-
-    def outcome_of(self, pointer: int) -> ProvenOutcome:
-        """What a row with this pointer may be taken for."""
-        ended = self.ended_as(pointer)
-        if ended is not None:
-            is_committed = ended is EndedState.COMMITTED
-            return ProvenOutcome.COMMITTED if is_committed else ProvenOutcome.NOT_COMMITTED
-        if not self.is_complete:
-            return ProvenOutcome.UNKNOWN  # one that is open may have committed since
-        if self.is_open(pointer):
-            return ProvenOutcome.NOT_COMMITTED
-        is_forgotten = pointer <= self.state.last_pointer
-        return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
-
-    def is_open(self, pointer: int) -> bool:
-        return any(pointer in opened.pointers for opened in self.state.open.values())
-
-    @property
-    def last_published(self) -> Offset:
-        """The highest offset among the messages of remembered commits."""
-        offsets = (detail.last for each in self.state.outcomes for detail in each.published)
-        return max(offsets, default=Offset(0, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

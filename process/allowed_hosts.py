@@ -1,8 +1,8 @@
 """Refuses requests that name a foreign host, or that a web page of another site sent.
 
 A browser sends requests to this machine for any web page that asks it to. The browser marks them:
-`Sec-Fetch-Site` says how the page relates to the address, `Origin` names the page. Against DNS
-rebinding, where a page's own name is made to resolve to this machine, neither helps: the browser
+`Sec-Fetch-Site` says how the page relates to the address, `Origin` names the page. Neither helps
+against DNS rebinding: there the host name of the page resolves to this machine, and the browser
 takes the server for the page's own. Such a request still names the page's host in `Host`, so the
 server answers only to hosts that it knows (protocol §1).
 """
@@ -37,8 +37,8 @@ def bare_host(text: str) -> str | None:
 
 class AllowedHosts:
     """The hosts to which the server answers: those of loopback, the addresses that it listens on,
-    and those that are `allowed` by name. Where it listens on all addresses of the machine, any IP
-    address will do: the address of a page that was loaded from one can't be made another's."""
+    and those that are `allowed` by name. A server that listens on all addresses of the machine
+    answers to every IP address, since DNS rebinding needs a name."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self._allowed = frozenset(map(bare_host, allowed))

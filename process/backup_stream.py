@@ -1,9 +1,9 @@
 """`GET /v1/backup`: both stores as they were at one moment, while the server goes on (protocol §7).
 
-The moment is one step of the event loop: nothing is decided, and no batch is answered, between the
-view of the rows and the image of the transactions. Taken one after the other with anything in
-between, a restore brought half of a transaction that committed meanwhile (rows first), or rows of
-one that the transactions knew nothing of (transactions first).
+One step of the event loop takes the view of the rows and the image of the transactions, so that
+no transaction ends and no batch is answered in between. Otherwise a restored backup would hold half
+of a transaction that committed in between (rows taken first), or rows of a transaction that its
+transaction files do not know (transactions taken first).
 """
 
 import logging
@@ -38,11 +38,10 @@ PART_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Both stores as they were; `header` and `image` are None where there are no transactions."""
+    """Both stores at one moment; `snapshot` is that of the transactions, None if there are none."""
 
     rows: RowView
-    header: FileHeader | None
-    image: StateImage | None
+    snapshot: tuple[FileHeader, StateImage] | None
 
 
 class Backups:
@@ -83,14 +82,14 @@ class Backups:
         facts = self._messaging.recorded_metadata()
         is_alone = not self._has_transactions and (facts is None or not facts.highest_pointer)
         with self._messaging.store.view(FIRST_KEY, KEYS_STOP) as rows:
-            header, image = (None, None) if is_alone else self._image()
+            moment = Moment(rows, None if is_alone else self._snapshot())
             self._is_busy = True
             try:
-                yield Moment(rows, header, image)
+                yield moment
             finally:
                 self._is_busy = False
 
-    def _image(self) -> tuple[FileHeader, StateImage]:
+    def _snapshot(self) -> tuple[FileHeader, StateImage]:
         durable = self._transactions.durable
         image, store_id = durable.decided.image(), durable.store_id
         header = FileHeader(sequence=1, store_id=store_id, created_ms=self._now_ms(), lsn=image.lsn)
@@ -100,8 +99,8 @@ class Backups:
         """The archive, piece by piece. Raises: TuffError, ArchiveError: the rest can't be had."""
         yield pack_head()
         count = 0
-        if moment.header is not None and moment.image is not None:
-            file = await self._in_thread(partial(pack_snapshot, moment.header, moment.image))
+        if moment.snapshot is not None:
+            file = await self._in_thread(partial(pack_snapshot, *moment.snapshot))
             for part in transaction_parts(file):
                 yield part
                 count += 1
@@ -114,9 +113,14 @@ class Backups:
         yield pack_end(count)
 
     async def require_durable(self, moment: Moment) -> None:
-        """What a crash could still undo is in no backup. Raises: TransactionsUnavailableError."""
-        if moment.image is not None:
-            await self._transactions.durable.synced(moment.image.lsn)
+        """Wait until no crash can undo an edit in the backup.
+
+        Raises:
+            TransactionsUnavailableError: it can't be made durable.
+        """
+        if moment.snapshot is not None:
+            _, image = moment.snapshot
+            await self._transactions.durable.synced(image.lsn)
 
 
 def routes(backups: Backups) -> list[StreamRoute]:
@@ -141,6 +145,6 @@ async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
             await stream.write(part, within_s=PART_S_MAX)
     except (TuffError, ArchiveError) as error:
         log.warning("a backup was given up: %s", error)
-        # The status went out long ago: what is missing is said in the last part.
+        # The status line is sent already, so the last part says that the backup is incomplete.
         await stream.write(pack_failure(str(error)), within_s=PART_S_MAX)
     await stream.end(within_s=PART_S_MAX)

@@ -8,6 +8,8 @@ suspended time and can't be set. A small bounded slew corrects it towards the wa
 from collections.abc import Callable
 from enum import Enum
 
+from process.health import Check, Status
+
 SLEW_DIVISOR = 1_000  # of the time that passed: at most 1 ms correction in a second
 JUMP_MS_MIN = 1_000  # ms; a wall clock this far from us was set, and does not only run fast or slow
 REGRESSION_MS_MIN = 100  # ms; a wall clock this far behind us was set back, it is no jitter
@@ -52,18 +54,6 @@ class SteadyClock:
         self.regressions += behind and not self._behind
         self._behind = behind
         return offset_ms
-
-
-def jump(offset_ms: int) -> str | None:
-    """A sentence about a wall clock that is this far ahead of ours; None where the two agree."""
-    if abs(offset_ms) < JUMP_MS_MIN:
-        return None
-    way = "ahead of" if offset_ms > 0 else "behind"
-    return (
-        f"the wall clock was set while the server runs: it is {abs(offset_ms) / 1000:.1f} s {way} "
-        "the server's time, which goes on as before and follows by 1 ms a second; if the wall "
-        "clock is right now, start the server again"
-    )
 
 
 class ClockTrust(Enum):
@@ -114,10 +104,19 @@ class ClockGuard:
         """Whether retention may delete rows and raise log starts now."""
         return self.trust is ClockTrust.TRUSTED
 
-    def detail(self) -> str:
-        """One sentence for `/health/ready`."""
+    def check(self, offset_ms: int) -> Check:
+        """The health of the clock; `offset_ms` is how far the wall clock is ahead of the time of
+        this run."""
+        trust = self.trust
+        if trust is not ClockTrust.TRUSTED:
+            return Check(Status.DEGRADED, self._detail(trust), trust.value)
+        if (jumped := _jump(offset_ms)) is not None:
+            return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
+        return Check(Status.OK, self._detail(trust))
+
+    def _detail(self, trust: ClockTrust) -> str:
         recorded_ms = self._recorded_ms or 0
-        match self.trust:
+        match trust:
             case ClockTrust.UNKNOWN:
                 return "the clock was not compared with the store yet"
             case ClockTrust.TRUSTED:
@@ -135,3 +134,15 @@ class ClockGuard:
                     "recorded time; nothing is deleted until it is passed, or the server is "
                     "started once with server.accept_clock=true"
                 )
+
+
+def _jump(offset_ms: int) -> str | None:
+    """A sentence about a wall clock that is this far ahead of ours; None where the two agree."""
+    if abs(offset_ms) < JUMP_MS_MIN:
+        return None
+    way = "ahead of" if offset_ms > 0 else "behind"
+    return (
+        f"the wall clock was set while the server runs: it is {abs(offset_ms) / 1000:.1f} s {way} "
+        "the server's time, which goes on as before and follows by 1 ms a second; if the wall "
+        "clock is right now, start the server again"
+    )

@@ -1,8 +1,9 @@
 """Builds the message store and the transaction service, connects them, and starts and stops them.
 
 Neither component imports the other (design §6). Messaging gets the transaction service's write
-permits when it is opened. `ComponentLink` recovers transactions once the message store is open, and
-reports transactions whose messages hold readers back for too long.
+permits when it is opened, and the transaction service gets the message rows. `ComponentLink`
+recovers transactions once the message store is open, and lets each store record which files of the
+other belong to it.
 """
 
 import asyncio
@@ -29,14 +30,13 @@ from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
 from process.allowed_hosts import AllowedHosts
-from process.clock import ClockGuard, ClockTrust, SteadyClock, jump
+from process.clock import ClockGuard, SteadyClock
 from process.data_directories import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.metrics import watch
 from process.settings import Settings, SettingsError
 from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
 from tuff.leveldb.opening import holds_database
@@ -105,8 +105,7 @@ class Components:
             is_accepted=settings.server.accept_clock,
         )
         self._is_open = False
-        self._changes = health.Changes()
-        self._is_watched = False  # from when it is open until it is stopped
+        self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
         self._metrics = metrics.Metrics()
         self._arrivals = Arrivals()
@@ -115,7 +114,12 @@ class Components:
         self.messaging = self._make_messaging()
         self._log_writes = self._timed_thread("transaction-log")
         self.transactions = self._make_transactions()
-        self._link = self._make_link()
+        self._link = ComponentLink(
+            self.messaging,
+            self.transactions,
+            keeps_messages=settings.messaging.store != "memory",
+            new_store_id=runtime.new_store_id,
+        )
         self._backups = backup_stream.Backups(
             self.messaging,
             self.transactions,
@@ -129,8 +133,7 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
-        self._hosts = AllowedHosts(settings.server.allowed_hosts)
-        watch(
+        metrics.register_gauges(
             self._metrics,
             self.messaging,
             self.transactions,
@@ -149,7 +152,7 @@ class Components:
             self._routes(),
             backup_stream.routes(self._backups),
             self._dispatcher,
-            self._hosts,
+            AllowedHosts(server.allowed_hosts),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )
@@ -181,7 +184,7 @@ class Components:
         Raises:
             DirectoryLockedError: another process has the message store open.
         """
-        await self._disks.ask_first()
+        await self._disks.query_first()
         await self.messaging.open(self.transactions.write_permits)
         self._compare_clock()
         if self.messaging.ownership is not None:
@@ -193,8 +196,7 @@ class Components:
         await self._create_system_topics()
         self._is_open = True
         self._admission.open()
-        self._is_watched = True
-        self._note_changes()
+        self._log_health()
 
     async def tick(self) -> None:
         """Run both ticks, one after the other."""
@@ -203,11 +205,11 @@ class Components:
 
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
-        self._disks.ask()
+        self._disks.query()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
-        self._note_changes()
+        self._log_health()
 
     async def tick_transactions(self) -> None:
         """The periodic work of the transaction service; call it several times a second,
@@ -215,7 +217,7 @@ class Components:
         out."""
         await self.transactions.tick()
         await self._link.tick()
-        self._note_changes()
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -226,7 +228,6 @@ class Components:
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""
-        self._is_watched = False
         self._admission.stop()
         self._backups.stop()
         self.messaging.polls.stop_waiting()
@@ -237,11 +238,10 @@ class Components:
         self.messaging.store.interrupt()
 
     async def close(self) -> None:
-        """Write the changes that wait, and close the files; transactions first, since aborts that
-        complete now still mark rows."""
-        self._is_watched = False
-        loop = asyncio.get_running_loop()
-        giving_up = loop.call_later(STORE_HANGS_S_MAX, self.interrupt)
+        """Refuse new requests, write the changes that wait, and close the files; transactions
+        first, since aborts that complete now still mark rows."""
+        self._admission.stop()
+        giving_up = asyncio.get_running_loop().call_later(STORE_HANGS_S_MAX, self.interrupt)
         await self.transactions.close()
         await self.messaging.close()
         giving_up.cancel()
@@ -255,10 +255,8 @@ class Components:
         opens = _engine(
             settings,
             self._directories.messages,
+            runtime=runtime,
             why_not_begin=self._why_not_begin,
-            now_ms=now_ms,
-            elapsed_s=runtime.elapsed_s,
-            background=runtime.background,
         )
         store = OpenStore(
             opens,
@@ -321,7 +319,7 @@ class Components:
             arrivals=self._arrivals,
             spawn=runtime.spawn,
             store_id=runtime.new_store_id,
-            status_changed=self._note_changes,
+            status_changed=self._log_health,
             observe=self._metrics.observe,
             last_sweep=self._last_sweep,
         )
@@ -335,14 +333,6 @@ class Components:
             threads=lambda name: threads(name, 1, is_joined=False),  # no other work waits for them
             elapsed_s=self._runtime.elapsed_s,
             spawn=self._runtime.spawn,
-        )
-
-    def _make_link(self) -> "ComponentLink":
-        return ComponentLink(
-            self.messaging,
-            self.transactions,
-            keeps_messages=self._settings.messaging.store != "memory",
-            new_store_id=self._runtime.new_store_id,
         )
 
     async def _create_system_topics(self) -> None:
@@ -364,9 +354,9 @@ class Components:
         swept = self.messaging.last_sweep
         return None if swept is None else SweepMark(*swept)
 
-    def _note_changes(self) -> None:
-        if self._is_watched:
-            self._changes.note(self._checks())
+    def _log_health(self) -> None:
+        if self._is_open and not self._admission.is_stopping:
+            self._health_log.note(self._checks())
 
     def _checks(self) -> dict[str, Check]:
         status = self.transactions.status
@@ -380,7 +370,7 @@ class Components:
             "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
-            "clock": self._check_clock(),
+            "clock": self._guard.check(self._clock.offset_ms()),
         }
 
     def _check_storage(self) -> Check:
@@ -397,18 +387,10 @@ class Components:
         end = ", and loses them when the process ends" if store == "memory" else ""
         return Check(Status.OK, f"{store} takes and serves messages{end}")
 
-    def _check_clock(self) -> Check:
-        trust, detail = self._guard.trust, self._guard.detail()
-        if trust is not ClockTrust.TRUSTED:
-            return Check(Status.DEGRADED, detail, trust.value)
-        offset_ms = self._clock.offset_ms()
-        if (jumped := jump(offset_ms)) is not None:
-            return Check(Status.DEGRADED, jumped, "set ahead" if offset_ms > 0 else "set back")
-        return Check(Status.OK, detail)
-
 
 class ComponentLink:
-    """Gives each component what it needs of the other. Lives on the event loop."""
+    """Opens transactions after messages, and keeps the record of which files belong together. Lives
+    on the event loop."""
 
     def __init__(
         self,
@@ -491,14 +473,11 @@ def _engine(
     settings: Settings,
     directory: Path,
     *,
+    runtime: Runtime,
     why_not_begin: Callable[[], str | None],
-    now_ms: Callable[[], int],
-    elapsed_s: Callable[[], float],
-    background: Callable[[str], Background],
 ) -> Callable[[], Store]:
-    """A function that opens the configured store. `why_not_begin` says why an empty store must not
-    be created, `elapsed_s` is a monotonic clock, and `background` makes a thread for work that no
-    caller waits for.
+    """A function that opens the configured store. `why_not_begin`: why no empty store may be
+    created, in a sentence.
 
     Raises:
         SettingsError: its library is not installed; or it is in memory, and there are messages.
@@ -516,8 +495,7 @@ def _engine(
             rows: dict[bytes, bytes] = {}
             return lambda: PackedRowStore(MemoryStore(rows))
         case _:
-            in_background = background("store-settler")
-            return _hbase(settings, now_ms=now_ms, elapsed_s=elapsed_s, in_background=in_background)
+            return _hbase(settings, runtime)
 
 
 def _require_no_messages(directory: Path) -> None:
@@ -533,13 +511,7 @@ def _require_no_messages(directory: Path) -> None:
         )
 
 
-def _hbase(
-    settings: Settings,
-    *,
-    now_ms: Callable[[], int],
-    elapsed_s: Callable[[], float],
-    in_background: Background,
-) -> Callable[[], Store]:
+def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Store]:
     try:
         from messaging.storage.hbase.store import HBaseOpener
     except ModuleNotFoundError as error:
@@ -550,9 +522,9 @@ def _hbase(
     return HBaseOpener(
         settings.hbase,
         rows_live_s=settings.rows_live_s(),
-        now_ms=now_ms,
-        elapsed_s=elapsed_s,
-        in_background=in_background,
+        now_ms=runtime.clock.now_ms,
+        elapsed_s=runtime.elapsed_s,
+        in_background=runtime.background("store-settler"),
     )
 
 

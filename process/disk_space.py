@@ -69,31 +69,31 @@ class Disk:
         self._then = then
         self._in_thread = in_thread
         self._elapsed_s = elapsed_s
-        self._asked_s: float | None = None  # when the query under way began
+        self._query_began_s: float | None = None  # None while no query is under way
         self._unknown = "it was not queried yet"  # why there is no answer
         self.space: Space | None = None  # by the last answer; None where there is none
         self.answered = asyncio.Event()  # at least once
 
     @property
-    def is_asked(self) -> bool:
+    def is_queried(self) -> bool:
         """Whether a query is under way."""
-        return self._asked_s is not None
+        return self._query_began_s is not None
 
     @property
     def unanswered_s(self) -> float:
         """For how long the query under way has no answer, in seconds; 0 when there is none."""
-        return 0.0 if self._asked_s is None else self._elapsed_s() - self._asked_s
+        return 0.0 if self._query_began_s is None else self._elapsed_s() - self._query_began_s
 
-    async def ask(self) -> None:
+    async def query(self) -> None:
         """Query the free space. Not while a query is under way."""
-        assert self._asked_s is None
-        self._asked_s = self._elapsed_s()
+        assert self._query_began_s is None
+        self._query_began_s = self._elapsed_s()
         try:
             self.space = await self._in_thread(partial(_space_of, self._directory))
         except OSError as error:
             self.space, self._unknown = None, error.strerror or str(error)
         finally:
-            self._asked_s = None
+            self._query_began_s = None
             self.answered.set()
 
     def lack(self) -> str | None:
@@ -160,15 +160,15 @@ class DiskMonitor:
             elapsed_s=elapsed_s,
         )
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """Query each disk that has no query under way; waits for none."""
         for disk in self.by_store.values():
-            if not disk.is_asked:
-                self._spawn(disk.ask())
+            if not disk.is_queried:
+                self._spawn(disk.query())
 
-    async def ask_first(self) -> None:
+    async def query_first(self) -> None:
         """Query, and wait a moment for the answers: opening the stores depends on a full disk."""
-        self.ask()
+        self.query()
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ANSWER_S_MAX):
                 for disk in self.by_store.values():

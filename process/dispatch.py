@@ -1,5 +1,4 @@
-"""From a request to its reply: whether it is admitted, which route answers, and what happens around
-every handler (protocol §1, §8).
+"""Dispatch of requests: admission, routes, and what is common to all handlers (protocol §1, §8).
 
 A request is refused with 429 above the limit of requests under way, and with 503 during the start
 and the stop. The limit on connections is process/listener.py's. The handler of an admitted request
@@ -31,7 +30,7 @@ _PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
 _ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
 # number, since they count neither as a connection nor, while they wait, as a request under way.
-_GIVEN_UP = frozenset(
+_ENDS_WITH_CONNECTION = frozenset(
     {
         "POST /v1/namespaces/{ns}/topics/{t}/poll",
         "GET /v1/namespaces/{ns}/topics/{t}/messages",
@@ -39,10 +38,10 @@ _GIVEN_UP = frozenset(
 )
 
 
-def is_given_up(operation: str) -> bool:
+def ends_with_connection(operation: str) -> bool:
     """Whether a request of this operation ends with its connection. All others run to their end:
     they may have changed something already."""
-    return operation in _GIVEN_UP
+    return operation in _ENDS_WITH_CONNECTION
 
 
 class Admission:
@@ -165,12 +164,6 @@ class Dispatcher:
         self._metrics.observe_request(operation, error.status, 0.0)
         return problem_reply(error)
 
-    def fail(self, operation: str) -> Reply:
-        """The answer to what ended with the exception that is being handled."""
-        reply = self._bug(operation)
-        self._metrics.observe_request(operation, reply.status, 0.0)
-        return reply
-
     def _bug(self, operation: str) -> Reply:
         # The reply names the log line.
         bug = next(self._bugs)
@@ -188,19 +181,19 @@ class Resource(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("handlers", "named", "names", "other", "path")
+    __slots__ = ("fixed", "handlers", "names", "parameter", "path")
 
     def __init__(self) -> None:
-        self.named: dict[str, _Node] = {}
-        self.other: _Node | None = None
+        self.fixed: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
         self.handlers: dict[str, Handler] = {}
         self.names: tuple[str, ...] = ()
         self.path = ""
 
 
 class RouteTree:
-    """Every route, by the segments of its path. A path that names a segment goes before one that
-    any value of it matches: `/run` is never a transaction of that name."""
+    """Every route, by the segments of its path. A fixed segment wins over a parameter: `/run` is
+    never a transaction of that name."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
@@ -212,12 +205,12 @@ class RouteTree:
         for segment in route.path.split("/")[1:]:
             if segment.startswith("{"):
                 names.append(segment[1:-1])
-                node.other = node.other or _Node()
-                node = node.other
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
             else:
                 # A line is looked up without its number (process/plain_requests.py).
                 assert not segment.isdigit(), f"{route.path} has a number that it does not name"
-                node = node.named.setdefault(segment, _Node())
+                node = node.fixed.setdefault(segment, _Node())
         assert node.names in ((), tuple(names)), f"{route.path} names a segment in two ways"
         node.names, node.path = tuple(names), route.path
         node.handlers[route.method] = route.handler
@@ -235,13 +228,13 @@ def _descend(node: _Node, segments: Sequence[str], values: list[str]) -> _Node |
     if not segments:
         return node if node.handlers else None
     segment, rest = segments[0], segments[1:]
-    below = node.named.get(segment)
+    below = node.fixed.get(segment)
     if below is not None and (found := _descend(below, rest, values)) is not None:
         return found
-    if node.other is None or not segment:
+    if node.parameter is None or not segment:
         return None
     values.append(segment)
-    found = _descend(node.other, rest, values)
+    found = _descend(node.parameter, rest, values)
     if found is None:
         values.pop()
     return found

@@ -60,7 +60,7 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
 _LEVELS = {Status.OK: logging.INFO, Status.DEGRADED: logging.WARNING, Status.DOWN: logging.ERROR}
 
 
-class Changes:
+class HealthLog:
     """Logs each change of a check: one line when its status or its cause differs from the last
     look."""
 

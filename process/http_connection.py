@@ -5,7 +5,7 @@ which need no parser. At the first request that is not plain it begins to parse
 (process/request_parser.py), from that request on until it closes. Everything else is the same for
 both: admission, limits, replies (whole, or sent in parts), idle time, and how it is closed.
 
-What arrives while a whole request waits for its answer is held, up to a bound; beyond it the
+Bytes that arrive while a whole request waits for its answer are held, up to a bound; above it the
 connection is not read. A connection whose client does not read its replies is aborted.
 """
 
@@ -22,8 +22,8 @@ from termios import TIOCOUTQ
 from typing import NamedTuple
 
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Dispatcher, RouteTree, is_given_up
-from process.plain_requests import Heads, Lines
+from process.dispatch import Dispatcher, RouteTree, ends_with_connection
+from process.plain_requests import PlainHeads, RequestLines
 from process.request_parser import (
     METHODS,
     ParsedRequest,
@@ -61,7 +61,7 @@ UPLOAD_QUIET_S_MAX = 30.0
 # would reset the connection before the client has read the refusal.
 LINGER_S_MAX = 10.0
 UNREAD_S_MAX = 60.0  # seconds in which a client must read something; as for a part of a backup
-LOOK_EVERY_S = 15.0  # seconds between two looks; the time above is exceeded by so much at most
+CHECK_INTERVAL_S = 15.0  # seconds between two checks; the limit above may be exceeded by so much
 
 _CALLS = "/v1/"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -69,7 +69,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class ReplyBytes:
     """Turns replies into bytes. `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock:
-    the Date field is made anew when a second of it has passed."""
+    the Date field is renewed each second of it."""
 
     def __init__(self, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
         self._now_ms = now_ms
@@ -157,7 +157,7 @@ StreamHandler = Callable[[Request, ReplyStream], Awaitable[None]]
 
 
 class StreamRoute(NamedTuple):
-    """A route whose reply is sent in parts. Its path has no names to fill in."""
+    """A route whose reply is sent in parts. Its path has no parameters."""
 
     method: str
     path: str
@@ -179,7 +179,7 @@ class HttpService:
     ) -> None:
         routes, streams = list(routes), list(streams)
         self.loop = asyncio.get_running_loop()
-        self.heads = Heads(Lines(RouteTree(routes)), hosts)
+        self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
         of_streams = [Route(each.method, each.path, _never) for each in streams]
         self.tree = RouteTree([*routes, *of_streams])
@@ -241,7 +241,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None  # done when it reads again
         self._is_closing = False  # after the request under way
         self._is_closed = False  # nothing more is read or answered
-        self._quiet_s = 0.0  # when the last request was answered; 0 at first
+        self._idle_since_s = 0.0  # when the last request was answered; 0 at first
         self._timer: asyncio.TimerHandle | None = None  # of idle time
         self._slow_reader: SlowReader | None = None  # once the transport has paused
 
@@ -253,7 +253,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = transport
         self._service.connections.add(self)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._rest()
+        self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -265,7 +265,7 @@ class HttpConnection(asyncio.Protocol):
         if self._parser is not None:
             self._parser.stop()
         lost = ConnectionResetError("the client has closed the connection")
-        if is_given_up(self._operation):
+        if ends_with_connection(self._operation):
             self._give_up()
         elif self._current is not None and not self._current.is_whole:
             self._current.fail(lost)
@@ -286,7 +286,7 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         if self._slow_reader is not None:
-            self._slow_reader.taken()
+            self._slow_reader.caught_up()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._go_on()
@@ -413,9 +413,9 @@ class HttpConnection(asyncio.Protocol):
         if self._is_closing:
             self._hang_up()
             return
-        self._quiet_s = self._loop.time()
+        self._idle_since_s = self._loop.time()
         if self._held:
-            # Not from here: a thousand requests in one segment would nest as deep.
+            # Not called directly: a thousand requests in one segment would nest as many calls.
             self._loop.call_soon(self._go_on)
 
     def _begin(self, parsed: ParsedRequest) -> None:
@@ -463,11 +463,11 @@ class HttpConnection(asyncio.Protocol):
         if parsed is None or not parsed.is_kept_alive or self._is_closing:
             self._hang_up()
             return
-        self._quiet_s = self._loop.time()
+        self._idle_since_s = self._loop.time()
         if not parsed.is_whole:
             parsed.is_discarded = True
             self._loop.call_later(LINGER_S_MAX, self._end_linger, parsed)
-        # Not from here: a thousand requests in one segment would nest as deep.
+        # Not called directly: a thousand requests in one segment would nest as many calls.
         self._loop.call_soon(self._go_on)
 
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
@@ -514,19 +514,19 @@ class HttpConnection(asyncio.Protocol):
         if self._slow_reader is not None:
             self._slow_reader.watch()
 
-    def _rest(self) -> None:
+    def _close_if_idle(self) -> None:
         """Close the connection when it was idle for `KEEP_ALIVE_S`."""
-        if self._quiet_s == 0.0 or self._is_busy():
-            self._quiet_s = self._loop.time()
-        elif self._loop.time() - self._quiet_s >= KEEP_ALIVE_S:
+        if self._idle_since_s == 0.0 or self._is_busy():
+            self._idle_since_s = self._loop.time()
+        elif self._loop.time() - self._idle_since_s >= KEEP_ALIVE_S:
             if not self._needed:
                 self.close()
                 return
             # The rest of a plain request's body is missing. The parser limits how long that takes.
             self._needed = 0
-            self._quiet_s = self._loop.time()
+            self._idle_since_s = self._loop.time()
             self._begin_parsing()
-        self._timer = self._loop.call_at(self._quiet_s + KEEP_ALIVE_S, self._rest)
+        self._timer = self._loop.call_at(self._idle_since_s + KEEP_ALIVE_S, self._close_if_idle)
 
     def _is_busy(self) -> bool:
         return self._work is not None or (self._parser is not None and self._parser.is_in_request)
@@ -542,16 +542,16 @@ class HttpConnection(asyncio.Protocol):
                 self._send(_CONTINUE)
             parsed.waiter = self._loop.create_future()
             parsed.last_byte_s = self._loop.time()
-            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._look_at_upload, parsed)
+            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._check_upload, parsed)
             await parsed.waiter
         return bytes(parsed.body)
 
-    def _look_at_upload(self, parsed: ParsedRequest) -> None:
+    def _check_upload(self, parsed: ParsedRequest) -> None:
         if parsed.is_whole or parsed.error is not None or self._transport is None:
             return
         left_s = parsed.last_byte_s + UPLOAD_QUIET_S_MAX - self._loop.time()
         if left_s > 0:
-            self._loop.call_later(left_s, self._look_at_upload, parsed)
+            self._loop.call_later(left_s, self._check_upload, parsed)
             return
         parsed.is_kept_alive = False
         parsed.fail(
@@ -602,9 +602,9 @@ class SlowReader:
         """From now on, abort the connection when its client reads nothing for too long."""
         if self._timer is None:
             self._note(self._count())
-            self._look_again()
+            self._schedule()
 
-    def taken(self) -> None:
+    def caught_up(self) -> None:
         """The client has read nearly everything. A connection that closes is still watched."""
         if not self._transport.is_closing():
             self.stop()
@@ -614,11 +614,11 @@ class SlowReader:
             self._timer.cancel()
             self._timer = None
 
-    def _look_again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self.look)
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self.check)
 
-    def look(self) -> None:
-        """Decide; called every `LOOK_EVERY_S`."""
+    def check(self) -> None:
+        """Decide; called every `CHECK_INTERVAL_S`."""
         left_bytes = self._count()
         if left_bytes < self._left_bytes:
             self._note(left_bytes)
@@ -627,7 +627,7 @@ class SlowReader:
             log.info("closed a connection: its client did not read %d bytes", left_bytes)
             self._transport.abort()
             return
-        self._look_again()
+        self._schedule()
 
     def _note(self, left_bytes: int) -> None:
         self._left_bytes = left_bytes
@@ -650,13 +650,11 @@ class _Call:
         self._found: Handler | None = None
         operation = UNMATCHED
         if self._resource is not None and parsed.method in self._methods():
-            self._found = self._resource.handlers["GET" if self._is_head() else parsed.method]
+            is_head = parsed.method == "HEAD"
+            self._found = self._resource.handlers["GET" if is_head else parsed.method]
             operation = self._resource.path
-        # Not the path: the names of topics would make a series of metrics each.
+        # Not the path: each topic would have a series of its own in the metrics.
         self.operation = f"{parsed.method} {operation}"
-
-    def _is_head(self) -> bool:
-        return self._parsed.method == "HEAD"
 
     def _methods(self) -> list[str]:
         assert self._resource is not None

@@ -40,14 +40,11 @@ class Listener:
             return _Refusal(self._connections_max, self._service.replies)
         return HttpConnection(self._service)
 
-    def stop_accepting(self) -> None:
+    async def close(self, *, within_s: float) -> None:
+        """Close the socket and every connection: idle ones at once, others when the client has its
+        reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
         if self._server is not None:
             self._server.close()
-
-    async def close(self, *, within_s: float) -> None:
-        """Close every connection: idle ones at once, others when the client has its reply, or after
-        so many seconds, of which there are `CLOSE_S_MIN` in any case."""
-        self.stop_accepting()
         await self._service.connections.close(max(within_s, CLOSE_S_MIN))
 
 
@@ -72,7 +69,7 @@ class _Refusal(asyncio.Protocol):
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)
 
 
-def explain(error: OSError, *, host: str, port: int) -> str:
+def listen_failure(error: OSError, *, host: str, port: int) -> str:
     """Why the socket can't be opened, as one sentence."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use; give another with --port, or --port 0 for any"

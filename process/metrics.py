@@ -1,7 +1,8 @@
 """The metrics of `/metrics` (protocol §7): histograms, gauges, and figures of topics and positions.
 
-Components report observations by `observe(name, value)`; the names are in one table here. Gauges,
-the counts per topic and the lags of named positions are read from the components at each scrape.
+Components add observations to histograms with `observe(name, value)`; one table here has their
+names. A scrape reads the gauges, the counts of each topic and the lags of named positions from the
+components.
 """
 
 import platform
@@ -26,7 +27,7 @@ from tx.monitoring import TransactionCounters
 
 T = TypeVar("T")
 
-POSITIONS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that report it
+POSITIONS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that report this
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 POSITIONS_SHOWN_MAX = 1_000  # named positions with series of their own, over all topics
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -40,7 +41,7 @@ class Gauge:
     name: str
     help: str
     read: Callable[[], float | None]
-    counts_up: bool = False
+    is_counter: bool = False
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -48,13 +49,9 @@ class Gauge:
 TopicFigures = tuple[TopicId, int, int]
 
 
-async def _no_positions() -> tuple[()]:
-    return ()
-
-
-class Distribution:
-    """A histogram: how many observations fell into each bucket, and their sum. A bound belongs to
-    the bucket below it."""
+class Histogram:
+    """How many observations fell into each bucket, and their sum. A bound belongs to the bucket
+    below it."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -68,8 +65,8 @@ class Distribution:
         self.sum += value
 
 
-class Distributions:
-    """Distributions of one name, by the values of its labels."""
+class HistogramFamily:
+    """The histograms of one name, by the values of its labels."""
 
     def __init__(
         self, name: str, text: str, bounds: tuple[float, ...], *, labels: tuple[str, ...] = ()
@@ -77,16 +74,16 @@ class Distributions:
         self.name = name
         self.help = text
         self.labels = labels
-        self.by_labels: dict[tuple[str, ...], Distribution] = {}
+        self.by_labels: dict[tuple[str, ...], Histogram] = {}
         self._bounds = bounds
         if not labels:
             self.of(())
 
-    def of(self, values: tuple[str, ...]) -> Distribution:
-        """The distribution with these values of the labels."""
+    def of(self, values: tuple[str, ...]) -> Histogram:
+        """The histogram with these values of the labels."""
         found = self.by_labels.get(values)
         if found is None:
-            found = self.by_labels[values] = Distribution(self._bounds)
+            found = self.by_labels[values] = Histogram(self._bounds)
         return found
 
 
@@ -95,14 +92,14 @@ class Metrics:
     loop."""
 
     def __init__(self) -> None:
-        self._requests = Distributions(
+        self._requests = HistogramFamily(
             "request_seconds",
             "Time from a request to its answer; polls include what they wait.",
             SECONDS_BUCKETS,
             labels=("operation", "outcome"),
         )
         self._observed = [
-            Distributions(name, text, bounds)
+            HistogramFamily(name, text, bounds)
             for name, text, bounds in (
                 ("log_fsync_seconds", "Time to write and sync one log batch.", SECONDS_BUCKETS),
                 ("log_batch_edits", "Edits in one batch of the transaction log.", COUNT_BUCKETS),
@@ -112,13 +109,13 @@ class Metrics:
             )
         ]
         self._by_name = {each.name: each.of(()) for each in self._observed}
-        self._by_status: dict[tuple[str, int], Distribution] = {}
+        self._by_status: dict[tuple[str, int], Histogram] = {}
         self._gauges: tuple[Gauge, ...] = ()
         self._topics: Callable[[], Iterable[TopicFigures]] = tuple
         self._positions: Callable[[], Awaitable[Iterable[PositionLag]]] = _no_positions
 
     def observe(self, name: str, value: float) -> None:
-        """Add one observation to the distribution of that name."""
+        """Add one observation to the histogram of that name."""
         self._by_name[name].observe(value)
 
     def observe_request(self, operation: str, status: int, seconds: float) -> None:
@@ -145,8 +142,8 @@ class Metrics:
         from process.prometheus_text import exposition
 
         positions = await self._positions()
-        distributions = [self._requests, *self._observed]
-        return exposition(distributions, self._gauges, self._topics(), positions)
+        histograms = [self._requests, *self._observed]
+        return exposition(histograms, self._gauges, self._topics(), positions)
 
 
 def routes(metrics: Metrics) -> list[Route]:
@@ -157,7 +154,7 @@ def routes(metrics: Metrics) -> list[Route]:
     return [Route("GET", "/metrics", scrape)]
 
 
-def watch(
+def register_gauges(
     metrics: Metrics,
     messaging: MessagingService,
     transactions: TransactionManager,
@@ -169,8 +166,8 @@ def watch(
     oldest_log_write_s: Callable[[], float],
     disks: Mapping[str, Disk],
 ) -> None:
-    """Register all gauges of the server."""
-    on_the_way = [
+    """Let each scrape read all gauges of the server."""
+    of_process = [
         Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
         Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
         Gauge(
@@ -187,24 +184,22 @@ def watch(
     ]
     of_disks = [gauge for store, disk in disks.items() for gauge in _of_disk(store, disk)]
     metrics.watch(
-        [*gauges(messaging, transactions, clock), *on_the_way, *of_disks, _build_info()],
+        [*_of_components(messaging, transactions, clock), *of_process, *of_disks, _build_info()],
         messaging.topics.figures,
         partial(position_lags, messaging),
     )
 
 
-def gauges(
+def _of_components(
     messaging: MessagingService, transactions: TransactionManager, clock: SteadyClock
 ) -> list[Gauge]:
-    """The gauges of both components and of the clock."""
-
     def clock_regressions() -> float:
         clock.offset_ms()
         return clock.regressions
 
     return [
-        *_counted(transactions.counters),
-        *_held(transactions),
+        *_transaction_counters(transactions.counters),
+        *_transaction_gauges(transactions),
         Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
         Gauge(
             "positions",
@@ -264,10 +259,10 @@ def _build_info() -> Gauge:
 
 
 def _counter(name: str, text: str, read: Callable[[], float]) -> Gauge:
-    return Gauge(name, text, read, counts_up=True)
+    return Gauge(name, text, read, is_counter=True)
 
 
-def _counted(counters: TransactionCounters) -> list[Gauge]:
+def _transaction_counters(counters: TransactionCounters) -> list[Gauge]:
     return [
         _counter("transactions_started", "Transactions started.", lambda: counters.starts),
         _counter("transactions_committed", "Transactions committed.", lambda: counters.commits),
@@ -297,7 +292,7 @@ def _counted(counters: TransactionCounters) -> list[Gauge]:
     ]
 
 
-def _held(transactions: TransactionManager) -> list[Gauge]:
+def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
     return [
         Gauge(
             "transactions_up",
@@ -330,15 +325,19 @@ def _held(transactions: TransactionManager) -> list[Gauge]:
 async def position_lags(messaging: MessagingService) -> Sequence[PositionLag]:
     """The lag of named positions; none while the message store is down or hangs."""
     try:
-        return await _soon(
+        return await _within_limit(
             messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX)
         )
     except (StorageUnavailableError, TimeoutError):
         return ()
 
 
-async def _soon(work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work, within the limit. `asyncio.timeout` would need a task."""
+async def _no_positions() -> tuple[()]:
+    return ()
+
+
+async def _within_limit(work: Coroutine[Any, Any, T]) -> T:
+    # `asyncio.timeout` would need a task.
     promised = FutureTask(work, refusals=TuffError)
     promised.go_on()
     SharedTimeout(POSITIONS_WITHIN_S, too_late=TimeoutError).watch(promised.done)

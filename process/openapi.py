@@ -1,12 +1,13 @@
 """The OpenAPI 3.1 document, with the schemas of all bodies and the list of all endpoints.
 
-`ENDPOINTS` is the only list of endpoints besides the routes themselves; docs/protocol.md §9 shows
-it, and tests hold the three together.
+`ENDPOINTS`, the routes, and the table in docs/protocol.md §9 list the same endpoints; tests compare
+the three.
 
-In `SCHEMAS` a request is closed (unknown members are refused); a reply may grow members later.
-Code generators make a class of every object and every enumeration. So each of them has an entry and
-a name of its own here, and is referred to by `ref` where it is used. A nested schema without a name
-would get a generated one, and two equal generated names make a generator drop both classes.
+In `SCHEMAS` a request is closed: it has no `additionalProperties`, and the server refuses unknown
+members. A reply may get more members later.
+Code generators make a class of every object and every enumeration. So each of these has an entry
+with a name of its own here, and other schemas refer to it with `ref`. A generator invents a name
+for a nested schema without one, and drops both classes where it invents the same name twice.
 """
 
 import re
@@ -55,19 +56,19 @@ def _reply(properties: Mapping[str, Schema], *, optional: tuple[str, ...] = ()) 
     return {"type": "object", "properties": dict(properties), "required": required}
 
 
-def _fixed(kind: str, **limits: object) -> Schema:
+def _of_type(kind: str, **limits: object) -> Schema:
     return {"type": kind, **limits}
 
 
-_MS = _fixed("integer", format="int64", minimum=0, description="ms since the epoch")
-_SECONDS = _fixed(
+_MS = _of_type("integer", format="int64", minimum=0, description="ms since the epoch")
+_SECONDS = _of_type(
     "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
 )
-_TTL = _fixed("integer", minimum=1, maximum=2147483647, description="whole seconds")
-_GENERATION = _fixed("integer", minimum=1)
-_COUNT = _fixed("integer", format="int64", minimum=0)
-_SEQ_ID = _fixed("integer", minimum=0, maximum=65535)
-_TEXT: Schema = {"type": "string"}
+_TTL = _of_type("integer", minimum=1, maximum=2147483647, description="whole seconds")
+_GENERATION = _of_type("integer", minimum=1)
+_COUNT = _of_type("integer", format="int64", minimum=0)
+_SEQ_ID = _of_type("integer", minimum=0, maximum=65535)
+_TEXT = _of_type("string")
 _MESSAGES_TO_PUBLISH: Schema = {
     "type": "array",
     "items": ref("MessageInput"),
@@ -76,9 +77,9 @@ _MESSAGES_TO_PUBLISH: Schema = {
 }
 
 _VALUES: dict[str, Schema] = {
-    "Name": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
-    "SinkName": _fixed("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
-    "Pointer": _fixed(
+    "Name": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
+    "SinkName": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
+    "Pointer": _of_type(
         "string",
         pattern="^-?[0-9]{1,19}$",
         description="a 64-bit transaction pointer in decimal digits, since JSON readers that know "
@@ -88,17 +89,19 @@ _VALUES: dict[str, Schema] = {
         "description": "a transaction pointer, as digits or as a number",
         "anyOf": [
             ref("Pointer"),
-            _fixed("integer", format="int64", minimum=-_LONG_MAX, maximum=_LONG_MAX),
+            _of_type("integer", format="int64", minimum=-_LONG_MAX, maximum=_LONG_MAX),
         ],
     },
-    "MessageId": _fixed("string", pattern="^[0-9a-f]{40}$", description="20 bytes in hex"),
-    "MessageIdInput": _fixed("string", pattern="^[0-9A-Fa-f]{40}$", description="20 bytes in hex"),
+    "MessageId": _of_type("string", pattern="^[0-9a-f]{40}$", description="20 bytes in hex"),
+    "MessageIdInput": _of_type(
+        "string", pattern="^[0-9A-Fa-f]{40}$", description="20 bytes in hex"
+    ),
     "Place": {
         "description": "a place in a topic: a message id, or a publish time in ms since the epoch",
         "anyOf": [ref("MessageIdInput"), _MS],
     },
     "BinaryPayload": _request(
-        {"base64": _fixed("string", contentEncoding="base64")}, required=("base64",)
+        {"base64": _of_type("string", contentEncoding="base64")}, required=("base64",)
     ),
     "Payload": {
         "description": "a string stands for its UTF-8 bytes; other bytes go as base64",
@@ -120,16 +123,16 @@ _VALUES: dict[str, Schema] = {
     "VisibilityLevel": _one_of("SNAPSHOT", "SNAPSHOT_EXCLUDE_CURRENT", "SNAPSHOT_ALL"),
 }
 
-# What stands beside a code of an error (RFC 9457 §3.2).
+# The members of a problem document that come with a code (RFC 9457 §3.2).
 _EPOCH_MEMBER: Mapping[str, Schema] = {
-    "epoch": _fixed("integer", format="int64", description="the newest epoch of the sink")
+    "epoch": _of_type("integer", format="int64", description="the newest epoch of the sink")
 }
 _REASON_MEMBER: Mapping[str, Schema] = {"reason": ref("InvalidReason")}
 MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_conflict": {
         "key": ref("Payload"),
         "conflictingTransaction": ref("Pointer"),
-        "conflictingClient": _fixed("string", description="the client of that transaction"),
+        "conflictingClient": _of_type("string", description="the client of that transaction"),
     },
     "transaction_timed_out": _REASON_MEMBER,
     "transaction_invalidated": _REASON_MEMBER,
@@ -137,16 +140,16 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_open": _EPOCH_MEMBER,
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "damaged_record": {
-        "id": _fixed("string", description="the record, as its key or its message id in hex"),
+        "id": _of_type("string", description="the record, as its key or its message id in hex"),
         "next": _or_null(ref("MessageId")),
     },
 }
 _OF_EVERY_PROBLEM: dict[str, Schema] = {
-    "type": _fixed("string", const="about:blank"),
+    "type": _of_type("string", const="about:blank"),
     "title": _TEXT,
-    "status": {"type": "integer"},
-    "detail": _fixed("string", description="one plain sentence"),
-    "code": _fixed("string", description="stable; what a program looks at"),
+    "status": _of_type("integer"),
+    "detail": _of_type("string", description="one plain sentence"),
+    "code": _of_type("string", description="stable; what a program looks at"),
 }
 _OF_SOME_PROBLEMS = {name: schema for each in MEMBERS.values() for name, schema in each.items()}
 
@@ -168,12 +171,12 @@ _TOPICS: dict[str, Schema] = {
             "generation": _GENERATION,
         }
     ),
-    "TopicProperties": _fixed("object", additionalProperties=_TEXT),
+    "TopicProperties": _of_type("object", additionalProperties=_TEXT),
     "TopicTtl": {
         "description": "whole seconds, as a number or as digits",
-        "anyOf": [_TTL, _fixed("string", pattern="^(?!0+$)[0-9]{1,10}$")],
+        "anyOf": [_TTL, _of_type("string", pattern="^(?!0+$)[0-9]{1,10}$")],
     },
-    "TopicPropertyValue": {"anyOf": [_TEXT, {"type": "number"}]},
+    "TopicPropertyValue": {"anyOf": [_TEXT, _of_type("number")]},
     "TopicPropertiesInput": {
         "type": "object",
         "properties": {"ttl": ref("TopicTtl")},
@@ -233,14 +236,14 @@ _MESSAGES: dict[str, Schema] = {
     "ConsumeRequest": _request(
         {
             "startFrom": _or_null(ref("Place")),
-            "inclusive": _fixed("boolean", default=True),
-            "limit": _or_null(_fixed("integer", minimum=1)),
+            "inclusive": _of_type("boolean", default=True),
+            "limit": _or_null(_of_type("integer", minimum=1)),
             "transaction": _or_null(ref("Snapshot")),
         }
     ),
     "Snapshot": {
         "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
-        "anyOf": [_fixed("string", contentEncoding="base64"), ref("TransactionInput")],
+        "anyOf": [_of_type("string", contentEncoding="base64"), ref("TransactionInput")],
     },
     "Message": _reply({"id": ref("MessageId"), "payload": ref("Payload"), "timestamp": _MS}),
     "MessageList": _array(ref("Message")),
@@ -268,10 +271,10 @@ def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
         "type": ref("TransactionType"),
         "checkpointWritePointers": _array(pointer),
         "visibilityLevel": ref("VisibilityLevel"),
-        "encoded": _fixed("string", contentEncoding="base64", description="TTransaction bytes"),
+        "encoded": _of_type("string", contentEncoding="base64", description="TTransaction bytes"),
         "state": ref("TransactionState"),
         "client": _or_null(_TEXT),
-        "timeout": _or_null(_fixed("number", format="double")),
+        "timeout": _or_null(_of_type("number", format="double")),
         "startedAt": _MS,
         "expiresAt": _MS,
         **_LEASE,
@@ -280,7 +283,7 @@ def _snapshot_members(pointer: Schema) -> dict[str, Schema]:
 
 _EPOCH: dict[str, Schema] = {
     "sink": _TEXT,
-    "epoch": _fixed("integer", format="int64", minimum=0, maximum=_LONG_MAX),
+    "epoch": _of_type("integer", format="int64", minimum=0, maximum=_LONG_MAX),
     "runId": _TEXT,
 }
 _CHANGES = _array(ref("Payload"), "keys for conflict detection")
@@ -308,14 +311,14 @@ _TRANSACTIONS: dict[str, Schema] = {
             "type": _or_null(ref("TransactionType")),
             "timeout": _or_null(_SECONDS),
             "client": _or_null(_TEXT),
-            "lists": _fixed("boolean", default=True),
+            "lists": _of_type("boolean", default=True),
             "lease": _or_null(_SECONDS),
         }
     ),
     "RenewResponse": _reply({"leaseExpiresAt": _MS, "expiresAt": _MS}),
     "BeginEpochRequest": _request(
         {
-            "runId": _fixed("string", minLength=1, maxLength=128),
+            "runId": _of_type("string", minLength=1, maxLength=128),
             "lease": _or_null(_SECONDS),
             "client": _or_null(_TEXT),
         },
@@ -352,20 +355,20 @@ _TRANSACTIONS: dict[str, Schema] = {
         {
             "changes": _CHANGES,
             "publish": _array(ref("PublishEntry")),
-            "readOnly": _fixed("boolean", default=False),
+            "readOnly": _of_type("boolean", default=False),
         }
     ),
     "RunRequest": _request(
         {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
             "client": _or_null(_TEXT),
-            "requestId": _or_null(_fixed("string", maxLength=128)),
+            "requestId": _or_null(_of_type("string", maxLength=128)),
         },
         required=("publish",),
     ),
     "CommitResponse": _reply(
         {
-            "state": _fixed("string", const="committed"),
+            "state": _of_type("string", const="committed"),
             "published": _array(ref("PublishResponse")),
         }
     ),
@@ -388,7 +391,7 @@ _TRANSACTIONS: dict[str, Schema] = {
             "oldestInProgress": _or_null(ref("Pointer")),
         }
     ),
-    "InvalidPointersByReason": _fixed(
+    "InvalidPointersByReason": _of_type(
         "object",
         description="every pointer of the list once, by why it is there",
         additionalProperties=_array(ref("Pointer")),
@@ -407,7 +410,7 @@ _TRANSACTIONS: dict[str, Schema] = {
     "TruncateInvalidRequest": {"oneOf": [ref("TruncateByIds"), ref("TruncateByTime")]},
     "TruncateInvalidResponse": _reply({"removed": _COUNT, "kept": _array(ref("Pointer"))}),
     "SnapshotFile": _reply({"file": _TEXT, "bytes": _COUNT}),
-    "SnapshotContent": _fixed("object", description="the newest state, for debugging"),
+    "SnapshotContent": _of_type("object", description="the newest state, for debugging"),
     "ServiceState": _one_of("stopped", "running"),
     "ServiceResponse": _reply({"state": ref("ServiceState")}),
 }
@@ -419,7 +422,7 @@ _PROCESS: dict[str, Schema] = {
         dict.fromkeys(("storage", "transactions", "disk", "clock"), ref("HealthCheck"))
     ),
     "Readiness": _reply({"status": _TEXT, "version": _TEXT, "checks": ref("HealthChecks")}),
-    "OpenApiDocument": _fixed("object", description="this document"),
+    "OpenApiDocument": _of_type("object", description="this document"),
 }
 
 SCHEMAS: Mapping[str, Schema] = {
@@ -439,28 +442,28 @@ ARROW: Mapping[str, str] = {
     "write_pointer": "int64",
 }
 
-_PUBLISHED: dict[str, object] = {
-    "type": "record",
-    "name": "PublishResponse",
-    "fields": [
-        {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
-        {"name": "startTimestamp", "type": "long"},
-        {"name": "startSequenceId", "type": "int"},
-        {"name": "endTimestamp", "type": "long"},
-        {"name": "endSequenceId", "type": "int"},
-    ],
-}
+
+def _record(name: str, *members: tuple[str, object]) -> dict[str, object]:
+    fields = [{"name": member, "type": kind} for member, kind in members]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+_PUBLISHED = _record(
+    "PublishResponse",
+    ("transactionWritePointer", _LONG_OR_NULL),
+    ("startTimestamp", "long"),
+    ("startSequenceId", "int"),
+    ("endTimestamp", "long"),
+    ("endSequenceId", "int"),
+)
 
 # By the name of the JSON schema of the same body.
 AVRO: Mapping[str, dict[str, object]] = {
-    "PublishRequest": {
-        "type": "record",
-        "name": "PublishRequest",
-        "fields": [
-            {"name": "transactionWritePointer", "type": _LONG_OR_NULL},
-            {"name": "messages", "type": {"type": "array", "items": "bytes"}},
-        ],
-    },
+    "PublishRequest": _record(
+        "PublishRequest",
+        ("transactionWritePointer", _LONG_OR_NULL),
+        ("messages", {"type": "array", "items": "bytes"}),
+    ),
     "PublishResponse": _PUBLISHED,
     "RollbackRequest": _PUBLISHED,
     "ConsumeRequest": {
@@ -475,24 +478,20 @@ AVRO: Mapping[str, dict[str, object]] = {
     },
     "MessageList": {
         "type": "array",
-        "items": {
-            "type": "record",
-            "name": "Message",
-            "fields": [{"name": "id", "type": "bytes"}, {"name": "payload", "type": "bytes"}],
-        },
+        "items": _record("Message", ("id", "bytes"), ("payload", "bytes")),
     },
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One endpoint: parameters, bodies and errors. `body` and `reply` name schemas; None is empty.
+    """One endpoint: parameters, bodies, errors. `body` and `reply` name schemas; None is no body.
 
-    `avro`: the body, and the reply where it has one, also go as Avro; `arrow`: the reply goes as
-    Arrow too. A reply that is never JSON has `raw_types`. `reply_is_optional`: a success may be
-    empty instead. `errors` are codes beyond those that every call may answer. `unready_status`
-    comes with the same reply, when something does not work.
-    `name` and `tag` become the names of a method and of a module in a generated client.
+    `avro`: the body and the reply may be in Avro too; `arrow`: the reply may be in Arrow too. A
+    reply that is never JSON has `raw_types`. `reply_is_optional`: a success may have no body.
+    `errors`: the codes beyond those of all endpoints, and of all with the same tag (`_refusals`).
+    `unready_status`: the status of the same reply while something does not work.
+    A generated client calls its methods by `name`, and its modules by `tag`.
     """
 
     method: str
@@ -501,7 +500,6 @@ class Endpoint:
     summary: str
     tag: str
     body: str | None = None
-    body_required: bool = False
     reply: str | None = None
     reply_is_optional: bool = False
     raw_types: tuple[str, ...] = ()
@@ -535,67 +533,59 @@ _WRITE_ERRORS = (
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
-_VIEW_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _STORED, _DOWN,
-)  # fmt: skip
-_READ_ERRORS = (*_VIEW_ERRORS, "damaged_record")
-_POLL_ERRORS = (*_READ_ERRORS, "not_acceptable")
+_VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
+_POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path="/v1/namespaces", name="listNamespaces", tag="topics",
-        summary="Every namespace that has a topic", reply="Names", errors=(_STORED,),
+        summary="Every namespace that has a topic", reply="Names",
     ),
     Endpoint(
         method="GET", path=_TOPICS_PATH, name="listTopics", tag="topics",
-        summary="The topics of a namespace", reply="Names", errors=(*_NAMED, _STORED),
+        summary="The topics of a namespace", reply="Names", errors=_NAMED,
     ),
     Endpoint(
         method="PUT", path=_TOPIC_PATH, name="createTopic", tag="topics",
         summary="Create a topic, or the next generation of a deleted one",
         body="TopicPropertiesInput",
-        errors=(*_NAMED, "topic_already_exists", "invalid_topic_properties", _STORED),
+        errors=(*_NAMED, "topic_already_exists", "invalid_topic_properties"),
     ),
     Endpoint(
         method="GET", path=_TOPIC_PATH, name="getTopic", tag="topics",
-        summary="Properties and generation of a topic", reply="Topic",
-        errors=(*_TOPIC_ERRORS, _STORED),
+        summary="Properties and generation of a topic", reply="Topic", errors=_TOPIC_ERRORS,
     ),
     Endpoint(
         method="DELETE", path=_TOPIC_PATH, name="deleteTopic", tag="topics",
-        summary="Delete a topic with its messages", errors=(*_TOPIC_ERRORS, _STORED),
+        summary="Delete a topic with its messages", errors=_TOPIC_ERRORS,
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/properties", name="updateTopic", tag="topics",
         summary="Replace all properties of a topic", body="TopicPropertiesInput",
-        errors=(*_TOPIC_ERRORS, "invalid_topic_properties", _STORED),
+        errors=(*_TOPIC_ERRORS, "invalid_topic_properties"),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/truncate", name="truncateTopic", tag="topics",
         summary="Remove all messages before a place, for ever", body="TruncateTopicRequest",
-        body_required=True, reply="TruncateTopicResponse",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "topic_held", _STORED),
+        reply="TruncateTopicResponse", errors=(*_TOPIC_ERRORS, "invalid_message_id", "topic_held"),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
-        body="PublishRequest", body_required=True, reply="PublishResponse", avro=True,
-        reply_is_optional=True, query=("ttl",), headers=_WRITTEN_HEADERS,
-        errors=(*_WRITE_ERRORS, "empty_publish"),
+        body="PublishRequest", reply="PublishResponse", avro=True, reply_is_optional=True,
+        query=("ttl",), headers=_WRITTEN_HEADERS, errors=(*_WRITE_ERRORS, "empty_publish"),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/store", name="store", tag="messages",
         summary="Store messages that the next publish of the transaction brings",
-        body="PublishRequest", body_required=True, avro=True, query=("ttl",),
-        errors=_WRITE_ERRORS,
+        body="PublishRequest", avro=True, query=("ttl",), errors=_WRITE_ERRORS,
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/rollback", name="rollback", tag="messages",
-        summary="Hide one transactional publish from transactional readers",
-        body="RollbackRequest", body_required=True, avro=True,
-        errors=(*_TOPIC_ERRORS, "transaction_committed", _STORED, _DOWN),
+        summary="Hide one transactional publish from transactional readers", body="RollbackRequest",
+        avro=True, errors=(*_TOPIC_ERRORS, "transaction_committed", _DOWN),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/poll", name="poll", tag="messages",
@@ -604,8 +594,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
-        summary="The same read for people and scripts", reply="MessageList",
-        arrow=True, query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
+        summary="The same read for people and scripts", reply="MessageList", arrow=True,
+        query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
     ),
     Endpoint(
@@ -616,96 +606,88 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
         summary="Parts of a range of about equal size, to be read side by side", reply="SplitList",
-        query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id", _STORED),
+        query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/holds", name="listHolds", tag="topics",
-        summary="The retention holds of a topic", reply="HoldList",
-        errors=(*_TOPIC_ERRORS, _STORED),
+        summary="The retention holds of a topic", reply="HoldList", errors=_TOPIC_ERRORS,
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/holds/{{name}}", name="setHold", tag="topics",
         summary="Keep messages from the topic's time to live for a while", body="HoldRequest",
-        body_required=True, reply="Hold",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds", _STORED),
+        reply="Hold", errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/holds/{{name}}", name="deleteHold", tag="topics",
-        summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found", _STORED),
+        summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions", name="listPositions", tag="topics",
-        summary="How far readers say to have read", reply="PositionList",
-        errors=(*_TOPIC_ERRORS, _STORED),
+        summary="How far readers say to have read", reply="PositionList", errors=_TOPIC_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions/{{name}}", name="getPosition", tag="topics",
         summary="How far one reader says to have read", reply="Position",
-        errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
+        errors=(*_TOPIC_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/positions/{{name}}", name="setPosition", tag="topics",
-        summary="Record how far a reader has read", body="PositionRequest", body_required=True,
-        reply="Position",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions", _STORED),
+        summary="Record how far a reader has read", body="PositionRequest", reply="Position",
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
-        tag="topics", summary="Forget how far a reader has read",
-        errors=(*_TOPIC_ERRORS, "position_not_found", _STORED),
+        tag="topics",
+        summary="Forget how far a reader has read", errors=(*_TOPIC_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
-        summary="Start a transaction", body="StartTransactionRequest",
-        reply="Transaction", status=201, errors=("invalid_timeout", _DOWN),
+        summary="Start a transaction", body="StartTransactionRequest", reply="Transaction",
+        status=201, errors=("invalid_timeout",),
     ),
     Endpoint(
         method="GET", path=_TX_PATH, name="getOverview", tag="transactions",
-        summary="Pointers and all transactions in progress", reply="Overview", errors=(_DOWN,),
+        summary="Pointers and all transactions in progress", reply="Overview",
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/run", name="runTransaction", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="RunRequest",
-        body_required=True, reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
+        reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
         method="GET", path=f"{_TX_PATH}/invalid", name="listInvalid", tag="transactions",
         summary="The invalid list, and what of it is prunable", reply="InvalidList",
-        errors=(_DOWN,),
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/invalid/truncate", name="truncateInvalid",
-        tag="transactions", summary="Take pointers off the invalid list",
-        body="TruncateInvalidRequest", body_required=True, reply="TruncateInvalidResponse",
-        errors=("transactions_in_progress", _DOWN),
+        tag="transactions",
+        summary="Take pointers off the invalid list", body="TruncateInvalidRequest",
+        reply="TruncateInvalidResponse", errors=("transactions_in_progress",),
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/snapshot", name="takeSnapshot", tag="transactions",
-        summary="Write a snapshot file now", reply="SnapshotFile", errors=(_DOWN,),
+        summary="Write a snapshot file now", reply="SnapshotFile",
     ),
     Endpoint(
         method="GET", path=f"{_TX_PATH}/snapshot", name="getSnapshot", tag="transactions",
-        summary="The newest state, for debugging", reply="SnapshotContent", errors=(_DOWN,),
+        summary="The newest state, for debugging", reply="SnapshotContent",
     ),
     Endpoint(
-        method="POST", path=f"{_TX_PATH}/service/stop", name="stopService",
-        tag="transactions", summary="Take the transaction service down", reply="ServiceResponse",
-        errors=(_DOWN,),
+        method="POST", path=f"{_TX_PATH}/service/stop", name="stopService", tag="transactions",
+        summary="Take the transaction service down", reply="ServiceResponse",
     ),
     Endpoint(
-        method="POST", path=f"{_TX_PATH}/service/start", name="startService",
-        tag="transactions", summary="Take the transaction service up again",
-        reply="ServiceResponse", errors=(_DOWN,),
+        method="POST", path=f"{_TX_PATH}/service/start", name="startService", tag="transactions",
+        summary="Take the transaction service up again", reply="ServiceResponse",
     ),
     Endpoint(
         method="GET", path=_TX_ID_PATH, name="getOutcome", tag="transactions",
-        summary="What became of a transaction", reply="Outcome",
-        errors=("transaction_unknown", _DOWN),
+        summary="What became of a transaction", reply="Outcome", errors=("transaction_unknown",),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
         summary="Check for conflicts early", body="CanCommitRequest", reply="StateResponse",
-        errors=(*_ENDED, "transaction_conflict", "change_set_too_large", _DOWN),
+        errors=(*_ENDED, "transaction_conflict", "change_set_too_large"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/commit", name="commit", tag="transactions",
@@ -715,45 +697,44 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/abort", name="abort", tag="transactions",
         summary="End without committing", reply="StateResponse",
-        errors=("transaction_unknown", "transaction_committed", _DOWN),
+        errors=("transaction_unknown", "transaction_committed"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/invalidate", name="invalidate", tag="transactions",
         summary="End a transaction whose writes could not be undone", reply="StateResponse",
-        errors=("transaction_unknown", "transaction_committed", "transaction_aborted", _DOWN),
+        errors=("transaction_unknown", "transaction_committed", "transaction_aborted"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/checkpoint", name="checkpoint", tag="transactions",
         summary="A new write pointer inside the same transaction", reply="Transaction",
-        errors=(*_ENDED, "transaction_conflict", _DOWN),
+        errors=(*_ENDED, "transaction_conflict"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/renew", name="renew", tag="transactions",
         summary="Let the lease of a long transaction begin anew", reply="RenewResponse",
-        errors=(*_ENDED, _DOWN),
+        errors=_ENDED,
     ),
     Endpoint(
         method="GET", path="/v1/sinks", name="listSinks", tag="sinks",
-        summary="Every sink, with its newest epoch", reply="SinkList", errors=(_DOWN,),
+        summary="Every sink, with its newest epoch", reply="SinkList",
     ),
     Endpoint(
         method="GET", path="/v1/sinks/{sink}", name="getSink", tag="sinks",
         summary="The newest epoch of a sink, and what became of it", reply="Sink",
-        errors=(*_NAMED, "sink_not_found", _DOWN),
+        errors=(*_NAMED, "sink_not_found"),
     ),
     Endpoint(
         method="DELETE", path="/v1/sinks/{sink}", name="forgetSink", tag="sinks",
-        summary="Forget a sink and its epochs",
-        errors=(*_NAMED, "sink_not_found", "sink_in_use", _DOWN),
+        summary="Forget a sink and its epochs", errors=(*_NAMED, "sink_not_found", "sink_in_use"),
     ),
     Endpoint(
         method="POST", path="/v1/sinks/{sink}/epochs/{epoch}", name="beginEpoch", tag="sinks",
         summary="The transaction of an epoch, or that it has committed", body="BeginEpochRequest",
-        body_required=True, reply="Epoch",
+        reply="Epoch",
         errors=(
             *_NAMED, "invalid_timeout", "transaction_timed_out", "transaction_invalidated",
             "transaction_aborted", "sink_epoch_superseded", "sink_epoch_open", "sink_fenced",
-            "too_many_sinks", _DOWN,
+            "too_many_sinks",
         ),
     ),
     Endpoint(
@@ -788,24 +769,31 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
 _WHILE_CLOSED = ("shutting_down", "starting")
+# While the component that answers it is down.
+_OF_TAG: Mapping[str, tuple[str, ...]] = {
+    "topics": (_STORED,),
+    "messages": (_STORED,),
+    "transactions": (_DOWN,),
+    "sinks": (_DOWN,),
+}
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
-    "ttl": ({"type": "integer", "minimum": 1}, "time to live of all messages, whole seconds"),
+    "ttl": (_of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
     "isolation": (ref("Isolation"), "what to read"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
     "wait": (
-        {"type": "number", "minimum": 0, "maximum": 60, "default": 0},
+        _of_type("number", minimum=0, maximum=60, default=0),
         "seconds to wait while there is nothing to deliver",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
-    "from": ({"type": "string"}, "earliest, latest, a message id, ms, or an ISO 8601 time"),
-    "inclusive": ({"type": "boolean", "default": True}, "whether the start itself belongs to it"),
-    "limit": ({"type": "integer", "minimum": 1}, "messages at most"),
+    "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
+    "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
+    "limit": (_of_type("integer", minimum=1), "messages at most"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
     "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
-    "n": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "parts at most"),
+    "n": (_of_type("integer", minimum=1, maximum=10_000), "parts at most"),
 }
 # What a placeholder of a path is called here, where a generator makes a parameter of it.
 _SPELLED_OUT = {"ns": "namespace", "t": "topic", "tx": "transaction"}
@@ -813,12 +801,12 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
     "topic": (ref("Name"), "topic"),
     "name": (ref("Name"), "hold or position"),
-    "transaction": ({"type": "string"}, "transaction id, or one of its checkpoint pointers"),
+    "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
-    "epoch": ({"type": "integer", "format": "int64", "minimum": 0}, "a number that only grows"),
+    "epoch": (_COUNT, "a number that only grows"),
 }
-_BOOLEAN: Schema = {"type": "boolean"}
-_BYTES: Schema = {"type": "string", "format": "binary"}
+_BOOLEAN = _of_type("boolean")
+_BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
@@ -831,7 +819,7 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
 # Codes that are answered in 429 and 503 come with it; health has a 503 of its own.
 _RETRY_AFTER: Schema = {
     "Retry-After": {
-        "schema": {"type": "integer", "minimum": 0},
+        "schema": _of_type("integer", minimum=0),
         "description": "seconds to wait before trying again",
     }
 }
@@ -885,7 +873,8 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
 
 def _body(endpoint: Endpoint, schema: str) -> dict[str, object]:
     body: dict[str, object] = {
-        "required": endpoint.body_required,
+        # A call without a body is one with an empty object, where that is a possible body.
+        "required": not {"required", "oneOf"}.isdisjoint(SCHEMAS[schema]),
         "content": {MediaType.JSON.value: {"schema": ref(schema)}},
     }
     if endpoint.avro:
@@ -935,12 +924,12 @@ def _content(endpoint: Endpoint) -> dict[str, object]:
         if endpoint.arrow:
             content[MediaType.ARROW.value] = {"schema": _BYTES, "x-arrow-schema": ARROW}
     for kind in endpoint.raw_types:
-        content[kind] = {"schema": {"type": "string"} if kind.startswith("text/") else _BYTES}
+        content[kind] = {"schema": _TEXT if kind.startswith("text/") else _BYTES}
     return content
 
 
 def _refusals(endpoint: Endpoint) -> dict[str, object]:
-    codes = {*endpoint.errors, *_ALWAYS}
+    codes = {*endpoint.errors, *_ALWAYS, *_OF_TAG.get(endpoint.tag, ())}
     if endpoint.tag != "process":
         codes.update(_WHILE_CLOSED)
     if endpoint.body is not None:

@@ -7,8 +7,8 @@
 A plain request costs a fraction of what the parser takes for it (decision 0013). A request line
 with an escape, an absolute address or another version is not plain.
 
-The parser judges header fields, once for each block of them: a client repeats its fields byte for
-byte, so a block that was found plain is looked up from then on. Fields that change where a request
+A client repeats its header fields byte for byte. So the parser reads each block of fields once, and
+the result is cached. Fields that change where a request
 ends (two lengths, a transfer coding, a folded field) are not plain. So both ways of reading agree
 about the end of a request. A request that is refused for its host or its origin
 (process/allowed_hosts.py) is not plain either.
@@ -30,16 +30,16 @@ from process.request_parser import (
 )
 from tuff.protocol.exchange import Handler
 
-LINES_COUNT_MAX = 4_096  # request lines that are remembered; as many topics are busy at a time
+LINES_COUNT_MAX = 4_096  # request lines in the cache; as many topics are busy at a time
 LINE_BYTES_KEPT_MAX = 256  # bytes of such a line; with the count it bounds the memory to 4 MiB
-BLOCKS_COUNT_MAX = 1_024  # blocks of fields that are remembered; a client has one or two
+BLOCKS_COUNT_MAX = 1_024  # blocks of fields in the cache; a client has one or two
 BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
 
 _LINE = re.compile(
     rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
 )
 _NUMBER = re.compile(rb"/([0-9]{16,19})(?=[/ ])")  # a pointer, as a whole segment
-_NO_NUMBER = b"0"  # replaces it where a line is looked up without its number
+_NO_NUMBER = b"0"  # replaces it in the key of the cache
 _LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
 # Fields that change how a request is read or answered.
@@ -47,33 +47,33 @@ _NOT_PLAIN = frozenset({"transfer-encoding", "expect", "upgrade", "content-encod
 
 Query = tuple[tuple[str, str], ...]
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 
-class Remembered(dict[bytes, Answer]):
-    """A cache: a hit costs one dict lookup. A miss calls `answer` and keeps the result, unless the
-    question is longer than `bytes_max`; when `count_max` are kept, all are dropped."""
+class BoundedCache(dict[bytes, Value]):
+    """A cache: a hit costs one dict lookup. A miss calls `compute` and keeps the value, unless the
+    key is longer than `bytes_max`; when `count_max` values are kept, all are dropped."""
 
     def __init__(
-        self, answer: Callable[[bytes], Answer], *, bytes_max: int, count_max: int
+        self, compute: Callable[[bytes], Value], *, bytes_max: int, count_max: int
     ) -> None:
         super().__init__()
-        self._answer = answer
+        self._compute = compute
         self._bytes_max = bytes_max
         self._count_max = count_max
 
-    def __missing__(self, question: bytes) -> Answer:
-        found = self._answer(question)
-        if len(question) <= self._bytes_max:
+    def __missing__(self, key: bytes) -> Value:
+        value = self._compute(key)
+        if len(key) <= self._bytes_max:
             if len(self) >= self._count_max:
                 self.clear()
-            self[question] = found
-        return found
+            self[key] = value
+        return value
 
 
-class Asked(NamedTuple):
+class RoutedLine(NamedTuple):
     """The route of a request line, its parameters and query. Metrics name the route by `operation`:
-    the names in a path would make a series each."""
+    with the path instead, each topic would have a series of its own."""
 
     operation: str
     handler: Handler
@@ -81,8 +81,8 @@ class Asked(NamedTuple):
     query: Query
 
 
-class _Numbered(NamedTuple):
-    """The same, for any number as the only parameter."""
+class _NumberedLine(NamedTuple):
+    """A `RoutedLine` without the number that is its only parameter."""
 
     operation: str
     handler: Handler
@@ -90,16 +90,16 @@ class _Numbered(NamedTuple):
     query: Query
 
 
-class Lines:
-    """Finds the route of a request line; remembers, within bounds, what was found."""
+class RequestLines:
+    """Finds the route of a request line, and caches it."""
 
     def __init__(self, tree: RouteTree) -> None:
         self._tree = tree
         bounds = {"bytes_max": LINE_BYTES_KEPT_MAX, "count_max": LINES_COUNT_MAX}
-        self._whole = Remembered(self._read, **bounds)
-        self._numbered = Remembered(self._read_numbered, **bounds)
+        self._whole = BoundedCache(self._read, **bounds)
+        self._numbered = BoundedCache(self._read_numbered, **bounds)
 
-    def find(self, line: bytes) -> Asked | None:
+    def find(self, line: bytes) -> RoutedLine | None:
         """None when the line is not plain, or has no route."""
         known = self._whole.get(line)
         if known is not None:
@@ -110,10 +110,10 @@ class Lines:
             numbered = self._numbered[line[:start] + _NO_NUMBER + line[stop:]]
             if numbered is not None:
                 operation, handler, parameter, query = numbered
-                return Asked(operation, handler, {parameter: number[1].decode()}, query)
+                return RoutedLine(operation, handler, {parameter: number[1].decode()}, query)
         return self._whole[line]
 
-    def _read(self, line: bytes) -> Asked | None:
+    def _read(self, line: bytes) -> RoutedLine | None:
         plain = _LINE.fullmatch(line)
         if plain is None:
             return None
@@ -122,15 +122,15 @@ class Lines:
         if resource is None or (handler := resource.handlers.get(method)) is None:
             return None
         pairs = tuple(parse_qsl(query.decode(), keep_blank_values=True)) if query else ()
-        return Asked(f"{method} {resource.path}", handler, resource.parameters, pairs)
+        return RoutedLine(f"{method} {resource.path}", handler, resource.parameters, pairs)
 
-    def _read_numbered(self, line: bytes) -> _Numbered | None:
+    def _read_numbered(self, line: bytes) -> _NumberedLine | None:
         """None, unless the number is the only parameter of the route."""
-        asked = self._read(line)
-        if asked is None or list(asked.parameters.values()) != [_NO_NUMBER.decode()]:
+        routed = self._read(line)
+        if routed is None or list(routed.parameters.values()) != [_NO_NUMBER.decode()]:
             return None
-        (parameter,) = asked.parameters
-        return _Numbered(asked.operation, asked.handler, parameter, asked.query)
+        (parameter,) = routed.parameters
+        return _NumberedLine(routed.operation, routed.handler, parameter, routed.query)
 
 
 class Fields(NamedTuple):
@@ -142,19 +142,19 @@ class Fields(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The head of a plain request that has a route; `size` counts its bytes."""
+    """The head of a plain request that has a route; `size` is in bytes."""
 
-    asked: Asked
+    line: RoutedLine
     fields: Fields
     size: int
 
 
-class Heads:
-    """Reads the heads of requests; remembers blocks of fields, within bounds."""
+class PlainHeads:
+    """Reads the heads of plain requests, and caches blocks of fields."""
 
-    def __init__(self, lines: Lines, hosts: AllowedHosts) -> None:
+    def __init__(self, lines: RequestLines, hosts: AllowedHosts) -> None:
         self._lines = lines
-        self._blocks = Remembered(
+        self._blocks = BoundedCache(
             partial(_plain_fields, hosts=hosts),
             bytes_max=BLOCK_BYTES_MAX,
             count_max=BLOCKS_COUNT_MAX,
@@ -170,13 +170,13 @@ class Heads:
         end = data.find(_END, line_end)
         if end < 0:
             return None
-        asked = self._lines.find(data[:line_end])
-        if asked is None:
+        line = self._lines.find(data[:line_end])
+        if line is None:
             return None
         fields = self._blocks[data[line_end + 2 : end + 2]]
         if fields is None:
             return None
-        return Head(asked, fields, end + len(_END))
+        return Head(line, fields, end + len(_END))
 
 
 def _plain_fields(block: bytes, *, hosts: AllowedHosts) -> Fields | None:

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
     POSITIONS_SHOWN_MAX,
-    Distribution,
-    Distributions,
     Gauge,
+    Histogram,
+    HistogramFamily,
     TopicFigures,
 )
 
@@ -35,7 +35,7 @@ class _Figures(Collector):
 
 
 def exposition(
-    distributions: Iterable[Distributions],
+    histograms: Iterable[HistogramFamily],
     gauges: Iterable[Gauge],
     topics: Iterable[TopicFigures],
     positions: Iterable[PositionLag],
@@ -43,21 +43,21 @@ def exposition(
     """What `/metrics` answers."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    figures = [*map(_histogram, distributions), *_gauges(gauges)]
+    figures = [*map(_histogram, histograms), *_gauges(gauges)]
     registry.register(_Figures([*figures, *_of_topics(topics), *_of_positions(positions)]))
     return generate_latest(registry)
 
 
-def _histogram(each: Distributions) -> Metric:
+def _histogram(each: HistogramFamily) -> Metric:
     family = HistogramMetricFamily(f"tuff_{each.name}", each.help, labels=each.labels)
-    for values, distribution in each.by_labels.items():
-        family.add_metric(values, _buckets(distribution), sum_value=distribution.sum)
+    for values, histogram in each.by_labels.items():
+        family.add_metric(values, _buckets(histogram), sum_value=histogram.sum)
     return family
 
 
-def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
-    bounds = [*map(str, map(float, distribution.bounds)), "+Inf"]
-    return list(zip(bounds, accumulate(distribution.counts), strict=True))
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(str, map(float, histogram.bounds)), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))
 
 
 def _gauges(gauges: Iterable[Gauge]) -> Iterable[Metric]:
@@ -65,7 +65,7 @@ def _gauges(gauges: Iterable[Gauge]) -> Iterable[Metric]:
     for gauge in gauges:
         names, values = [name for name, _ in gauge.labels], [value for _, value in gauge.labels]
         if gauge.name not in families:
-            kind = CounterMetricFamily if gauge.counts_up else GaugeMetricFamily
+            kind = CounterMetricFamily if gauge.is_counter else GaugeMetricFamily
             families[gauge.name] = kind(f"tuff_{gauge.name}", gauge.help, labels=names)
         read = gauge.read()
         if read is not None:

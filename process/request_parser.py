@@ -1,7 +1,7 @@
 """Reads requests of every kind with llhttp, the parser of Node.js (package `httptools`).
 
-The parser decides where each request ends. Around it are limits, the refusals of what can't be
-read, and what the head of a request may not say (protocol §1).
+llhttp decides where each request ends. This module adds limits, the refusals of unreadable
+requests, and the checks of a head (protocol §1).
 """
 
 import re
@@ -36,8 +36,8 @@ HEAD_BYTES_MAX = 1 << 17  # bytes of a request line and its header fields, and o
 LINE_BYTES_MAX = 8_190  # bytes of the request line or of a header field
 FIELDS_COUNT_MAX = 128  # header fields of one request
 
-# Fields that a request has once at most (RFC 9110). Of two, a proxy and the server might each use
-# another one.
+# Fields that a request has once at most (RFC 9110). With two of them, a proxy and the server might
+# each use a different one.
 _SENT_ONCE = frozenset(
     {"content-length", "content-type", "host", "max-forwards", "transfer-encoding", "user-agent"}
 )
@@ -145,7 +145,8 @@ class RequestParser:
                 return
 
     def break_off(self, refusal: TuffError) -> None:
-        """Answer what was read, then this, and close: where the next request begins is unknown."""
+        """Read no further, since where the next request begins is unknown. The client gets this
+        refusal behind the answers to the requests before it, and the connection closes."""
         parsed, self._reading = self._reading, None
         self.stop()
         if parsed is not None and self._is_head_whole:
@@ -176,8 +177,10 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._reading is not None
-        if not self._is_head_whole:  # else a trailer: it must not change what the head says
-            add_field(self._reading.fields, name, value)
+        if self._is_head_whole:
+            return  # a trailer must not change what the head says
+        text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+        self._reading.fields.setdefault(name.decode("latin-1").lower(), []).append(text)
 
     def on_headers_complete(self) -> None:
         parsed, parser = self._reading, self._parser
@@ -211,12 +214,6 @@ class RequestParser:
         self._reading.complete()
         self._reading = None
         self._first_line = b""  # what follows in the same bytes is another request
-
-
-def add_field(fields: HeaderFields, name: bytes, value: bytes) -> None:
-    """Add a field that the parser found."""
-    text = value.strip(b" \t").decode("utf-8", "surrogateescape")
-    fields.setdefault(name.decode("latin-1").lower(), []).append(text)
 
 
 def refusal_of_fields(fields: HeaderFields) -> TuffError | None:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from math import ceil
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
@@ -100,8 +99,6 @@ class Settings:
         return min(ceil(sum_s), FOREVER_S)
 
 
-S = TypeVar("S", ServerSettings, TransactionSettings, MessagingSettings, HBaseSettings)
-
 SECTIONS: Mapping[str, Any] = {
     "server": ServerSettings,
     "tx": TransactionSettings,
@@ -126,12 +123,7 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         _require_section(section)
         values[section][key] = value
     try:
-        return Settings(
-            server=_section("server", ServerSettings, values["server"]),
-            tx=_section("tx", TransactionSettings, values["tx"]),
-            messaging=_section("messaging", MessagingSettings, values["messaging"]),
-            hbase=_section("hbase", HBaseSettings, values["hbase"]),
-        )
+        return Settings(**{name: _section(name, given) for name, given in values.items()})
     except ValueError as error:
         raise SettingsError(str(error)) from None
 
@@ -185,7 +177,9 @@ def _value(text: str) -> object:
         return text  # a plain word goes without quotes
 
 
-def _section(name: str, kind: type[S], given: Mapping[str, object]) -> S:
+def _section(name: str, given: Mapping[str, object]) -> Any:
+    """Raises: SettingsError, ValueError."""
+    kind = SECTIONS[name]
     hints = get_type_hints(kind)
     by_key = {key_of(entry): entry.name for entry in fields(kind)}
     arguments: dict[str, Any] = {}
@@ -195,28 +189,23 @@ def _section(name: str, kind: type[S], given: Mapping[str, object]) -> S:
                 f"there is no setting {name}.{key}; {name} has {', '.join(sorted(by_key))}"
             )
         arguments[by_key[key]] = _typed(value, hints[by_key[key]], f"{name}.{key}")
-    try:
-        return kind(**arguments)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
+    return kind(**arguments)
 
 
-def _typed(value: object, kind: object, name: str) -> object:
-    if get_origin(kind) in (Union, UnionType):
-        kind = next(each for each in get_args(kind) if each is not type(None))
+def _typed(value: object, kind: Any, name: str) -> object:
+    """The value of a setting whose field has this type."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if get_origin(kind) is tuple:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
         raise SettingsError(f"{name} is a list of words, not {value!r}")
-    if isinstance(kind, type) and type(value) is kind:
+    if type(value) is kind:
         return value
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-    expected = kinds.get(kind, "something else") if isinstance(kind, type) else "something else"
-    raise SettingsError(f"{name} is {expected}, not {value!r}")
+    raise SettingsError(f"{name} is {kinds[kind]}, not {value!r}")
 
 
 def _require(holds: bool, rule: str, value: object) -> None:  # noqa: FBT001 - a condition, no flag

@@ -26,11 +26,11 @@ settings.register_profile(
 )
 settings.load_profile("tuff")
 
-# Hundreds of servers are started here. Where somebody set this, each would compile itself anew.
+# The tests start hundreds of servers. With this variable, each would compile its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Whoever runs the tests in the background of a shell ignores Ctrl-C, and so would all that is
-# started here, to which tests send it.
+# A shell starts background jobs with SIGINT ignored, and the processes that the tests start would
+# inherit that. Tests send them SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""Protocol, OpenAPI document, routes, settings and errors say one and the same thing."""
+"""Protocol, OpenAPI document, routes, settings and errors agree."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text("utf-8")
 CONF = sorted((ROOT / "conf").glob("*.toml"))
 
-# Made by the process itself, around the rooms' routes.
+# The components add these to the routes of the two stores.
 OF_THE_PROCESS = {("GET", "/metrics"), ("GET", "/openapi.json")}
 
 
@@ -68,15 +68,15 @@ def test_the_table_of_endpoints_is_that_of_the_openapi() -> None:
 
 
 def test_the_routes_are_those_of_the_table() -> None:
-    nobody: Any = object()  # only the addresses are looked at; no handler is called
+    unused: Any = object()  # only the addresses are read; no handler is called
     routes = (
-        addresses(publish_routes(nobody))
-        | addresses(poll_routes(nobody))
-        | addresses(offset_routes(nobody))
-        | addresses(topic_routes(nobody))
-        | addresses(routes_of_jobs(nobody))
-        | addresses(transaction_routes(nobody))
-        | addresses(backup_stream.routes(nobody))
+        addresses(publish_routes(unused))
+        | addresses(poll_routes(unused))
+        | addresses(offset_routes(unused))
+        | addresses(topic_routes(unused))
+        | addresses(routes_of_jobs(unused))
+        | addresses(transaction_routes(unused))
+        | addresses(backup_stream.routes(unused))
         | addresses(health.routes(lambda: True, dict))
     )
 
@@ -88,7 +88,7 @@ def test_the_server_shows_the_document_and_knows_every_address_in_it(client: Cli
 
     assert sorted(shown["paths"]) == sorted({address(each) for each in ENDPOINTS})
     for endpoint in ENDPOINTS:
-        path = re.sub(r"{\w+}", "nobody", endpoint.path)
+        path = re.sub(r"{\w+}", "x", endpoint.path)
         reply = client.send("OPTIONS", path)
         assert reply.json["code"] == "method_not_allowed", endpoint.path
         assert endpoint.method in (reply.header("Allow") or "")
@@ -128,18 +128,6 @@ def test_every_key_of_a_settings_file_has_a_comment(file: Path) -> None:
     assert bare == []
 
 
-def test_the_standalone_settings_are_the_defaults() -> None:
-    found = tomllib.loads((ROOT / "conf/standalone.toml").read_text("utf-8"))
-
-    different = [
-        f"{section}.{key}"
-        for section, entries in found.items()
-        for key, value in entries.items()
-        if value != default_of(section, key)
-    ]
-    assert different == []
-
-
 def test_the_protocol_names_every_setting_with_its_default() -> None:
     documented = documented_settings()
     choices = documented.pop(("messaging", "store"))
@@ -162,7 +150,7 @@ def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
     """A term whose name in the code is gone would teach a newcomer a dead word."""
     code = "\n".join(
         path.read_text("utf-8")
-        for room in (
+        for folder in (
             "tuff",
             "tx",
             "messaging",
@@ -173,7 +161,7 @@ def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
             "conf",
         )
         for kind in ("*.py", "*.toml")
-        for path in (ROOT / room).rglob(kind)
+        for path in (ROOT / folder).rglob(kind)
     )
     glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
     rows = re.findall(r"^\| (\*\*[^|]+) \|.*\| ([^|]*) \|$", glossary, re.MULTILINE)

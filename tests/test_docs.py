@@ -168,7 +168,7 @@ def test_no_two_pages_keep_their_rows_in_one_directory() -> None:
 
 
 def test_a_page_installs_what_a_user_of_make_run_has_not() -> None:
-    """`pytest` came with `make test` alone, and the page for who tests ran it."""
+    """A page about tests ran `pytest`, which only `make test` installs."""
     ours = installed_by("tuff-messaging")
     programs = {
         script.name: normal(script.dist.name)
@@ -273,7 +273,7 @@ def test_every_section_that_the_code_cites_exists() -> None:
     }
     cited = {
         (page, number)
-        for room in (
+        for folder in (
             "tuff",
             "pyspark_tuff",
             "tx",
@@ -283,7 +283,7 @@ def test_every_section_that_the_code_cites_exists() -> None:
             "tests",
             "examples",
         )
-        for path in (ROOT / room).rglob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
         for page, numbers in re.findall(
             r"\b(design|protocol) (§[0-9.]+(?:(?:, | to | and )§[0-9.]+)*)", path.read_text("utf-8")
         )

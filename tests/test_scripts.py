@@ -1,4 +1,4 @@
-"""Scenario scripts: the readable specification, run against the real rooms.
+"""Scenario scripts: the readable specification, run against the real components.
 
 Each file in `tests/scripts/` is a story: a comment, a command, `----`, and exactly what it prints.
 After a change that is meant to change what a script prints, let `pytest tests/test_scripts.py

@@ -9,7 +9,7 @@ import pytest
 from admin.data_directory import DataDirectory
 from tests.admin.files import Past, flipped, found_in, sample, stored_files
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic, begin
+from tests.http.calls import begin, created
 from tests.http.client import ok
 from tests.http.process import serve
 from tuff.leveldb.log import masked_crc32c
@@ -47,8 +47,7 @@ def test_a_stopped_server_leaves_no_findings(data: Path) -> None:
 def test_a_killed_server_leaves_no_corruption(tmp_path: Path) -> None:
     server = serve(tmp_path)
     client = server.client()
-    topic = Topic(client, "default", "t1")
-    ok(topic.create())
+    topic = created(client, "default", "t1")
     tx = begin(client)
     for payload in ("a", "b" * 100_000, "c"):
         ok(topic.publish(payload))
@@ -103,7 +102,7 @@ def test_a_removed_file_is_found(data: Path) -> None:
     for path in stored_files(data):
         whole = path.read_bytes()
         path.unlink()
-        # Who restores one snapshot of many can't know of an older one.
+        # No other file refers to an older snapshot, or to the oldest log.
         assert found_in(data) or path.name.startswith("snapshot.") or path == needless, path.name
         path.write_bytes(whole)
 
@@ -149,7 +148,7 @@ def test_snapshots_beside_the_data_are_located_and_named(data: Path, tmp_path: P
 
 def test_snapshots_beside_data_that_has_its_own_are_ignored(past: Past, data: Path) -> None:
     (data.parent / "snapshots").mkdir()
-    (data.parent / "snapshots" / "txlog.1").write_text("of somebody else")
+    (data.parent / "snapshots" / "txlog.1").write_text("of another server")
 
     assert (fsck(data).returncode, DataDirectory.locate(data, None)) == (0, DataDirectory.of(data))
 

@@ -1,6 +1,5 @@
 """Holds and named positions through fsck, salvage and a backup (promise 8)."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from admin.salvage import salvage
 from messaging.storage.rows import HOLDS, POSITIONS, prefix_stop
 from tests.admin.files import found_in, now_ms
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic
-from tests.http.client import JSON, ok
+from tests.http.calls import created
+from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
 
 PLACE = "0000015896dfd00000050000000000000000ffff"
@@ -22,16 +21,13 @@ PATH = "/v1/namespaces/default/topics/t1"
 
 def told(server: ServerProcess) -> tuple[object, object]:
     with closing(server.client()) as client:
-        return tuple(
-            ok(client.send("GET", f"{PATH}/{kind}")).json[kind] for kind in ("holds", "positions")
-        )  # type: ignore[return-value] # a pair
+        return tuple(ok(client.get(f"{PATH}/{kind}")).json[kind] for kind in ("holds", "positions"))  # type: ignore[return-value] # a pair
 
 
 def server_with_both(home: Path) -> ServerProcess:
     server = serve(home)
     with closing(server.client()) as client:
-        topic = Topic(client, "default", "t1")
-        ok(topic.create())
+        topic = created(client, "default", "t1")
         ok(topic.publish("a"))
         hold = {"from": 0, "maxAge": 600}
         for path, body in (
@@ -39,8 +35,8 @@ def server_with_both(home: Path) -> ServerProcess:
             ("holds/other", hold),
             ("positions/x", {"position": PLACE}),
         ):
-            ok(client.send("PUT", f"{PATH}/{path}", json.dumps(body).encode(), content_type=JSON))
-        ok(client.send("DELETE", f"{PATH}/holds/other"))
+            ok(client.put(f"{PATH}/{path}", body))
+        ok(client.delete(f"{PATH}/holds/other"))
     return server
 
 

@@ -81,21 +81,6 @@ def forgetful(tmp_path: Path) -> Iterator[Stores]:
     made.server.end()
 
 
-def test_a_missing_message_store_is_found_and_never_replaced(stores: Stores) -> None:
-    stores.publish_and_commit("there")
-    stores.server.kill()
-
-    shutil.rmtree(stores.data / "messages")
-
-    assert found_in(stores.data)
-    stores.start()
-    reply = stores.client.get("/health/ready")
-    assert reply.status == 503
-    assert "holds no message store" in reply.json["checks"]["storage"]["detail"]
-    # Messages that are published into another store would keep the lost one from coming back.
-    refused(Topic(stores.client, "after", "all").create(), 503, "storage_unavailable")
-
-
 def test_a_server_continues_on_transactions_that_salvage_kept_without_messages(
     stores: Stores,
 ) -> None:

@@ -11,7 +11,7 @@ from messaging.storage.packed_rows import is_packed
 from messaging.storage.rows import MESSAGES
 from tests.admin.files import flipped, found_in
 from tests.admin.test_salvage import assert_nothing_new, salvaged
-from tests.http.calls import Topic, payloads
+from tests.http.calls import Topic, created, payloads
 from tests.http.client import ok
 from tests.http.process import ServerProcess, serve
 from tests.messaging.packed_stores import without_flags, without_sizes
@@ -26,8 +26,7 @@ def left_with_packed_rows(home: Path) -> ServerProcess:
     """A stopped server; all messages of its topic are in one stored value."""
     server = serve(home)
     with closing(server.client()) as client:
-        topic = Topic(client, "default", "t")
-        ok(topic.create())
+        topic = created(client, "default", "t")
         ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
     server.end()
     return server
@@ -110,8 +109,7 @@ def test_a_reader_gets_an_error_for_packed_rows_that_can_not_be_separated(tmp_pa
     """A reader `through` one of the first messages got the answer that it was caught up."""
     server = serve(tmp_path)
     with closing(server.client()) as client:
-        topic = Topic(client, "default", "t")
-        ok(topic.create())
+        topic = created(client, "default", "t")
         ok(topic.publish(*[payload.decode() for payload in PAYLOADS]))
         ids = [message["id"] for message in ok(topic.poll()).json]
         ok(topic.publish("behind it"))

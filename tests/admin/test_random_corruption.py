@@ -41,7 +41,7 @@ def assert_nothing_is_revealed(past: Past, scratch: Path, *, seed: int) -> None:
     done = [spoil(path, chance) for path in chance.sample(files, chance.choice((1, 2, 3, 6)))]
 
     new = scratch / f"new-{seed}"
-    # A damaged number of a format is that of a later program: such a file is told, and left alone.
+    # A damaged format number looks like one of a newer version: salvage refuses such a file.
     with suppress(NewerFilesError):
         salvage(DataDirectory.of(data), new, now_ms=now_ms(), new_store_id=lambda: "ab" * 16)
     if not new.exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from admin.readable_rows import Survey, survey
+from admin.readable_rows import survey
 from messaging.storage.rows import frame
 
 SECTOR = 512  # bytes
@@ -84,10 +84,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looked_at(directory: Path) -> Survey:
-    return survey(directory)
-
-
 def manifest_of(directory: Path) -> Path:
     return directory / (directory / "CURRENT").read_text().strip()
 
@@ -97,7 +93,7 @@ def test_a_manifest_that_ends_at_the_border_of_a_sector_is_in_doubt(directory: P
     data = manifest.read_bytes()
     manifest.write_bytes(data[: len(data) // SECTOR * SECTOR])
 
-    [hole] = [each for each in looked_at(directory).holes if each.file == manifest.name]
+    [hole] = [each for each in survey(directory).holes if each.file == manifest.name]
 
     assert hole.is_tail
 
@@ -107,6 +103,6 @@ def test_a_manifest_that_ends_elsewhere_is_corrupt(directory: Path) -> None:
     data = manifest.read_bytes()
     manifest.write_bytes(data[: len(data) // SECTOR * SECTOR - 3])
 
-    [hole] = [each for each in looked_at(directory).holes if each.file == manifest.name]
+    [hole] = [each for each in survey(directory).holes if each.file == manifest.name]
 
     assert not hole.is_tail

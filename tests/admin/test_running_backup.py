@@ -20,7 +20,7 @@ from messaging.storage.rows import MESSAGES, ROWS_STOP
 from tests.admin.files import PATIENT, now_ms
 from tests.client.proxy import losing
 from tests.formats.history import History
-from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
@@ -66,8 +66,7 @@ def rest_of(reader: socket.socket) -> bytes:
 
 
 def fill(client: Client) -> None:
-    large = Topic(client, "one", "large")
-    ok(large.create())
+    large = created(client, "one", "large")
     for _ in range(LARGE_COUNT):
         ok(large.publish(LARGE))
 
@@ -110,8 +109,7 @@ def test_a_transaction_that_commits_during_the_backup_is_not_in_it(
     """Its first publish is in it, its second is not: the outcome must be of the same moment."""
     server = new_server(*PATIENT)
     client = server.client()
-    topic = Topic(client, "one", "main")
-    ok(topic.create())
+    topic = created(client, "one", "main")
     fill(client)
     committed, half, untouched = begin(client), begin(client), begin(client)
     ok(topic.publish("committed before", tx=committed.id))
@@ -235,8 +233,7 @@ def test_a_backup_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_path: Path) -> None:
     server = new_server()
     client = server.client()
-    topic = Topic(client, "one", "main")
-    ok(topic.create())
+    topic = created(client, "one", "main")
     ok(topic.publish("soon damaged"))
     server.end()
     with closing(LevelDbStore(server.data / "messages", first_whole=first_whole)) as store:
@@ -248,21 +245,6 @@ def test_a_damaged_row_is_named_and_ends_the_backup(new_server: NewServer, tmp_p
         download(server.url, tmp_path / "damaged.backup")
 
     assert list(tmp_path.glob("damaged*")) == []
-
-
-@pytest.mark.slow
-def test_a_server_without_transactions_backs_up_its_messages(
-    new_server: NewServer, tmp_path: Path
-) -> None:
-    server = new_server("tx.enabled=false")
-    topic = Topic(server.client(), "one", "main")
-    ok(topic.create())
-    ok(topic.publish("alone"))
-
-    download(server.url, tmp_path / "alone.backup")
-
-    again = new_server(home=restored(tmp_path / "alone.backup"))
-    assert Topic(again.client(), "one", "main").committed() == ["alone"]
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_an_input_that_never_closes_is_refused(tmp_path: Path) -> None:
         _, said = server.communicate()
 
     assert server.returncode == 2
-    assert said.splitlines()[-1].startswith("tuff: standard input is nothing that closes")
+    assert said.splitlines()[-1].startswith("tuff: the end of standard input can't be seen")
 
 
 TALKATIVE = """

@@ -19,11 +19,11 @@ from tests.http.process import HBASE, REPOSITORY
 
 # These damage LevelDB's files, or are about the directory of messages, which is not there here.
 NOT_IN_QUESTION = (
-    "tests/http/test_damage.py",
-    "tests/http/test_lost_messages.py",
+    "tests/http/test_damaged_records.py",
+    "tests/http/test_lost_message_store.py",
     "tests/http/test_transaction_files.py",
     "tests/http/test_process.py::test_the_memory_store_does_not_start_beside_messages",
-    "tests/http/test_second_server.py::test_a_message_store_behind_a_link_is_refused_with_its_owner",
+    "tests/http/test_directory_locks.py::test_a_message_store_behind_a_link_is_refused_with_its_owner",
 )
 TIMEOUT_S = 60.0  # of a call; tests run beside each other, and HBase beside them
 SALTS = 2

@@ -69,6 +69,13 @@ class Topic:
         return self.client.send("POST", path, body, content_type=AVRO, headers=headers, query=query)
 
 
+def created(client: Client, namespace: str, name: str) -> Topic:
+    """A topic that this call creates."""
+    topic = Topic(client, namespace, name)
+    ok(topic.create())
+    return topic
+
+
 class Tx:
     """A transaction that was started; `object` is what the start answered (protocol §5.1)."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
-from tests.http.forking import Nursery
+from tests.http.forking import ForkServer
 from tests.http.process import ServerProcess, serve
 
 _numbers = count()
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(autouse=True)
 def stderr_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the shared server said during a test stands with the test's own output."""
+    """What the shared server logged during a test is shown with the test's own output."""
     if "server" not in request.fixturenames:
         yield
         return
@@ -49,7 +49,7 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 @pytest.fixture
 def new_topic(client: Client) -> NewTopic:
-    """Makes topics of which nobody else knows, in a namespace of this test."""
+    """Creates topics that no other test uses, in a namespace of this test."""
     namespace = f"test-{next(_numbers)}"
 
     def make(properties: dict[str, object] | None = None, *, name: str = "") -> Topic:
@@ -68,7 +68,7 @@ def topic(new_topic: NewTopic) -> Topic:
 
 @pytest.fixture
 def missing(client: Client) -> Topic:
-    """A topic that nobody created."""
+    """A topic that does not exist."""
     return Topic(client, f"test-{next(_numbers)}", "missing")
 
 
@@ -95,12 +95,12 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
 def launch(tmp_path: Path) -> Iterator[Launch]:
     """Starts `python server.py` with these very arguments, and does not wait for it to be ready.
 
-    `forks`: who makes it without a new Python, where only what `main` makes of them is looked at.
+    `forks`: forks the process, for a test of what `main` makes of the arguments.
     """
     started: list[ServerProcess] = []
 
     def start(
-        *arguments: str, home: Path | None = None, forks: Nursery | None = None
+        *arguments: str, home: Path | None = None, forks: ForkServer | None = None
     ) -> ServerProcess:
         place = tmp_path / "home" if home is None else home
         running = ServerProcess(place, *arguments, forks=forks)

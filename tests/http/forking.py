@@ -1,10 +1,10 @@
-"""Servers that cost no start of Python: forks of one that has loaded everything (`nursery.py`).
+"""Starts servers as forks of one process that has loaded everything (`fork_server.py`).
 
-Imports are four fifths of what a start costs, and a run of the tests starts more than a hundred
-servers. What runs is the same `server.main`, in a process of its own with a directory, an
-environment and output of its own, and it ends, is killed and is waited for like any other. What
-comes before `main` has its tests in test_process.py, where every server is started as users do it;
-so do the programs of `make prove`.
+Imports are four fifths of the cost of a start, and a run of the tests starts more than a hundred
+servers. A fork runs the same `server.main`, in a process of its own with its own directory,
+environment and output; it ends, is killed and is waited for like any other. test_process.py tests
+what comes before `main`: there, and in the programs of `make prove`, servers start as users start
+them.
 """
 
 import json
@@ -49,20 +49,20 @@ class ForkedProcess:
             if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
                 told = os.read(self._status, STATUS_BYTES_MAX)
                 os.close(self._status)
-                assert told, "the nursery ended before its server"
+                assert told, "the fork server ended before its child"
                 self.returncode = int(told)
             return self.returncode
 
 
-class Nursery:
-    """The process that forks. `_asking` guards the connection: a request, then its answer."""
+class ForkServer:
+    """The process that forks. `_asking` is held from a request to its answer."""
 
     def __init__(self) -> None:
         self._asking = Lock()
         self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.http.nursery", str(far.fileno())],
+                [sys.executable, "-m", "tests.http.fork_server", str(far.fileno())],
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[far.fileno()],
@@ -86,33 +86,34 @@ class Nursery:
                 pid = self._near.recv(PID_BYTES_MAX)
         finally:
             os.close(status)
-        assert pid, "the nursery has ended"
+        assert pid, "the fork server has ended"
         return ForkedProcess(int(pid), told)
 
     def close(self) -> None:
-        """End it, and every server of its that still runs."""
+        """End it, and every server that it forked and that still runs."""
         self._near.close()
         self._process.wait()
 
 
-_nurseries: list[Nursery | None] = []  # those of the test sessions in this process: one, or none
+# Those of the test sessions in this process: one, or none.
+_fork_servers: list[ForkServer | None] = []
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Servers that are started meanwhile are forks, where nobody wants something special of one."""
-    _nurseries.append(None)
+    """Within the block servers are forks, unless a test needs something special of one."""
+    _fork_servers.append(None)
     try:
         yield
     finally:
-        nursery = _nurseries.pop()
-        if nursery is not None:
-            nursery.close()
+        started = _fork_servers.pop()
+        if started is not None:
+            started.close()
 
 
-def nursery() -> Nursery | None:
-    """What to fork a server with, started by the first who asks; None: start it as users do."""
-    if not _nurseries:
+def fork_server() -> ForkServer | None:
+    """The process that forks servers, started by the first call; None: start them as users do."""
+    if not _fork_servers:
         return None
-    found = _nurseries[-1] = _nurseries[-1] or Nursery()
+    found = _fork_servers[-1] = _fork_servers[-1] or ForkServer()
     return found

@@ -1,4 +1,4 @@
-"""The whole contract of who sees what, as slowly and plainly as it can be said (protocol §6)."""
+"""A model of visibility, as plain as possible: which reader gets which rows (protocol §6)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class ModelRow:
 
 @dataclass(slots=True)
 class View:
-    """What a reader is handed, and who holds it back."""
+    """What a reader gets, and the transaction that holds it back."""
 
     payloads: list[str]
     is_held: bool

@@ -1,4 +1,4 @@
-"""A real server in a process of its own: started, asked, stopped, killed by its process id."""
+"""Starts a real server in a process of its own; stops it, or kills it by its process id."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.http.client import Client, until
-from tests.http.forking import REPOSITORY, ForkedProcess, Nursery, nursery
+from tests.http.forking import REPOSITORY, ForkedProcess, ForkServer, fork_server
 
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
@@ -28,8 +28,8 @@ class ServerProcess:
     """`python server.py` with its data under `home`; what it says is kept in files there.
 
     `environment` None: that of the tests; `under`: a command that runs the server as its own last
-    step, by `exec`; `program`: another one in its place, which ends up as the server; `forks`: who
-    makes it without a new Python, which goes with none of them.
+    step, by `exec`; `program`: another one in its place, which becomes the server; `forks`: makes
+    the process instead, and can't be combined with the others.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
         program: Path = SERVER,
-        forks: Nursery | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -100,7 +100,7 @@ class ServerProcess:
         return self.process.wait(STOP_WITHIN_S)
 
     def kill(self) -> None:
-        """SIGKILL to its process group: nothing is flushed, nobody says goodbye."""
+        """SIGKILL to its process group: nothing is flushed or closed in order."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_WITHIN_S)
@@ -150,7 +150,7 @@ def serve(
         environment=environment,
         under=under,
         program=program,
-        forks=None if is_special else nursery(),
+        forks=None if is_special else fork_server(),
     )
     try:
         return server.wait_ready()

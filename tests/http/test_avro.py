@@ -40,10 +40,6 @@ def test_a_publish_and_a_poll_in_avro(topic: Topic) -> None:
     assert as_json.json == whole.json
 
 
-def test_an_empty_poll_is_one_zero_byte(topic: Topic) -> None:
-    assert ok(topic.avro("poll", consume_request())).body == b"\x00"
-
-
 def test_a_publish_in_a_transaction_answers_what_its_rollback_takes(
     client: Client, topic: Topic
 ) -> None:
@@ -142,5 +138,5 @@ def test_a_malformed_datum_is_refused_with_a_problem_document(
 def test_an_error_of_an_avro_request_is_a_problem_document(topic: Topic, missing: Topic) -> None:
     refused(missing.avro("poll", consume_request()), 404, "topic_not_found")
     refused(topic.avro("publish", publish_request([], pointer=1)), 404, "transaction_unknown")
-    # A place of a pointer that nobody knows: there is nothing to roll back.
+    # The range of an unknown pointer: there is nothing to roll back.
     ok(topic.avro("rollback", bytes.fromhex("00 02 80c0feed9256 0a 80c0feed9256 0c")))

@@ -1,4 +1,4 @@
-"""What a SIGKILL leaves: all that was acknowledged, and nothing decided anew (protocol §5.2)."""
+"""After a SIGKILL everything acknowledged is there, and no outcome changes (protocol §5.2)."""
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -78,14 +78,12 @@ def before(crashed: tuple[ServerProcess, Any]) -> Any:
 
 
 @pytest.fixture
-def after(crashed: tuple[ServerProcess, Any]) -> Iterator[Client]:
-    connection = crashed[0].client()
-    yield connection
-    connection.close()
+def after(crashed: tuple[ServerProcess, Any]) -> Client:
+    return crashed[0].client()
 
 
 def again(client: Client, tx: Tx) -> Tx:
-    """The same transaction, asked of the server that came after."""
+    """The same transaction, at the server that was started afterwards."""
     return Tx(client, tx.object)
 
 
@@ -123,7 +121,7 @@ def test_a_repeated_run_gives_the_same_answer(after: Client, before: Any) -> Non
     assert Topic(after, "default", "run").read() == ["r"]
 
 
-def test_endings_survive(after: Client, before: Any) -> None:
+def test_ended_transactions_stay_ended(after: Client, before: Any) -> None:
     assert shown(after, before.aborted)["state"] == "aborted"
     found = shown(after, before.invalid)
     assert (found["state"], found["reason"]) == ("invalid", "invalidated")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.client import until
 from tests.http.conftest import NewServer
-from tests.http.forking import ForkedProcess, Nursery
+from tests.http.forking import ForkedProcess, ForkServer
 from tests.http.process import ServerProcess
 
 
@@ -18,7 +18,7 @@ def is_listening(server: ServerProcess) -> bool:
         return caller.connect_ex((server.host, server.port)) == 0
 
 
-def test_it_is_a_process_of_its_own_with_its_own_directory(new_server: NewServer) -> None:
+def test_a_forked_server_has_a_process_and_a_directory_of_its_own(new_server: NewServer) -> None:
     one, other = new_server(), new_server()
 
     assert isinstance(one.process, ForkedProcess)
@@ -29,7 +29,7 @@ def test_it_is_a_process_of_its_own_with_its_own_directory(new_server: NewServer
     assert not [path for path in opened if path.startswith(str(one.home))]
 
 
-def test_its_exit_code_is_told(new_server: NewServer, tmp_path: Path) -> None:
+def test_the_exit_code_of_a_forked_server_is_known(new_server: NewServer, tmp_path: Path) -> None:
     stopped, killed = new_server(), new_server()
 
     with pytest.raises(subprocess.TimeoutExpired):
@@ -41,11 +41,11 @@ def test_its_exit_code_is_told(new_server: NewServer, tmp_path: Path) -> None:
         new_server("messaging.store=postgres")
 
 
-def test_none_outlives_its_nursery(tmp_path: Path) -> None:
-    nursery = Nursery()
-    server = ServerProcess(tmp_path, "--data", "d", "--port", "0", forks=nursery).wait_ready()
+def test_no_server_outlives_its_fork_server(tmp_path: Path) -> None:
+    forks = ForkServer()
+    server = ServerProcess(tmp_path, "--data", "d", "--port", "0", forks=forks).wait_ready()
     assert is_listening(server)
 
-    nursery.close()
+    forks.close()
 
     until(lambda: not is_listening(server), what="the server to end")

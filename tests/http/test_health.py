@@ -1,6 +1,5 @@
 """Health and metrics (protocol §7)."""
 
-import json
 import os
 import re
 import signal
@@ -9,7 +8,7 @@ import socket
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.http.calls import Topic, begin, ids
+from tests.http.calls import Topic, begin, created, ids
 from tests.http.client import JSON, Client, ok, until
 from tests.http.conftest import NewServer
 from tuff.version import __version__
@@ -40,7 +39,7 @@ def _samples(client: Client) -> dict[str, float]:
     }
 
 
-def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
+def test_metrics_count_requests(client: Client, topic: Topic) -> None:
     before = _samples(client)
     for _ in range(3):
         ok(topic.publish("a"))
@@ -59,7 +58,7 @@ def test_what_is_done_is_counted(client: Client, topic: Topic) -> None:
         )
 
 
-def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -> None:
+def test_metrics_show_the_stores_the_disks_the_clock_and_the_build(client: Client) -> None:
     shown = _samples(client)
 
     assert shown["tuff_store_up[]"] == 1
@@ -75,7 +74,7 @@ def test_the_stores_the_disks_the_clock_and_the_build_are_told(client: Client) -
     assert shown["process_open_fds[]"] > 3
 
 
-def test_a_server_that_has_seen_nothing_and_keeps_messages_in_memory(new_server: NewServer) -> None:
+def test_metrics_of_a_memory_store_show_no_disk_of_messages(new_server: NewServer) -> None:
     client = new_server("messaging.store=memory").client()
     assert ok(client.get("/health/ready")).json["status"] == "ok"
     shown = _samples(client)
@@ -96,8 +95,7 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
     """HEAD of a probe was refused with 503 as a call of the protocol, and GET said to be ready."""
     running = new_server()
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     head = f"POST {topic.path}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\n"
     body = b'{"messages": ["a"]}'
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as slow:
@@ -124,12 +122,11 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
     assert running.process.wait(10) == 0
 
 
-def test_a_named_position_is_told_with_how_far_it_is_behind(client: Client, topic: Topic) -> None:
+def test_metrics_show_the_lag_of_a_named_position(client: Client, topic: Topic) -> None:
     ok(topic.publish("a"))
     (id,) = ids(topic.poll())
     before = _samples(client)["tuff_positions[]"]
-    body = json.dumps({"position": id}).encode()
-    made = client.send("PUT", f"{topic.path}/positions/report", body, content_type=JSON)
+    made = client.put(f"{topic.path}/positions/report", {"position": id})
 
     shown = _samples(client)
 

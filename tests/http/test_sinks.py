@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.calls import Topic, Tx, entry
+from tests.http.calls import Topic, Tx, created, entry
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewServer
 
@@ -56,7 +56,7 @@ def test_an_epoch_is_written_once_however_often_it_is_replayed(sink: Sink, topic
     }  # fmt: skip
 
 
-def test_all_tasks_of_a_run_are_told_one_transaction(sink: Sink) -> None:
+def test_all_tasks_of_a_run_get_the_same_transaction(sink: Sink) -> None:
     first = sink.begin(1, lease=60, client="etl")
 
     second = sink.begin(1, lease=5, client="other")
@@ -85,7 +85,7 @@ def test_an_older_run_is_fenced_with_all_it_wrote(sink: Sink, topic: Topic) -> N
     assert topic.committed() == ["of the second"]
 
 
-def test_what_is_wrong_with_an_epoch_is_told_with_the_recorded_one(sink: Sink) -> None:
+def test_the_refusal_of_an_epoch_names_the_recorded_one(sink: Sink) -> None:
     ok(sink.begin(4).commit())
     lost = sink.begin(5)
 
@@ -111,7 +111,7 @@ def test_a_sink_is_forgotten_by_its_percent_decoded_name(client: Client, name: s
         refused(reply, 404, "sink_not_found", naming=name)
 
 
-def test_what_can_not_be_is_refused_and_records_nothing(client: Client, sink: Sink) -> None:
+def test_a_malformed_epoch_is_refused_and_not_recorded(client: Client, sink: Sink) -> None:
     for name in ("a b", "x" * 129, "a%b"):
         bad = Sink(client, name)
         for reply in (bad.ask(0), client.get(bad.path), client.delete(bad.path)):
@@ -131,8 +131,7 @@ def test_what_can_not_be_is_refused_and_records_nothing(client: Client, sink: Si
 def test_a_killed_server_knows_what_was_begun_committed_and_fenced(new_server: NewServer) -> None:
     first = new_server("tx.outcome_retention=0", "tx.sinks_max=4")
     client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     begun, done = Sink(client, "begun"), Sink(client, "done")
     fenced, lost = Sink(client, "fenced"), Sink(client, "lost")
     open_one = begun.begin(1, lease=600)

@@ -17,7 +17,9 @@ BAD_PROPERTIES = [
 ILLEGAL_NAMES = [".", "..", "a b", "a:b", "ü", "a/b", "a" * 129, "a\n", "%", "a?b", "\x00", "*"]
 
 
-def test_a_topic_lives_its_life(client: Client, missing: Topic) -> None:
+def test_a_topic_is_created_updated_deleted_and_created_again(
+    client: Client, missing: Topic
+) -> None:
     topic = missing
     refused(topic.show(), 404, "topic_not_found", naming=topic.name)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, begin
+from tests.http.calls import TRANSACTIONS, Topic, begin, created
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
@@ -68,8 +68,7 @@ def test_a_sweep_says_when_it_was_and_prunes_where_the_operator_says_so(
 ) -> None:
     settings = [f"tx.prune_invalid={str(prunes).lower()}", "messaging.cleanup_interval=0.1"]
     client = new_server(*settings).client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     tx = begin(client)
     ok(topic.publish("a", tx=tx.id))
     ok(tx.invalidate())
@@ -114,7 +113,9 @@ def test_truncated_rows_stay_hidden(client: Client, topic: Topic) -> None:
     assert topic.committed() == []
 
 
-def test_truncating_before_a_time_waits_for_who_started_before(new_server: NewServer) -> None:
+def test_truncating_before_a_time_is_refused_while_older_transactions_are_in_progress(
+    new_server: NewServer,
+) -> None:
     client = new_server().client()
     first, second = begin(client), begin(client)
     ok(first.invalidate())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, Tx, begin
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, created
 from tests.http.client import Client, ok, refused
 from tests.http.conftest import NewServer
 from tests.http.process import serve
@@ -25,8 +25,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
     home = tmp_path_factory.mktemp("left")
     running = serve(home)
     client = running.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
     tx = begin(client)
     ok(topic.publish("b", tx=tx.id))
@@ -99,7 +98,7 @@ def goes_on_with_transactions(client: Client, tx: Tx) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_what_was_left_whole_is_taken_up(copy: Copy, new_server: NewServer, how: str) -> None:
+def test_a_server_recovers_from_intact_files(copy: Copy, new_server: NewServer, how: str) -> None:
     home, tx = copy(how)
 
     goes_on_with_transactions(new_server(home=home).client(), tx)

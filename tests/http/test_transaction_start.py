@@ -33,7 +33,9 @@ def test_a_start_answers_the_whole_object(client: Client) -> None:
     assert started["expiresAt"] == started["startedAt"] + 30_000
 
 
-def test_the_lists_of_a_start_hold_who_was_in_progress_or_invalid(new_server: NewServer) -> None:
+def test_the_lists_of_a_start_hold_pointers_in_progress_and_invalid_ones(
+    new_server: NewServer,
+) -> None:
     client = new_server().client()
     first = begin(client).object
     assert (first["invalids"], first["inProgress"]) == ([], [])
@@ -108,7 +110,7 @@ def test_a_malformed_start_is_refused(client: Client, body: object, code: str) -
 
 @pytest.mark.parametrize("timeout", [b"1e400", b"9" * 400, b"9" * 5_000, b"-1e400"])
 @pytest.mark.parametrize(("member", "kind"), [(b"timeout", b"short"), (b"lease", b"long")])
-def test_a_time_beyond_all_numbers_is_out_of_range(
+def test_a_timeout_or_lease_that_no_double_holds_is_out_of_range(
     client: Client, member: bytes, kind: bytes, timeout: bytes
 ) -> None:
     """It was said to be no number of seconds, with the code of a malformed body."""

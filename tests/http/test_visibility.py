@@ -1,4 +1,4 @@
-"""Who sees what (protocol §6): the two components together. `tests/messaging/test_scan.py` and
+"""Visibility (protocol §6), with both components. `tests/messaging/test_scan.py` and
 `tests/ground/test_transaction.py` compare each verdict with a model."""
 
 from typing import Any
@@ -50,7 +50,7 @@ def test_a_row_is_judged_by_the_snapshot_in_the_body(client: Client, topic: Topi
     assert topic.read() == ["before", "row", "after"]
 
 
-def test_what_a_level_keeps_from_its_own_transaction_is_skipped_and_never_waited_for(
+def test_rows_that_the_visibility_level_excludes_are_skipped_and_hold_no_reader_back(
     client: Client, topic: Topic
 ) -> None:
     """A reader was held for ever by the row of its own current write pointer: no ending of another
@@ -154,19 +154,3 @@ def test_max_block_invalidates_a_publisher_that_holds_readers_back(new_server: N
 
 def blocked_until_plain(topic: Topic) -> None:
     until(lambda: topic.committed() == ["plain"], within_s=5)
-
-
-@pytest.mark.slow
-def test_max_block_counts_on_across_a_restart(new_server: NewServer) -> None:
-    first = new_server("messaging.max_block=0.5")
-    client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
-    publisher = begin(client, type="long")
-    ok(topic.publish("held", tx=publisher.id))
-    ok(topic.publish("plain"))
-    first.kill()
-
-    second = new_server("messaging.max_block=0.5", home=first.home)
-
-    blocked_until_plain(Topic(second.client(), "default", "t"))

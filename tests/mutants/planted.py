@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _OWNERSHIP = "tests/messaging/test_store_ownership.py"
-_SECOND = "tests/http/test_second_server.py"
+_SECOND = "tests/http/test_directory_locks.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ MUTANTS: Sequence[Mutant] = (
         '(data, data / "snapshots"))',
         "(data,))",
         (
-            "tests/http/test_second_server.py::test_servers_that_share_nothing_but_their_snapshots_do_not_run_together",
+            "tests/http/test_directory_locks.py::test_servers_that_share_nothing_but_their_snapshots_do_not_run_together",
         ),
     ),
     Mutant(
@@ -414,9 +414,9 @@ MUTANTS: Sequence[Mutant] = (
         "        or hosts.refusal(fields) is not None\n",
         "",
         (
-            "tests/http/test_hosts.py::test_a_page_neither_publishes_nor_reads",
-            "tests/http/test_hosts.py::test_every_route_refuses[host-stopService]",
-            "tests/http/test_hosts.py::test_every_route_refuses[site-stopService]",
+            "tests/http/test_allowed_hosts.py::test_a_page_neither_publishes_nor_reads",
+            "tests/http/test_allowed_hosts.py::test_every_route_refuses[host-stopService]",
+            "tests/http/test_allowed_hosts.py::test_every_route_refuses[site-stopService]",
         ),
     ),
     Mutant(
@@ -425,8 +425,8 @@ MUTANTS: Sequence[Mutant] = (
         "        if foreign is not None:\n",
         "        if False:\n",
         (
-            "tests/http/test_hosts.py::test_every_route_refuses[host-takeBackup]",
-            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[chunked-a foreign host]",
+            "tests/http/test_allowed_hosts.py::test_every_route_refuses[host-takeBackup]",
+            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[chunked-a foreign host]",
         ),
     ),
     Mutant(
@@ -435,7 +435,7 @@ MUTANTS: Sequence[Mutant] = (
         '        if host == "localhost" or',
         '        if host.startswith("localhost") or',
         (
-            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a name that begins like one of ours]",
+            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a name that begins like one of ours]",
         ),
     ),
     Mutant(
@@ -444,7 +444,7 @@ MUTANTS: Sequence[Mutant] = (
         "        return (_host_of(page), _port_of(page, default)) == (",
         "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
         (
-            "tests/http/test_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a page of another port]",
+            "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a page of another port]",
         ),
     ),
 )

@@ -6,7 +6,7 @@ from tests.mutants.planted import Mutant
 
 _CONTRADICTIONS = "tests/tx/test_consistency.py"
 _FIRST_START = "tests/simulation/test_first_start.py"
-_LOST = "tests/http/test_lost_messages.py"
+_LOST = "tests/http/test_lost_message_store.py"
 _LOGS = "tests/process/test_logging_setup.py"
 _BLOCKS = "tests/messaging/test_leveldb_corruption.py"
 _FLIPS = f"{_BLOCKS}::test_a_flipped_bit_is_reported_and_hides_no_other_row"
@@ -166,7 +166,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            if True:\n",
         (
             f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings0]",
-            f"{_LOST}::test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back[settings0]",
+            f"{_LOST}::test_a_server_without_its_message_store_takes_no_messages_until_it_is_back[settings0]",
         ),
     ),
     Mutant(
@@ -181,19 +181,19 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "messaging/storage/loading.py",
         "    if metadata is None and (reason := new_store_refusal()) is not None:\n",
         "    if False and (reason := new_store_refusal()) is not None:\n",
-        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+        (f"{_LOST}::test_an_empty_message_store_beside_transaction_files_is_refused[settings0]",),
     ),
     Mutant(
         "fsck accepts an empty message store beside transaction files",
         "admin/fsck.py",
         "    return data.has_messages and is_empty and has_files(data.snapshots)\n",
         "    return False\n",
-        (f"{_LOST}::test_an_empty_store_in_their_place_is_no_beginning[settings0]",),
+        (f"{_LOST}::test_an_empty_message_store_beside_transaction_files_is_refused[settings0]",),
     ),
     Mutant(
         "a change of health is logged only on a request",
         "process/components.py",
-        "            self._changes.note(self._checks())\n",
+        "            self._health_log.note(self._checks())\n",
         "            pass\n",
         (
             f"{_LOGS}::test_corrupt_transaction_files_are_logged_with_the_name_of_the_file",
@@ -202,9 +202,9 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a clock that is set while the server runs goes unnoticed",
-        "process/components.py",
-        "        if (jumped := jump(offset_ms)) is not None:\n",
-        "        if (jumped := jump(offset_ms)) is None and False:\n",
+        "process/clock.py",
+        "        if (jumped := _jump(offset_ms)) is not None:\n",
+        "        if (jumped := _jump(offset_ms)) is None and False:\n",
         (f"{_LOGS}::test_a_step_of_the_wall_clock_is_logged[3600000]",),
     ),
 )

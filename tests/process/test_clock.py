@@ -109,7 +109,7 @@ def test_before_the_recorded_time_is_known_nothing_is_deleted() -> None:
     guard = ClockGuard(lambda: 5, jump_ms_max=30 * DAY_MS, is_accepted=True)
 
     assert (guard.may_delete(), guard.is_compared) == (False, False)
-    assert guard.detail() == "the clock was not compared with the store yet"
+    assert guard.check(0).detail == "the clock was not compared with the store yet"
 
 
 def test_a_new_store_trusts_the_clock() -> None:
@@ -128,7 +128,7 @@ def test_far_ahead_of_the_mark_nothing_is_deleted_for_the_whole_run() -> None:
 
     assert not far.may_delete(10**12 + 366 * DAY_MS)
     assert far.guard.trust is ClockTrust.AHEAD
-    assert "365 days ahead" in far.guard.detail()
+    assert "365 days ahead" in far.guard.check(0).detail
 
 
 def test_behind_the_mark_nothing_is_deleted_until_it_is_passed() -> None:

@@ -1,4 +1,4 @@
-"""What holds readers back for too long is invalidated, whatever the clock does (design §6)."""
+"""Both components together: a transaction that holds readers back ends in time (design §6)."""
 
 import asyncio
 import threading
@@ -231,10 +231,10 @@ async def test_a_block_that_a_crash_can_still_take_is_not_recorded(
         try:
             while components.transactions.durable.decided.image().highest_reserved == reserved:
                 await components.transactions.starts.start(
-                    TransactionType.SHORT, None, "who needs pointers"
+                    TransactionType.SHORT, None, "needs pointers"
                 )
                 await asyncio.sleep(0)
-            # What records first while a block is being reserved, as after a write that failed.
+            # Its first record comes while a block is being reserved, as after a failed write.
             await _link_of(components).tick()
         finally:
             disk.set()

@@ -1,4 +1,4 @@
-"""When a disk has too little room, and what is told of one that does not answer (protocol §7)."""
+"""When a disk is too full, and what the health says of one that does not answer (protocol §7)."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ GIB = 1 << 30
         (0, 0, 0),  # of a file system that does not say
     ],
 )
-def test_what_is_kept_free_goes_by_the_size_of_a_small_disk(
+def test_the_reserve_of_a_small_disk_depends_on_its_size(
     size_bytes: int, reserve_bytes: int, warning_bytes: int
 ) -> None:
     space = Space(free_bytes=size_bytes, size_bytes=size_bytes)
@@ -56,7 +56,7 @@ class Asked:
         )
 
     async def ask(self, disks: DiskMonitor) -> None:
-        disks.ask()
+        disks.query()
         await asyncio.sleep(0)
 
     async def answer(self, question: int, free_mib: int) -> None:
@@ -65,7 +65,7 @@ class Asked:
             await asyncio.sleep(0)
 
 
-async def test_a_disk_is_asked_again_when_it_has_answered_and_not_before() -> None:
+async def test_a_disk_gets_one_query_at_a_time() -> None:
     asked = Asked()
     disks = asked.disks()
 
@@ -116,7 +116,7 @@ async def test_a_disk_that_hangs_degrades_and_takes_messages() -> None:
     assert disks.lack_of_space() is None
 
 
-async def test_an_answer_that_is_an_error_is_no_lack_of_room() -> None:
+async def test_a_query_that_fails_does_not_count_as_a_full_disk() -> None:
     asked = Asked()
     disks = asked.disks()
     await asked.ask(disks)
@@ -130,7 +130,7 @@ async def test_an_answer_that_is_an_error_is_no_lack_of_room() -> None:
     assert disks.lack_of_space() is None
 
 
-async def test_without_messages_on_this_machine_no_disk_of_theirs_is_asked() -> None:
+async def test_a_message_store_on_other_machines_has_no_disk_here() -> None:
     asked = Asked()
     disks = asked.disks(messages=None)
 
@@ -141,7 +141,7 @@ async def test_without_messages_on_this_machine_no_disk_of_theirs_is_asked() -> 
     assert (disks.lack_of_space(), disks.check().status) == (None, Status.DEGRADED)
 
 
-async def test_the_room_of_a_directory_that_is_not_made_yet_is_that_around_it(
+async def test_the_free_space_of_a_missing_directory_is_that_of_its_parent(
     tmp_path: Path,
 ) -> None:
     def at_once(function: Callable[[], Any]) -> "asyncio.Future[Any]":
@@ -157,7 +157,7 @@ async def test_the_room_of_a_directory_that_is_not_made_yet_is_that_around_it(
         spawn=asyncio.ensure_future,
     )
 
-    await disks.ask_first()
+    await disks.query_first()
 
     sizes = [disk.space and disk.space.size_bytes for disk in disks.by_store.values()]
     assert sizes[0] == sizes[1] is not None

@@ -13,9 +13,8 @@ import pytest
 
 from process.clock import JUMP_MS_MIN
 from process.components import Components
-from process.health import Changes, Check, Status
-from process.logging_setup import LEVELS, LineFormatter, log_to
-from process.settings import SettingsError, changed, load
+from process.health import Check, HealthLog, Status
+from process.logging_setup import LineFormatter, log_to
 from tests.process.manual_clock import NS_PER_MS, ManualClock
 from tests.process.test_components import components_over
 from tuff.protocol.exchange import Request
@@ -30,20 +29,20 @@ def line_of(**more: object) -> str:
     return LineFormatter().format(record)
 
 
-def test_a_line_is_of_keys_and_values() -> None:
+def test_a_log_line_consists_of_keys_and_values() -> None:
     line = line_of(fields={"plain": "a/b:1", "spaced": "a b", "number": 3, "empty": ""})
 
     assert line.startswith("time=")
     assert line.endswith(r'event="it \"is\"" plain=a/b:1 spaced="a b" number=3 empty=""')
 
 
-def test_no_value_can_begin_a_line() -> None:
+def test_no_value_can_begin_a_log_line() -> None:
     assert "\n" not in line_of(fields={"broken": "a\nb"})
 
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What `Changes` logged, with its level."""
+    """What `HealthLog` logged, with its level."""
     caplog.set_level(logging.INFO)
     found: list[str] = []
 
@@ -58,7 +57,7 @@ def events(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
-    changes = Changes()
+    changes = HealthLog()
 
     changes.note({"disk": OK})
     changes.note({"disk": OK})
@@ -79,7 +78,7 @@ def test_each_change_of_a_check_is_one_line(events: list[str]) -> None:
 
 
 def test_a_problem_at_the_start_is_logged_and_a_good_state_is_not(events: list[str]) -> None:
-    Changes().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
+    HealthLog().note({"storage": OK, "clock": Check(Status.DEGRADED, "it is behind")})
 
     assert events == ["WARNING health of clock changed from ok to degraded: it is behind"]
 
@@ -190,21 +189,6 @@ async def test_a_start_after_an_unclean_stop_is_logged(
     async with components_over(tmp_path / "two", manual):
         [line] = re.findall(r".*shutdown was not clean.*", caplog.text)
         assert "0 transactions are still in progress" in line
-
-
-def test_settings_that_differ_are_named_by_their_keys() -> None:
-    settings = load(None, ["server.port=1", "tx.default_timeout=5", "messaging.store=leveldb"])
-
-    assert changed(load(None, [])) == {}
-    assert changed(settings) == {"server.port": 1, "tx.default_timeout": 5.0}
-
-
-def test_the_log_level_is_one_of_four() -> None:
-    assert [load(None, [f"server.log_level={level}"]).server.log_level for level in LEVELS] == [
-        "debug", "info", "warning", "error",
-    ]  # fmt: skip
-    with pytest.raises(SettingsError, match=r"server\.log_level"):
-        load(None, ["server.log_level=loud"])
 
 
 def test_below_its_level_nothing_is_logged() -> None:

@@ -1,4 +1,4 @@
-"""What a scrape shows of what was observed."""
+"""A scrape shows histograms, gauges, and figures of topics and positions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ async def test_figures_are_read_at_each_scrape() -> None:
         return [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)]
 
     metrics.watch(
-        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, counts_up=True)],
+        [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, is_counter=True)],
         lambda: [(TOPIC, 2, 7)],
         positions,
     )
@@ -83,15 +83,15 @@ async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown
     metrics = Metrics()
     found = {"a": 5.0, "b": None, "c": 7.0}
     gauges = [
-        Gauge("room", "Room.", partial(found.get, name), labels=(("at", name),)) for name in found
+        Gauge("space", "Space.", partial(found.get, name), labels=(("at", name),)) for name in found
     ]
     metrics.watch(gauges, tuple, no_positions)
 
     text = (await metrics.text()).decode()
 
-    samples = [line for line in text.splitlines() if line.startswith("tuff_room")]
-    assert samples == ['tuff_room{at="a"} 5.0', 'tuff_room{at="c"} 7.0']
-    assert text.count("# TYPE tuff_room gauge") == 1
+    samples = [line for line in text.splitlines() if line.startswith("tuff_space")]
+    assert samples == ['tuff_space{at="a"} 5.0', 'tuff_space{at="c"} 7.0']
+    assert text.count("# TYPE tuff_space gauge") == 1
 
 
 async def test_the_process_has_the_usual_metrics() -> None:
@@ -105,7 +105,7 @@ async def test_the_process_has_the_usual_metrics() -> None:
     assert shown["process_resident_memory_bytes"] > 1_000_000
 
 
-async def test_a_store_that_is_down_or_hangs_keeps_no_other_figure(
+async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

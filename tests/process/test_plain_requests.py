@@ -273,7 +273,7 @@ async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> No
 async def test_a_read_ends_when_its_client_disconnects(
     both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr("process.dispatch._GIVEN_UP", {"POST /v1/slow"})
+    monkeypatch.setattr("process.dispatch._ENDS_WITH_CONNECTION", {"POST /v1/slow"})
     async with connected(both.port) as (_, writer):
         writer.write(first + post("/v1/slow", b"1"))
         await until(lambda: both.routes.asked == [b"1"])
@@ -323,12 +323,12 @@ async def test_an_idle_connection_is_closed_and_one_with_a_request_is_not(
         await until(lambda: both.routes.asked == [b"1"])
         (held,) = both.connections
         monkeypatch.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
-        held._rest()
+        held._close_if_idle()
         assert not held._transport.is_closing()
 
         both.routes.go_on.set()
         await reader.readuntil(b"}")
-        held._rest()
+        held._close_if_idle()
         assert await reader.read() == b""
 
 
@@ -342,7 +342,7 @@ async def test_a_plain_body_whose_rest_does_not_come_is_refused(
         monkeypatch.setattr(http_connection, "UPLOAD_QUIET_S_MAX", 0.01)
         with monkeypatch.context() as patched:
             patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
-            held._rest()
+            held._close_if_idle()
 
         said = await reader.read()
 
@@ -360,7 +360,7 @@ async def test_a_plain_body_that_comes_slowly_is_taken(
         (held,) = both.connections
         with monkeypatch.context() as patched:
             patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
-            held._rest()
+            held._close_if_idle()
         writer.write(request_bytes[-1:] + END)
 
         assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 2

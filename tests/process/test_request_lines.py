@@ -1,11 +1,17 @@
-"""What a line asks for is the same whether it was seen before, or one with another number was."""
+"""A request line has the same route whether it, or a line with another number, is in the cache."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from process.dispatch import RouteTree
-from process.plain_requests import LINE_BYTES_KEPT_MAX, LINES_COUNT_MAX, Asked, Lines, Remembered
+from process.plain_requests import (
+    LINE_BYTES_KEPT_MAX,
+    LINES_COUNT_MAX,
+    BoundedCache,
+    RequestLines,
+    RoutedLine,
+)
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route
 
 
@@ -44,25 +50,25 @@ def _line(target: str, method: str = "POST") -> bytes:
 
 @given(st.lists(st.tuples(TARGETS, METHODS), min_size=1, max_size=12))
 @example([("/v1/transactions/0/commit", "POST"), ("/v1/transactions/1480000000000000000", "POST")])
-def test_a_line_asks_for_the_same_whatever_was_asked_before(
+def test_a_line_has_the_same_route_whatever_is_cached(
     lines: list[tuple[str, str]],
 ) -> None:
-    used = Lines(TREE)
+    used = RequestLines(TREE)
 
     for target, method in lines:
         line = _line(target, method)
-        assert used.find(line) == Lines(TREE)._read(line)
-        assert used.find(line) == Lines(TREE)._read(line)
+        assert used.find(line) == RequestLines(TREE)._read(line)
+        assert used.find(line) == RequestLines(TREE)._read(line)
 
 
-def test_a_line_with_a_number_names_it() -> None:
-    lines = Lines(TREE)
+def test_a_line_with_a_number_has_it_as_its_parameter() -> None:
+    lines = RequestLines(TREE)
 
     found = [lines.find(_line(f"/v1/transactions/148000000000000000{i}/commit")) for i in (1, 2)]
 
     operation = "POST /v1/transactions/{tx}/commit"
     assert found == [
-        Asked(operation, _answer, {"tx": f"148000000000000000{i}"}, ()) for i in (1, 2)
+        RoutedLine(operation, _answer, {"tx": f"148000000000000000{i}"}, ()) for i in (1, 2)
     ]
 
 
@@ -70,12 +76,12 @@ def test_a_line_with_a_number_names_it() -> None:
     "target",
     ["/v1/nothing", "/v1/transactions/1480000000000000000/nothing", "//v1", "/v1/transactions/"],
 )
-def test_a_line_without_a_route_asks_for_nothing(target: str) -> None:
-    assert Lines(TREE).find(_line(target)) is None
+def test_a_line_without_a_route_is_not_plain(target: str) -> None:
+    assert RequestLines(TREE).find(_line(target)) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    lines = Lines(TREE)
+def test_the_caches_of_request_lines_are_bounded() -> None:
+    lines = RequestLines(TREE)
 
     for i in range(LINES_COUNT_MAX + 10):
         lines.find(_line(f"/v1/transactions/1{i:018}/commit"))
@@ -86,14 +92,14 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(lines._whole) == 10
 
 
-def test_an_answer_is_found_once_and_all_are_forgotten_at_the_bound() -> None:
+def test_a_value_is_computed_once_and_a_full_cache_is_emptied() -> None:
     asked: list[bytes] = []
 
     def answer(word: bytes) -> bytes | None:
         asked.append(word)
         return None if word == b"none" else word.upper()
 
-    remembered = Remembered(answer, bytes_max=8, count_max=3)
+    remembered = BoundedCache(answer, bytes_max=8, count_max=3)
 
     assert [remembered[word] for word in (b"a", b"a", b"none", b"none")] == [b"A", b"A", None, None]
     assert [remembered[b"much too long"] for _ in range(2)] == [b"MUCH TOO LONG"] * 2

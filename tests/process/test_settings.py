@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from process.settings import Settings, SettingsError, load
+from process.logging_setup import LEVELS
+from process.settings import Settings, SettingsError, changed, load
 
 STANDALONE = Path(__file__).parents[2] / "conf" / "standalone.toml"
 
@@ -57,6 +58,7 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("server.accept_clock=1", "server.accept_clock"),
         ("server.max_connections=0", "server.max_connections"),
         ("server.max_clock_jump=inf", "server.max_clock_jump"),
+        ("server.log_level=loud", "server.log_level"),
         ("server.host=0.0.0.0", "server.allow_remote"),
         ("server.allowed_hosts=['*']", "server.allowed_hosts"),
         ("server.allowed_hosts=['*.example']", "server.allowed_hosts"),
@@ -133,3 +135,19 @@ def test_a_section_that_is_none_is_named_even_if_it_is_empty(tmp_path: Path, tex
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml", [])
+
+
+def test_settings_that_differ_are_named_by_their_keys() -> None:
+    settings = load(None, ["server.port=1", "tx.default_timeout=5", "messaging.store=leveldb"])
+
+    assert changed(load(None, [])) == {}
+    assert changed(settings) == {"server.port": 1, "tx.default_timeout": 5.0}
+
+
+def test_the_log_level_is_one_of_four() -> None:
+    levels = ["debug", "info", "warning", "error"]
+
+    assert list(LEVELS) == levels
+    assert [
+        load(None, [f"server.log_level={level}"]).server.log_level for level in levels
+    ] == levels

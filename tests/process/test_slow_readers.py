@@ -52,7 +52,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(
 
         def is_given_up() -> bool:
             if watched._timer is not None:  # it goes on for as long as a kernel has room for it
-                watched.look()
+                watched.check()
             return way.count == 0
 
         await until(is_given_up)
@@ -69,20 +69,20 @@ async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.Monke
         for _ in range(3):
             await reader.readexactly(PIECE_BYTES)
             await until(lambda: watched._count() < watched._left_bytes)
-            watched.look()
+            watched.check()
 
         await reader.readexactly(LARGE_BYTES - 3 * PIECE_BYTES)
         await until(lambda: watched._timer is None)
         assert way.count == 1
 
 
-async def test_a_minute_has_to_pass(way: Way) -> None:
+async def test_a_client_that_has_not_read_for_less_than_a_minute_is_kept(way: Way) -> None:
     async with behind(way.port) as (_, writer):
         writer.write(LARGE)
         watched = await way.unread()
 
         for _ in range(3):
-            watched.look()
+            watched.check()
 
         assert way.count == 1
 

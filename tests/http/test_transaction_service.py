@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
+from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, created, entry
 from tests.http.client import AVRO, JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import publish_request
@@ -20,11 +20,10 @@ def stoppable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
 
 
 @pytest.fixture
-def own(stoppable: ServerProcess) -> Iterator[Client]:
+def own(stoppable: ServerProcess) -> Client:
     connection = stoppable.client()
     ok(connection.post(f"{TRANSACTIONS}/service/start"))
-    yield connection
-    connection.close()
+    return connection
 
 
 @pytest.fixture
@@ -175,8 +174,7 @@ def test_readiness_says_that_transactions_are_down(own: Client) -> None:
 
 def test_a_server_can_live_without_transactions(new_server: NewServer) -> None:
     client = new_server("tx.enabled=false").client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
 
     assert topic.read() == ["a"]
@@ -186,23 +184,19 @@ def test_a_server_can_live_without_transactions(new_server: NewServer) -> None:
     }  # fmt: skip
     refuses_transactions(client, topic, Tx(client, {"transactionId": "1"}), detail)
     ok(client.get("/health/ready"))
-    client.close()
 
 
 def test_a_service_stopped_stays_up_for_messages_after_a_restart(new_server: NewServer) -> None:
     first = new_server()
     client = first.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     tx = begin(client)
     ok(topic.publish("a", tx=tx.id))
     stop(client)
     ok(topic.publish("b"))
-    client.close()
     assert first.terminate() == 0
 
     client = new_server(home=first.home).client()
 
     topic = Topic(client, "default", "t")
     assert topic.read() == ["a", "b"]
-    client.close()

@@ -1,11 +1,12 @@
-"""`python -m tests.http.nursery FD`: has loaded the server, and forks itself into servers.
+"""`python -m tests.http.fork_server FD`: loads the server, and forks a process for each request.
 
     request := {"arguments": […], "directory": "…", "environment": {…}}, with three descriptors:
                standard output, standard error, and where to write the exit code at the end
     answer := the process id
 
-Nothing runs in here but this loop: no thread, no event loop, no open store, so what a fork begins
-with is what `python server.py` has when it calls `main`. When the asker is gone, so are all forks.
+This process runs nothing but the loop: no thread, no event loop, no open store. So a fork begins
+in the state that `python server.py` has when it calls `main`. When the client closes its end, all
+forks are killed.
 """
 
 import json
@@ -26,16 +27,16 @@ Main = Callable[[list[str]], int]
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A server that runs: its process id, and who is told how it ended."""
+    """A server that runs: its process id, and the descriptor to which its exit code goes."""
 
     pid: int
     status: int
 
 
 def main(descriptor: int) -> int:
-    """Serve one asker until it hangs up; in a fork, the server's own exit code."""
+    """Serve one client until it closes its end; in a fork, returns the server's exit code."""
     serve: Main = import_module("server").main
-    asker = socket.socket(fileno=descriptor)
+    client = socket.socket(fileno=descriptor)
     children: dict[int, Child] = {}  # by a descriptor that can be read once it has ended
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -43,38 +44,38 @@ def main(descriptor: int) -> int:
         for ready, _ in poller.poll():
             if ready != descriptor:
                 poller.unregister(ready)
-                _tell(children.pop(ready))
+                _report(children.pop(ready))
                 os.close(ready)
                 continue
-            asked, given, _, _ = socket.recv_fds(asker, REQUEST_BYTES_MAX, 3)
+            asked, given, _, _ = socket.recv_fds(client, REQUEST_BYTES_MAX, 3)
             if not asked:
                 for child in children.values():
                     os.kill(child.pid, signal.SIGKILL)
                 return 0
             if not (pid := os.fork()):
-                asker.detach()
-                return serve(_settle(json.loads(asked), given))
+                client.detach()
+                return serve(_set_up(json.loads(asked), given))
             out, errors, status = given
             os.close(out)
             os.close(errors)
             ended = os.pidfd_open(pid)
             children[ended] = Child(pid, status)
             poller.register(ended, select.POLLIN)
-            asker.send(b"%d" % pid)
+            client.send(b"%d" % pid)
 
 
-def _tell(child: Child) -> None:
+def _report(child: Child) -> None:
     _, status = os.waitpid(child.pid, 0)
     try:
         os.write(child.status, b"%d" % os.waitstatus_to_exitcode(status))
     except BrokenPipeError:
-        pass  # nobody wants to know
+        pass  # the client is gone
     finally:
         os.close(child.status)
 
 
-def _settle(asked: dict[str, object], given: list[int]) -> list[str]:
-    """Make a fork what a new process would be; its arguments."""
+def _set_up(asked: dict[str, object], given: list[int]) -> list[str]:
+    """Set up a fork as a new process would be; returns its arguments."""
     os.setsid()
     for descriptor, place in zip(given[:2], (1, 2), strict=True):
         os.dup2(descriptor, place)

@@ -9,7 +9,7 @@ import pytest
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic, begin
+from tests.http.calls import Topic, begin, created
 from tests.http.client import ok, until
 from tests.http.process import serve
 
@@ -23,14 +23,13 @@ def fsck(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def make_messages(home: Path, *settings: str) -> Path:
     """Published without transactions, by a server that was stopped; the data directory."""
     with serve(home, *settings) as server:
-        topic = Topic(server.client(), "default", "t1")
-        ok(topic.create())
+        topic = created(server.client(), "default", "t1")
         ok(topic.publish("kept"))
     return server.data
 
 
 @pytest.mark.parametrize("settings", [(), ("tx.enabled=false",)])
-def test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back(
+def test_a_server_without_its_message_store_takes_no_messages_until_it_is_back(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     data = make_messages(tmp_path, *settings)
@@ -54,7 +53,7 @@ def test_a_start_without_its_messages_takes_none_and_goes_on_when_they_are_back(
 
 
 @pytest.mark.parametrize("settings", [(), ("tx.enabled=false",)])
-def test_an_empty_store_in_their_place_is_no_beginning(
+def test_an_empty_message_store_beside_transaction_files_is_refused(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     data = make_messages(tmp_path, *settings)
@@ -70,11 +69,10 @@ def test_an_empty_store_in_their_place_is_no_beginning(
     assert "damages 1" in found.stderr
 
 
-def test_who_accepts_the_loss_goes_on_with_the_transactions(tmp_path: Path) -> None:
+def test_transactions_continue_after_the_loss_of_messages_is_accepted(tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         client = server.client()
-        topic = Topic(client, "default", "t1")
-        ok(topic.create())
+        topic = created(client, "default", "t1")
         published, opened = begin(client), begin(client)
         ok(topic.publish("in it", tx=published.id))
         ok(published.commit())
@@ -92,17 +90,9 @@ def test_who_accepts_the_loss_goes_on_with_the_transactions(tmp_path: Path) -> N
         assert topic.read() == ["after"]
 
 
-def test_what_is_published_in_memory_needs_no_store_beside_the_files(tmp_path: Path) -> None:
-    make_messages(tmp_path, "messaging.store=memory")
-
-    with serve(tmp_path, "messaging.store=memory") as server:
-        assert server.client().get("/health/ready").json["status"] == "ok"
-
-
 def test_a_backup_without_transactions_is_restored(tmp_path: Path) -> None:
     with serve(tmp_path / "one", "tx.enabled=false") as server:
-        topic = Topic(server.client(), "default", "t1")
-        ok(topic.create())
+        topic = created(server.client(), "default", "t1")
         ok(topic.publish("kept"))
         archive = tmp_path / "archive"
         done = tuff_command("backup", archive, url=server.url)
@@ -116,15 +106,3 @@ def test_a_backup_without_transactions_is_restored(tmp_path: Path) -> None:
         assert Topic(client, "default", "t1").read() == ["kept"]
         ok(begin(client).commit())
     assert fsck(tmp_path / "two" / "data").returncode == 0
-
-
-def test_files_that_are_salvaged_without_messages_are_begun(tmp_path: Path) -> None:
-    data = make_messages(tmp_path)
-    shutil.rmtree(data / "messages")
-    (tmp_path / "new").mkdir()
-
-    done = tuff_command("salvage", data, tmp_path / "new" / "data", "--without-messages")
-
-    assert done.returncode == 0, done.stderr
-    with serve(tmp_path / "new") as server:
-        assert server.client().get("/health/ready").json["status"] == "ok"

@@ -123,7 +123,7 @@ def test_only_http_1_0_may_name_no_host(server: ServerProcess) -> None:
         ("https://evil.example:443/v1/namespaces", 403),
     ],
 )  # fmt: skip
-def test_an_absolute_target_counts_beside_the_host(
+def test_the_host_of_an_absolute_target_is_checked_too(
     server: ServerProcess, target: str, status: int
 ) -> None:
     request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -184,7 +184,7 @@ def test_the_settings_name_further_hosts(new_server: NewServer) -> None:
     assert ask("Host: other.example\r\n") == 403
 
 
-def test_on_every_address_of_the_machine_an_address_will_do_and_a_name_will_not(
+def test_a_server_on_all_addresses_answers_to_every_address_and_to_no_name(
     new_server: NewServer,
 ) -> None:
     server = new_server("server.host=0.0.0.0", "server.allow_remote=true")

@@ -1,4 +1,5 @@
-"""A damaged record is told with its place, never served, never passed over (protocol §3.4)."""
+"""A damaged record is reported with its location, never returned, never skipped silently
+(protocol §3.4, promise 8)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +7,13 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from tests.http.calls import Topic, begin, payloads
+from tests.faults.damage_judge import read_past_damage
+from tests.http.calls import Topic, begin, created, payloads
 from tests.http.client import Client, ok, refused
 from tests.http.process import ServerProcess, serve
+
+BLOCK_BYTES = 4096
+BEFORE_VALUE = 3  # bytes; there is a high byte of the number that LevelDB gave the row
 
 
 def damage(messages: Path, needle: bytes) -> int:
@@ -60,13 +65,11 @@ def damaged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 
 
 @pytest.fixture
-def damaged(damaged_server: ServerProcess) -> Iterator[Client]:
-    connection = damaged_server.client()
-    yield connection
-    connection.close()
+def damaged(damaged_server: ServerProcess) -> Client:
+    return damaged_server.client()
 
 
-def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Client) -> None:
+def test_a_damaged_record_ends_a_reply_and_is_an_error_where_a_read_begins(damaged: Client) -> None:
     cases = (("plain", ["a", "b"], ["c", "d"]), ("group", ["x"], ["y", "z"]))
     for name, before, behind in cases:
         topic = Topic(damaged, "default", name)
@@ -85,7 +88,7 @@ def test_damage_ends_a_reply_is_told_when_first_and_can_be_passed(damaged: Clien
         assert payloads(topic.browse()) == before
 
 
-def test_a_value_under_another_key_is_damage(damaged: Client) -> None:
+def test_a_value_under_another_key_is_reported_as_damaged(damaged: Client) -> None:
     topic = Topic(damaged, "default", "swapped")
 
     problem = refused(topic.poll(), 500, "damaged_record")
@@ -96,7 +99,7 @@ def test_a_value_under_another_key_is_damage(damaged: Client) -> None:
     assert topic.read({"startFrom": again["next"], "inclusive": False}) == []
 
 
-def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
+def test_other_records_and_topics_are_served_beside_a_damaged_record(damaged: Client) -> None:
     topic = Topic(damaged, "default", "plain")
 
     ok(topic.publish("later"))
@@ -108,11 +111,10 @@ def test_damage_keeps_nothing_else_from_working(damaged: Client) -> None:
     assert ok(begin(damaged).commit(changes=["k"])).json["state"] == "committed"
 
 
-def test_a_log_of_the_store_that_is_gone_keeps_it_down(tmp_path: Path) -> None:
+def test_a_missing_leveldb_log_keeps_the_message_store_down(tmp_path: Path) -> None:
     """What it held was lost without a word, and `tuff fsck` found nothing any more afterwards."""
     running = serve(tmp_path)
-    topic = Topic(running.client(), "default", "lost")
-    ok(topic.create())
+    topic = created(running.client(), "default", "lost")
     ok(topic.publish("acknowledged"))
     running.end()
     [log] = (running.data / "messages").glob("*.log")
@@ -130,3 +132,60 @@ def test_a_log_of_the_store_that_is_gone_keeps_it_down(tmp_path: Path) -> None:
 def refused_next(topic: Topic) -> str:
     start = {"startFrom": ok(topic.poll()).header("Tuff-Next"), "inclusive": False}
     return str(refused(topic.poll(start), 500, "damaged_record")["next"])
+
+
+def flip_sequence(messages: Path, needle: bytes) -> None:
+    """Let the row with these bytes be newer than any snapshot of LevelDB."""
+    # What was in a log is in a table then, as it is.
+    database = plyvel.DB(str(messages), compression=None)
+    [value] = [value for _, value in database if needle in value]
+    database.close()
+    [table] = [path for path in messages.glob("*.ldb") if value in path.read_bytes()]
+    data = bytearray(table.read_bytes())
+    data[data.index(value) - BEFORE_VALUE] ^= 1
+    table.write_bytes(data)
+
+
+@pytest.fixture
+def damaged_sequences(tmp_path: Path) -> Iterator[Client]:
+    """Of three plain messages the second one, and of three stored ones the second one."""
+    first = serve(tmp_path)
+    client = first.client()
+    plain, group = Topic(client, "default", "plain"), Topic(client, "default", "group")
+    last = Topic(client, "default", "z")
+    for topic in (plain, group, last):
+        ok(topic.create())
+    for payload in ("a", "damaged-plain", "c"):
+        ok(plain.publish(payload))
+    tx = begin(client)
+    for payload in ("x", "damaged-stored", "z"):
+        ok(group.store(payload, tx=tx.id))
+    # The rows of topics themselves are in another block of LevelDB's.
+    ok(last.store("large" * BLOCK_BYTES, tx=tx.id))
+    ok(group.publish(tx=tx.id))
+    ok(group.publish("behind", tx=tx.id))
+    ok(tx.commit())
+    first.end()
+    for needle in (b"damaged-plain", b"damaged-stored"):
+        flip_sequence(first.data / "messages", needle)
+    second = serve(first.home)
+    yield second.client()
+    second.end()
+
+
+def test_a_row_that_leveldb_leaves_out_is_reported(damaged_sequences: Client) -> None:
+    reading = read_past_damage(Topic(damaged_sequences, "default", "plain"))
+
+    assert [payload for _, payload in reading.found] == ["a", "c"]
+    assert len(reading.gaps) == 1
+
+
+def test_a_reader_that_goes_on_gets_the_rest_of_a_group_that_lacks_a_row(
+    damaged_sequences: Client,
+) -> None:
+    reading = read_past_damage(Topic(damaged_sequences, "default", "group"))
+
+    assert [payload for _, payload in reading.found] == ["x", "z", "behind"]
+    # One error for the group, which is returned whole or not at all, one for the damaged message to
+    # a reader that goes on within the group.
+    assert len(reading.gaps) == 2

@@ -7,7 +7,7 @@ from tests.http.client import Client, ok, problem_of, refused, until
 from tests.http.conftest import NewTopic
 
 
-def test_a_stored_message_is_visible_to_nobody_until_published(
+def test_a_stored_message_is_visible_to_no_reader_until_it_is_published(
     client: Client, topic: Topic
 ) -> None:
     tx = begin(client)

@@ -20,7 +20,9 @@ def test_a_transaction_publishes_to_the_new_generation(client: Client, topic: To
     assert topic.committed() == topic.read() == ["new"]
 
 
-def test_an_ending_takes_no_notice_of_a_deleted_topic(client: Client, new_topic: NewTopic) -> None:
+def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
+    client: Client, new_topic: NewTopic
+) -> None:
     for ending, state in (("commit", "committed"), ("abort", "aborted"), ("invalidate", "invalid")):
         here, there = new_topic(), new_topic()
         tx = begin(client)
@@ -33,7 +35,7 @@ def test_an_ending_takes_no_notice_of_a_deleted_topic(client: Client, new_topic:
         assert there.committed() == (["b"] if ending == "commit" else [])
 
 
-def test_a_truncated_row_holds_nobody_back_and_does_not_come_back(
+def test_a_truncated_row_holds_no_reader_back_and_stays_hidden(
     client: Client, topic: Topic
 ) -> None:
     committed, aborted = begin(client), begin(client)

@@ -69,7 +69,9 @@ def test_a_malformed_browse_is_refused(letters: Topic, query: dict[str, object])
     assert problem_of(letters.browse(**query))["status"] == 400
 
 
-def test_a_time_zone_whose_plus_arrived_as_a_space_is_told_how_to_write_it(letters: Topic) -> None:
+def test_the_refusal_of_a_time_zone_with_a_space_says_how_to_escape_the_plus(
+    letters: Topic,
+) -> None:
     """The sentence named what it does take, which was what its reader had written."""
     unescaped = f"{letters.path}/messages?from=2016-11-24T16:00:00+02:00"
 
@@ -122,7 +124,7 @@ def test_offsets_tell_where_a_topic_begins_and_ends_for_each_reader(
     assert ok(topic.offsets()).json == {**empty, "generation": 2}
 
 
-def test_malformed_questions_for_offsets_are_refused(client: Client, topic: Topic) -> None:
+def test_a_malformed_request_for_offsets_is_refused(client: Client, topic: Topic) -> None:
     tx = begin(client)
 
     refused(topic.offsets(isolation="x"), 400, "bad_request", naming="x")

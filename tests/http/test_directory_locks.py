@@ -1,4 +1,4 @@
-"""Directories that two servers would share, and who holds them (protocol §8)."""
+"""A directory has one server at a time, and a refused start changes no file (protocol §8)."""
 
 import os
 import re
@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.calls import Topic, begin
+from tests.http.calls import begin, created
 from tests.http.client import ok
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.process import ServerProcess
+
+
+def assert_refused(second: ServerProcess, owner: ServerProcess, *, naming: str) -> None:
+    """It ends, and its sentence names a directory and the process that has it."""
+    assert second.wait_exit() == 1
+    said = one_sentence(second)
+    assert naming in said
+    assert re.search(rf"\b{owner.pid}\b", said)
 
 
 def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
@@ -20,13 +28,8 @@ def test_a_second_server_on_the_same_directory_names_it_and_the_owner(
 
     second = launch("--data", str(first.data), "--port", "0")
 
-    assert second.wait_exit() == 1
-    said = one_sentence(second)
-    assert str(first.data) in said
-    assert re.search(rf"\b{first.pid}\b", said)
-    client = first.client()
-    ok(client.get("/health/live"))
-    client.close()
+    assert_refused(second, first, naming=str(first.data))
+    ok(first.client().get("/health/live"))
 
 
 @pytest.mark.parametrize("with_data_first", [False, True])
@@ -42,10 +45,7 @@ def test_servers_that_share_nothing_but_their_snapshots_do_not_run_together(
 
     second = launch(*ways[not with_data_first], "--port", "0", home=home)
 
-    assert second.wait_exit() == 1
-    said = one_sentence(second)
-    assert "snapshots" in said
-    assert str(first.pid) in said
+    assert_refused(second, first, naming="snapshots")
 
 
 def test_a_message_store_behind_a_link_is_refused_with_its_owner(
@@ -58,10 +58,7 @@ def test_a_message_store_behind_a_link_is_refused_with_its_owner(
 
     second = launch("--data", str(other), "--port", "0")
 
-    assert second.wait_exit() == 1
-    said = one_sentence(second)
-    assert "messages" in said
-    assert str(first.pid) in said
+    assert_refused(second, first, naming="messages")
 
 
 def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: Path) -> None:
@@ -76,33 +73,16 @@ def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: P
     assert "messages can't hold messages: File exists" in ready.json["checks"]["storage"]["detail"]
 
 
-@pytest.mark.slow
-def test_both_default_directories_are_locked(launch: Launch, tmp_path: Path) -> None:
-    first = launch("--port", "0").wait_ready()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "snapshots").symlink_to(first.home / "snapshots")
-
-    second = launch("--port", "0", home=other)
-
-    assert second.wait_exit() == 1
-    said = one_sentence(second)
-    assert "snapshots" in said
-    assert str(first.pid) in said
-
-
 def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
     new_server: NewServer, launch: Launch
 ) -> None:
-    """Stores in HBase are taken over by whoever opens them: a start that came to nothing left the
-    server that it took them from refusing every write."""
+    """A server that opens stores in HBase takes them over: after a failed start, the server that
+    had them refused every write."""
     stopped = new_server()
     client = stopped.client()
-    topic = Topic(client, "default", "t")
-    ok(topic.create())
+    topic = created(client, "default", "t")
     ok(topic.publish("a"))
     ok(begin(client).commit(changes=["k"]))
-    client.close()
     stopped.end()
     before = _content(stopped.data)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -116,7 +96,7 @@ def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(
 
 
 def _content(data: Path) -> dict[str, bytes]:
-    """Every file of the stores; locks name who holds them."""
+    """Every file of the stores, less the locks."""
     return {
         str(path.relative_to(data)): path.read_bytes()
         for path in data.rglob("*")

@@ -1,5 +1,5 @@
 """Who sees what (protocol §6): the two components together. `tests/messaging/test_reader.py` and
-`tests/ground/test_transaction.py` compare each verdict with a model."""
+`tests/protocol/test_transaction.py` compare each verdict with a model."""
 
 from typing import Any
 

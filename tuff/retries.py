@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
 RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, outlast the restart of a server
-RETRY_MOST_S = 2.0  # seconds
-RETRY_AFTER_MOST_S = 5.0  # seconds; what a server, or a proxy before it, can have us wait
+RETRY_S_MAX = 2.0  # seconds
+RETRY_AFTER_S_MAX = 5.0  # seconds; what a server, or a proxy before it, can have us wait
 
 
 class Retries:
@@ -40,7 +40,7 @@ class Retries:
         if not 0 <= count <= RETRY_COUNT_MAX:
             raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
         self._count = count
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, chance)
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)
 
     def ask(self, call: Call[T]) -> Flow[T]:
         """The answer to a call.
@@ -62,7 +62,7 @@ class Retries:
                     if doubt is None or error is doubt or _settles(error):
                         raise
                     raise _still_unknown(doubt, error) from error
-                at_least_s = min(error.retry_after_s, RETRY_AFTER_MOST_S)
+                at_least_s = min(error.retry_after_s, RETRY_AFTER_S_MAX)
             yield self._backoff.pause(failed_count, at_least_s=at_least_s)
 
 

@@ -406,7 +406,7 @@ def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[fl
             subscriber.stop()
         yield from ()
 
-    subscriber._consumption._one_step = step
+    subscriber._flows._one_step = step
     subscriber.run()
     return pauses
 

@@ -32,7 +32,7 @@ from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
-from tuff.subscriber import Consumption, Plan, Subscription, keep_for
+from tuff.subscriber import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ class AsyncClient:
             TypeError: a function is a coroutine function, and this client is a blocking one.
         """
         wait_s = calls.seconds_of(wait, what="wait")
-        plan = Plan(
+        plan = SubscriberPlan(
             topic=topic,
             question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
             process=process,
@@ -402,9 +402,9 @@ class AsyncClient:
             attempts=attempts,
             dead_letters=dead_letters,
         )
-        consumption = Consumption(plan, self._retries)
+        flows = SubscriberFlows(plan, self._retries)
         keep_for(topic, positions)
-        return AsyncSubscriber(consumption, self._driver)
+        return AsyncSubscriber(flows, self._driver)
 
     async def _send(self, call: Call[T]) -> T:
         return await self._driver.run(self._retries.ask(call))

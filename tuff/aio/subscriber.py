@@ -2,7 +2,7 @@
 
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver
-from tuff.subscriber import Consumption
+from tuff.subscriber import SubscriberFlows
 
 
 class AsyncSubscriber:
@@ -10,11 +10,11 @@ class AsyncSubscriber:
     respect to the participant that keeps its position. Belongs to one task, but for `stop`."""
 
     def __init__(
-        self, consumption: Consumption[AsyncTransactionContext], driver: AsyncDriver
+        self, flows: SubscriberFlows[AsyncTransactionContext], driver: AsyncDriver
     ) -> None:
         if not driver.runs_coroutines:
-            consumption.refuse_coroutines()
-        self._consumption = consumption
+            flows.refuse_coroutines()
+        self._flows = flows
         self._driver = driver
 
     async def run(self) -> None:
@@ -26,7 +26,7 @@ class AsyncSubscriber:
             TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
                 the reason is gone.
         """
-        await self._driver.run(self._consumption.run())
+        await self._driver.run(self._flows.run())
 
     async def step(self) -> int:
         """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
@@ -38,7 +38,7 @@ class AsyncSubscriber:
 
         After a `stop` one step returns 0, and the next one works again.
         """
-        return await self._driver.run(self._consumption.step())
+        return await self._driver.run(self._flows.step())
 
     def stop(self) -> None:
         """Have `run` return after its batch, from any thread or a signal handler; at once where it
@@ -47,4 +47,4 @@ class AsyncSubscriber:
         It ends one run. Where none is under way, or the one that is raises, that is the next one,
         which returns at once and logs a warning; the run after it works again.
         """
-        self._consumption.stop()
+        self._flows.stop()

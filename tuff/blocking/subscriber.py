@@ -3,17 +3,17 @@
 
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver
-from tuff.subscriber import Consumption
+from tuff.subscriber import SubscriberFlows
 
 
 class Subscriber:
     """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
     respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
 
-    def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
+    def __init__(self, flows: SubscriberFlows[TransactionContext], driver: Driver) -> None:
         if not driver.runs_coroutines:
-            consumption.refuse_coroutines()
-        self._consumption = consumption
+            flows.refuse_coroutines()
+        self._flows = flows
         self._driver = driver
 
     def run(self) -> None:
@@ -25,7 +25,7 @@ class Subscriber:
             TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
                 the reason is gone.
         """
-        self._driver.run(self._consumption.run())
+        self._driver.run(self._flows.run())
 
     def step(self) -> int:
         """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
@@ -37,7 +37,7 @@ class Subscriber:
 
         After a `stop` one step returns 0, and the next one works again.
         """
-        return self._driver.run(self._consumption.step())
+        return self._driver.run(self._flows.step())
 
     def stop(self) -> None:
         """Have `run` return after its batch, from any thread or a signal handler; at once where it
@@ -46,4 +46,4 @@ class Subscriber:
         It ends one run. Where none is under way, or the one that is raises, that is the next one,
         which returns at once and logs a warning; the run after it works again.
         """
-        self._consumption.stop()
+        self._flows.stop()

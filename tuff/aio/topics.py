@@ -91,8 +91,8 @@ class AsyncTopics:
             TopicNotFoundError: there is none of that name.
             TopicHeldError: a hold covers what would be removed.
         """
-        newest = await self._send(calls.newest_place(topic))
-        return await self._send(calls.truncate(topic, before, newest=newest))
+        latest = await self._send(calls.latest_position(topic))
+        return await self._send(calls.truncate(topic, before, latest=latest))
 
     async def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time

@@ -92,8 +92,8 @@ class Topics:
             TopicNotFoundError: there is none of that name.
             TopicHeldError: a hold covers what would be removed.
         """
-        newest = self._send(calls.newest_place(topic))
-        return self._send(calls.truncate(topic, before, newest=newest))
+        latest = self._send(calls.latest_position(topic))
+        return self._send(calls.truncate(topic, before, latest=latest))
 
     def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
         """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time

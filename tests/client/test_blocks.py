@@ -114,7 +114,7 @@ def test_a_block_whose_transaction_somebody_else_ended_does_not_end_in_silence(
     context.__enter__()
     context.__exit__(None, None, None)
 
-    with pytest.raises(RuntimeError, match="ended by somebody else"):
+    with pytest.raises(RuntimeError, match="ended by another user"):
         context.__exit__(None, None, None)
 
 

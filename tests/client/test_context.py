@@ -166,7 +166,7 @@ def test_a_block_that_somebody_else_ended_is_told_so_though_the_one_before_was_a
     context.__enter__()
     context._protocol._current = None  # as a second block over the same context leaves it
 
-    with pytest.raises(RuntimeError, match="ended by somebody else"):
+    with pytest.raises(RuntimeError, match="ended by another user"):
         context.__exit__(None, None, None)
 
 

@@ -178,7 +178,7 @@ def unless(stop: Stop, flow: Flow[T]) -> Flow[T | None]:
         except GeneratorExit:
             flow.close()
             raise
-        except BaseException as raised:  # noqa: BLE001 - the flow's to answer
+        except BaseException as raised:  # noqa: BLE001 - thrown into the flow
             error = raised
 
 

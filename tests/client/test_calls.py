@@ -238,11 +238,16 @@ def test_one_message_or_several_of_any_bytes_can_be_given() -> None:
     assert calls.payloads_of(ORDERS, ["a", b"b", memoryview(b"c")]) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("messages", [[5], ["\ud800"], [None], [{"a": 1}], [["a"]], [("a",)]])
-def test_what_is_no_message_is_refused(messages: list[str]) -> None:
+@pytest.mark.parametrize("message", [5, 1.5, None, {"a": 1}, ["a"], [5], ("a",), {"a": 1}.items()])
+def test_anything_but_str_or_bytes_is_refused_as_a_message(message: object) -> None:
     """bytes(5) is five zeros: a list of numbers was once published as that."""
-    with pytest.raises((TypeError, ValueError)):
-        calls.payloads_of(ORDERS, messages)
+    with pytest.raises(TypeError, match="a message is str or bytes, not"):
+        calls.payloads_of(ORDERS, [message])
+
+
+def test_a_message_without_utf_8_is_refused() -> None:
+    with pytest.raises(ValueError, match="half a surrogate pair"):
+        calls.payloads_of(ORDERS, ["\ud800"])
 
 
 def test_the_name_that_a_command_line_takes_is_no_topic() -> None:

@@ -444,3 +444,21 @@ def test_work_that_is_tried_once_is_tried_and_less_is_refused() -> None:
         client.run(lambda _: None, attempts=0)
 
     assert record.steps == ["start", "commit read-only"]
+
+
+@pytest.mark.parametrize("step", ["can_commit", "commit"])
+def test_a_conflict_within_a_block_does_not_advise_to_abort(step: str) -> None:
+    record = Record()
+    record.fail[step] = tuff.TransactionConflictError(
+        "transaction 10 conflicts with transaction 9; undo its writes, abort it, and run it again"
+    )
+    client = tuff.Client(transport=Service(record), retries=0)
+
+    context = client.transaction(Shelf("a", record, changes=[b"x"]))
+    with pytest.raises(tuff.TransactionConflictError) as caught, context:
+        pass
+
+    assert str(caught.value) == caught.value.detail
+    assert caught.value.detail == (
+        "transaction 10 conflicts with transaction 9; run the block again, as `client.run` does"
+    )

@@ -1,20 +1,12 @@
 """A context belongs to one block at a time: who else enters is refused, and disturbs nobody."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tuff
 from tests.client.recording import Record, Service, Shelf
 from tests.http.process import ServerProcess
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    with tuff.TransactionalTable(tmp_path / "table") as opened:
-        yield opened
 
 
 def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:

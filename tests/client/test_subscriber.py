@@ -18,13 +18,6 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    opened = tuff.TransactionalTable(tmp_path / "table")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
     return tuff.TablePositions(table, "counter")
 
@@ -480,3 +473,23 @@ def test_a_position_can_be_looked_at_once_its_topic_is_told(
             looking.load()
         looking.keep_for(topics[0])
         assert looking.load() == published.last_id
+
+
+def test_a_subscriber_that_is_at_work_refuses_a_second_run_and_continues(
+    client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
+) -> None:
+    refused: list[tuff.WrongStateError] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        for again in (subscriber.step, subscriber.run):
+            with pytest.raises(tuff.WrongStateError, match="at work already") as caught:
+                again()
+            refused.append(caught.value)
+
+    client.publish(topic, "one")
+    with tuff.TransactionalTable(tmp_path / "table") as table:
+        positions = tuff.TablePositions(table, "twice")
+        subscriber = client.subscriber(topic, process, positions=positions, wait=0)
+
+        assert [subscriber.step(), subscriber.step()] == [1, 0]
+    assert len(refused) == 2

@@ -1,9 +1,9 @@
-"""A batch that conflicts, is aborted, or fails for good: what it costs, and what is told of it."""
+"""Batches of a subscriber that conflict, are aborted, or keep failing: attempts and dead
+letters."""
 
 import json
 from base64 import b64decode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -13,12 +13,6 @@ from tuff.protocol.requests import Message
 from tuff.subscriber import dead_letter
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    with tuff.TransactionalTable(tmp_path / "table") as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 import tuff
-from tests.client.recording import AsyncShelf, Record, Service
+from tests.client.recording import AsyncParticipant, PlayedService, Record
 from tests.http.process import ServerProcess, serve
 from tuff.aio.transport import AsyncTransport
 from tuff.calls import Call
@@ -58,7 +58,7 @@ async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
 ) -> None:
     record = Record()
 
-    async with loop_client.transaction(AsyncShelf("a", record)) as tx:
+    async with loop_client.transaction(AsyncParticipant("a", record)) as tx:
         first = tx.transaction.write_pointer
         await tx.checkpoint()
         second = tx.transaction.write_pointer
@@ -103,8 +103,8 @@ async def test_run_again_after_a_conflict(loop_client: tuff.AsyncClient) -> None
             await loop_client.transactions.commit(other, changes=[b"contended"])
         return len(rounds)
 
-    shelf = AsyncShelf("a", Record(), changes=[b"contended"])
-    assert await loop_client.run(work, shelf) == 2
+    participant = AsyncParticipant("a", Record(), changes=[b"contended"])
+    assert await loop_client.run(work, participant) == 2
 
 
 async def test_cancelling_a_task_in_a_transaction_rolls_back(
@@ -114,7 +114,7 @@ async def test_cancelling_a_task_in_a_transaction_rolls_back(
     begun = asyncio.Event()
 
     async def wait_in_a_transaction() -> None:
-        async with loop_client.transaction(AsyncShelf("a", record)):
+        async with loop_client.transaction(AsyncParticipant("a", record)):
             begun.set()
             await asyncio.Event().wait()
 
@@ -168,7 +168,7 @@ class Suspension:
         yield
 
 
-class SlowService(Service):
+class SlowService(PlayedService):
     """The played service, which can only be awaited."""
 
     async def send(self, call: Call[T]) -> T:
@@ -177,7 +177,7 @@ class SlowService(Service):
         return answer
 
 
-class StuckShelf(AsyncShelf):
+class StuckParticipant(AsyncParticipant):
     """A participant that never gets beyond one of its hooks."""
 
     def __init__(self, record: Record, hook: str) -> None:
@@ -185,7 +185,7 @@ class StuckShelf(AsyncShelf):
         setattr(self, hook, self.be_stuck)
 
     async def be_stuck(self, *arguments: object) -> None:
-        self._shelf._record.note("stuck")
+        self._participant._record.note("stuck")
         await Suspension()
 
 
@@ -198,8 +198,8 @@ def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> Non
     client = tuff.AsyncClient(transport=SlowService(record), client_id="tests", retries=0)
 
     async def transact() -> None:
-        shelves = [StuckShelf(record, hook), AsyncShelf("b", record)]
-        async with client.transaction(*shelves):
+        participants = [StuckParticipant(record, hook), AsyncParticipant("b", record)]
+        async with client.transaction(*participants):
             if hook == "rollback_tx":
                 raise ZeroDivisionError
 
@@ -240,7 +240,7 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
     client = tuff.AsyncClient(transport=transport, client_id="tests", retries=0)
 
     with pytest.raises(asyncio.CancelledError):
-        async with client.transaction(AsyncShelf("a", record, changes=[b"row"])):
+        async with client.transaction(AsyncParticipant("a", record, changes=[b"row"])):
             pass
 
     assert record.steps[-1] == last
@@ -251,7 +251,7 @@ async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transactio
     loop_client: tuff.AsyncClient,
 ) -> None:
     record = Record()
-    context = loop_client.transaction(AsyncShelf("a", record))
+    context = loop_client.transaction(AsyncParticipant("a", record))
     driver = context._driver
 
     class Cancelling:

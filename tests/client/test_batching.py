@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service
+from tests.client.recording import PlayedService, Record
 from tuff.batching import BUFFER_BYTES_MAX, MESSAGE_BYTES, Accumulator
 from tuff.blocking.context import TransactionContext
 from tuff.client_errors import ConnectionLostError
@@ -131,17 +131,17 @@ def record() -> Record:
 
 
 @pytest.fixture
-def service(record: Record) -> Service:
-    return Service(record)
+def service(record: Record) -> PlayedService:
+    return PlayedService(record)
 
 
 @pytest.fixture
-def context(service: Service) -> TransactionContext:
+def context(service: PlayedService) -> TransactionContext:
     return tuff.Client(transport=service, client_id="tests", retries=0).transaction()
 
 
 def test_messages_that_do_not_fit_into_memory_are_stored_and_referred_to_behind_the_rest(
-    context: TransactionContext, record: Record, service: Service
+    context: TransactionContext, record: Record, service: PlayedService
 ) -> None:
     big = "x" * (BUFFER_BYTES_MAX - 200)
 
@@ -161,7 +161,7 @@ def test_messages_that_do_not_fit_into_memory_are_stored_and_referred_to_behind_
 
 
 def test_a_commit_refers_to_every_pointer_with_stored_messages(
-    context: TransactionContext, service: Service
+    context: TransactionContext, service: PlayedService
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "x" * BUFFER_BYTES_MAX)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import tuff
-from tests.client.recording import NestingShelf, Record, Service, Shelf
+from tests.client.recording import LeavingParticipant, Participant, PlayedService, Record
 from tuff.blocking.context import TransactionContext
 from tuff.client_errors import ClientClosedError, ConnectionLostError, OutcomeUnknownError
 from tuff.protocol.errors import (
@@ -33,19 +33,22 @@ def record() -> Record:
 
 
 @pytest.fixture
-def service(record: Record) -> Service:
-    return Service(record)
+def service(record: Record) -> PlayedService:
+    return PlayedService(record)
 
 
 @pytest.fixture
-def client(service: Service) -> tuff.Client:
+def client(service: PlayedService) -> tuff.Client:
     return tuff.Client(transport=service, client_id="tests", retries=0)
 
 
 @pytest.fixture
 def context(client: tuff.Client, record: Record) -> TransactionContext:
-    shelves = [Shelf("a", record, changes=[b"x"]), Shelf("b", record, changes=[b"y"])]
-    return client.transaction(*shelves)
+    participants = [
+        Participant("a", record, changes=[b"x"]),
+        Participant("b", record, changes=[b"y"]),
+    ]
+    return client.transaction(*participants)
 
 
 BEGUN = ["start", "a.start_tx", "b.start_tx"]
@@ -60,7 +63,7 @@ def run(context: TransactionContext) -> None:
 
 
 def test_a_commit_runs_every_step_in_its_order(
-    context: TransactionContext, record: Record, service: Service
+    context: TransactionContext, record: Record, service: PlayedService
 ) -> None:
     run(context)
 
@@ -71,7 +74,7 @@ def test_a_commit_runs_every_step_in_its_order(
 
 
 def test_the_messages_of_a_topic_travel_as_one_publish(
-    context: TransactionContext, service: Service
+    context: TransactionContext, service: PlayedService
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "one", ttl=5)
@@ -104,7 +107,7 @@ def test_a_context_with_a_checkpoint_never_commits_read_only(
 
 
 def test_a_context_that_is_used_again_publishes_only_the_messages_of_the_new_block(
-    context: TransactionContext, service: Service
+    context: TransactionContext, service: PlayedService
 ) -> None:
     run(context)
 
@@ -143,9 +146,9 @@ def test_a_participant_learns_that_a_transaction_is_over_if_another_one_did_not_
 ) -> None:
     """The next write was meant for the outer transaction, and went into this one, and was lost."""
     record.fail["b.start_tx"] = OSError("no")
-    shelves = [NestingShelf("a", record), NestingShelf("b", record)]
+    participants = [LeavingParticipant("a", record), LeavingParticipant("b", record)]
 
-    with pytest.raises(OSError, match="no"), client.transaction(*shelves):
+    with pytest.raises(OSError, match="no"), client.transaction(*participants):
         pass
 
     assert record.steps == [*BEGUN, "a.leave_tx", "abort"]
@@ -229,14 +232,14 @@ def test_a_participant_learns_that_a_transaction_with_an_unknown_outcome_is_over
 ) -> None:
     record.fail = {"commit": LOST, "invalidate": LOST}
 
-    with pytest.raises(OutcomeUnknownError), client.transaction(NestingShelf("a", record)):
+    with pytest.raises(OutcomeUnknownError), client.transaction(LeavingParticipant("a", record)):
         pass
 
     assert record.steps[-3:] == ["commit read-only", "invalidate", "a.leave_tx"]
 
 
 def test_an_abort_ends_it_without_an_error_and_the_context_can_be_used_again(
-    context: TransactionContext, record: Record, service: Service
+    context: TransactionContext, record: Record, service: PlayedService
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "never")
@@ -261,7 +264,7 @@ def test_the_end_of_a_block_is_refused_if_another_block_ended_its_transaction(
 
 
 def test_a_checkpoint_gives_participants_the_new_pointer_and_messages_keep_theirs(
-    context: TransactionContext, record: Record, service: Service
+    context: TransactionContext, record: Record, service: PlayedService
 ) -> None:
     with context as tx:
         tx.publish(ORDERS, "before")
@@ -274,7 +277,7 @@ def test_a_checkpoint_gives_participants_the_new_pointer_and_messages_keep_their
 
 def test_a_late_participant_starts_at_once(context: TransactionContext, record: Record) -> None:
     with context as tx:
-        tx.add(Shelf("late", record))
+        tx.add(Participant("late", record))
 
     assert record.steps[3] == "late.start_tx"
     assert record.steps[-1] == "late.post_commit"
@@ -286,7 +289,7 @@ def test_a_late_participant_that_does_not_start_has_not_joined(
     record.fail["late.start_tx"] = OSError("no")
 
     with context as tx, pytest.raises(OSError, match="no"):
-        tx.add(Shelf("late", record))
+        tx.add(Participant("late", record))
 
     assert "late.commit_tx" not in record.steps
 
@@ -296,19 +299,19 @@ def test_a_participant_that_joins_twice_starts_once(
 ) -> None:
     """A second start had it forget what it wrote, and the commit went through without that; a
     context whose block added the same one each time ended it more often from use to use."""
-    shelf = Shelf("a", record)
-    twice = client.transaction(shelf, shelf)
+    participant = Participant("a", record)
+    twice = client.transaction(participant, participant)
 
     for _ in range(2):
         record.steps.clear()
         with twice as tx:
-            tx.add(shelf)
+            tx.add(participant)
 
         assert record.steps.count("a.start_tx") == record.steps.count("a.post_commit") == 1
 
 
 def test_two_participants_that_are_equal_are_two(client: tuff.Client, record: Record) -> None:
-    class Alike(Shelf):
+    class Alike(Participant):
         def __eq__(self, other: object) -> bool:
             return True
 
@@ -338,7 +341,7 @@ def test_after_a_checkpoint_that_a_participant_missed_the_transaction_is_rolled_
 
 
 def test_a_context_can_be_used_again_after_a_checkpoint_failed_in_it(
-    context: TransactionContext, record: Record, service: Service
+    context: TransactionContext, record: Record, service: PlayedService
 ) -> None:
     record.fail["a.update_tx"] = OSError("no")
     context.__enter__().publish(ORDERS, "never")
@@ -369,13 +372,13 @@ def test_a_generator_exit_of_a_hook_rolls_back_like_any_error(
 def test_a_participant_can_not_leave_inside_a_transaction(
     client: tuff.Client, record: Record
 ) -> None:
-    shelf = Shelf("a", record)
-    context = client.transaction(shelf)
+    participant = Participant("a", record)
+    context = client.transaction(participant)
 
     with context, pytest.raises(RuntimeError, match="a can't leave"):
-        context.remove(shelf)
+        context.remove(participant)
 
-    assert (context.remove(shelf), context.remove(shelf)) == (True, False)
+    assert (context.remove(participant), context.remove(participant)) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +403,7 @@ def test_a_blocking_client_refuses_a_hook_that_is_a_coroutine_function(
 ) -> None:
     """A coroutine function only makes a coroutine: rows were once committed that nobody wrote."""
 
-    class Careless(Shelf):
+    class Careless(Participant):
         async def commit_tx(self) -> None:
             raise AssertionError
 
@@ -422,7 +425,7 @@ def test_a_transaction_that_is_run_again_after_a_conflict_begins_anew(
             record.fail.clear()
         return "done"
 
-    assert client.run(work, Shelf("a", record)) == "done"
+    assert client.run(work, Participant("a", record)) == "done"
     assert len(rounds) == record.steps.count("start") == 3
 
 
@@ -437,7 +440,7 @@ def test_a_conflict_at_each_attempt_is_raised_at_last(client: tuff.Client, recor
 
 def test_work_that_is_tried_once_is_tried_and_less_is_refused() -> None:
     record = Record()
-    client = tuff.Client(transport=Service(record), client_id="tests", retries=0)
+    client = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
 
     client.run(lambda _: None, attempts=1)
     with pytest.raises(ValueError, match="from 1 on, not 0"):
@@ -452,9 +455,9 @@ def test_a_conflict_within_a_block_does_not_advise_to_abort(step: str) -> None:
     record.fail[step] = tuff.TransactionConflictError(
         "transaction 10 conflicts with transaction 9; undo its writes, abort it, and run it again"
     )
-    client = tuff.Client(transport=Service(record), retries=0)
+    client = tuff.Client(transport=PlayedService(record), retries=0)
 
-    context = client.transaction(Shelf("a", record, changes=[b"x"]))
+    context = client.transaction(Participant("a", record, changes=[b"x"]))
     with pytest.raises(tuff.TransactionConflictError) as caught, context:
         pass
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service, Shelf
+from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
 
 
@@ -86,8 +86,8 @@ def test_a_block_that_aborted_is_in_the_context_until_it_ends(client: tuff.Clien
 
 def test_a_start_that_fails_leaves_the_context_free() -> None:
     record = Record()
-    client = tuff.Client(transport=Service(record), client_id="tests", retries=0)
-    context = client.transaction(Shelf("a", record))
+    client = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
+    context = client.transaction(Participant("a", record))
     record.fail["a.start_tx"] = OSError("no")
     with pytest.raises(OSError, match="no"), context:
         pass

@@ -1,5 +1,4 @@
-"""Batches of a subscriber that conflict, are aborted, or keep failing: attempts and dead
-letters."""
+"""A subscriber's batches that conflict, are aborted, or keep failing: attempts, dead letters."""
 
 import json
 from base64 import b64decode

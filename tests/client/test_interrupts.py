@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service, Shelf
+from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
 from tuff.blocking import driver
 from tuff.client_errors import ConnectionLostError
@@ -63,7 +63,7 @@ class Interrupter:
         return self
 
 
-class FencedService(Service):
+class FencingService(PlayedService):
     """Refuses to invalidate what has committed, as the real one does."""
 
     def __init__(self, record: Record) -> None:
@@ -80,11 +80,11 @@ class FencedService(Service):
 def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> tuple[Record, bool]:
     """What had happened in the end, and whether the interrupt came at all."""
     record = Record()
-    client = tuff.Client(transport=FencedService(record), client_id="tests", retries=0)
+    client = tuff.Client(transport=FencingService(record), client_id="tests", retries=0)
     interrupter = Interrupter(line_number, is_watched)
     sys.settrace(interrupter)
     try:
-        with client.transaction(Shelf("a", record, changes=[b"x"])):
+        with client.transaction(Participant("a", record, changes=[b"x"])):
             record.note("body")
     except KeyboardInterrupt:
         pass
@@ -147,10 +147,10 @@ CONFLICT = TransactionConflictError("somebody was faster")
 def test_run_takes_no_other_attempt_after_an_interrupt() -> None:
     record = Record()
     record.fail = {"can_commit": CONFLICT, "a.rollback_tx": KeyboardInterrupt()}
-    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
 
     assert caught.value.__cause__ is CONFLICT
     assert record.steps.count("work") == 1
@@ -161,20 +161,20 @@ def test_run_ends_for_an_interrupt_that_comes_while_it_asks_for_the_outcome() ->
     lost = ConnectionLostError("the reply was lost", outcome_unknown=True)
     record = Record()
     record.fail = {"commit": lost, "invalidate": KeyboardInterrupt()}
-    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
 
     with pytest.raises(KeyboardInterrupt):
-        played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
 
 
 def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
     """A conflict that a `post_commit` meets in a transaction of its own sold the apple twice."""
     record = Record()
     record.fail = {"a.post_commit": CONFLICT}
-    played = tuff.Client(transport=Service(record), client_id="tests", retries=0)
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
 
     with pytest.raises(TransactionConflictError):
-        played.run(lambda tx: record.note("work"), Shelf("a", record, changes=[b"x"]))
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
 
     assert record.steps.count("work") == 1
     assert record.steps[-2:] == ["commit", "a.post_commit"]

@@ -10,7 +10,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
-from tests.client.recording import Record, Service
+from tests.client.recording import PlayedService, Record
 from tests.http.process import ServerProcess
 from tuff.calls import Call, Response
 
@@ -350,7 +350,7 @@ def test_what_can_not_be_is_refused_at_once(bench: Bench) -> None:
         bench.client.subscriber(long, bench.counter.process, positions=bench.positions)
 
 
-class Quiet(Service):
+class Quiet(PlayedService):
     """The played service, with a topic in which nothing is left to read: each poll is answered at
     once, passes one more message that was rolled back, and is noted with its wait and its start."""
 

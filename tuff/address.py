@@ -1,4 +1,4 @@
-"""Where the server is, how long the client waits for it, and what a lost connection means."""
+"""The address of the server, the timeouts, and the errors of a failed connection."""
 
 import os
 import re
@@ -15,16 +15,20 @@ from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:7411"
-TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; more of them are more than a C int has in ms
+TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; a C int in ms has room for twice as many
 
-_NO_PLAIN_URL = re.compile(r"[?#\x00-\x20\x7f]")  # nothing may follow the path, or break a line
-# What a proxy answers for a server that does not; that of the server itself has a code.
-_OF_A_PROXY = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+_NOT_IN_A_URL = re.compile(r"[?#\x00-\x20\x7f]")  # a query, a fragment, or what breaks a line
+# How a proxy answers if the server does not. The server's own responses have a `code` as well.
+_PROXY_STATUSES = {
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Which server to speak to, how long to wait for it, and as which user; see `tuff.Client`."""
+    """The server to use, how long to wait for it, and the token to send; see `tuff.Client`."""
 
     url: str
     timeout_s: float
@@ -33,11 +37,11 @@ class Address:
     ssl_context: SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Raises: ValueError: one of them can't be."""
+        """Raises: ValueError: a field is not valid."""
         if _has_credentials(self.url):
-            # It is not shown: what ends up in a log is no secret any more.
+            # The value is not shown, since errors end up in logs.
             raise ValueError(
-                "the address of a server has no user and no password in it; give a `token` instead"
+                "the address of a server has no user and no password; give a `token` instead"
             )
         if not _is_address(self.url):
             raise ValueError(
@@ -49,7 +53,7 @@ class Address:
                 f"{self.timeout_s} and {self.connect_timeout_s}"
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            # It is not shown: what ends up in a log is no secret any more.
+            # The value is not shown, since errors end up in logs.
             raise ValueError("a token is printable ASCII, as it travels in a header")
 
     def answer_within_s(self, request: Request) -> float:
@@ -57,14 +61,14 @@ class Address:
         return self.timeout_s + request.wait_s
 
     def answer(self, call: Call[T], response: Response) -> T:
-        """What the server said.
+        """The value of the response to a call.
 
         Raises:
-            ConnectionLostError: a proxy answered that it had no answer from the server.
+            ConnectionLostError: a proxy answered, as it got no response from the server.
             TuffError: as `Call.answer`.
         """
-        is_of_the_server = "code" in response.problem or call.is_unready(response)
-        if response.status in _OF_A_PROXY and not is_of_the_server:
+        is_from_server = "code" in response.problem or call.is_unready(response)
+        if response.status in _PROXY_STATUSES and not is_from_server:
             error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
             error.retry_after_s = response.retry_after_s
             raise error
@@ -88,14 +92,14 @@ class Address:
         )
 
     def not_trusted(self, error: Exception) -> ServerNotTrustedError:
-        """The certificate is not one that this machine trusts."""
+        """This machine does not trust the certificate of the server: the call was not sent."""
         return ServerNotTrustedError(
-            f"{self.url} could not prove who it is ({_reason(error)}); if its certificate is of an "
-            "authority of your own, name that one's file in SSL_CERT_FILE"
+            f"{self.url} has a certificate that is not trusted here ({_reason(error)}); if it is "
+            "of an authority of your own, name the authority's file in SSL_CERT_FILE"
         )
 
     def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
-        """The connection broke. Nothing happened if it was a read, or not wholly sent."""
+        """The connection broke. A read, or a request that was not sent whole, changed nothing."""
         return self._lost(request, _reason(error), was_sent=was_sent)
 
     def _lost(self, request: Request, reason: str, *, was_sent: bool) -> ConnectionLostError:
@@ -106,8 +110,8 @@ class Address:
                 outcome_unknown=False,
             )
         return ConnectionLostError(
-            f"{self.url} was lost before it answered {what} ({reason}), so whether it was "
-            "done is unknown; look before you repeat it",
+            f"{self.url} was lost before it answered {what} ({reason}), so it is unknown "
+            "whether the server executed it; check that before you repeat it",
             outcome_unknown=True,
         )
 
@@ -117,7 +121,7 @@ def _is_address(url: str) -> bool:
         parts = urlsplit(url)
         (parts.hostname or "").encode("idna")
         return (
-            _NO_PLAIN_URL.search(url) is None
+            _NOT_IN_A_URL.search(url) is None
             and parts.scheme in {"http", "https"}
             and bool(parts.hostname)
             and parts.path.isascii()
@@ -150,7 +154,7 @@ def address_of(
     token: str | None,
     ssl_context: SSLContext | None,
 ) -> Address:
-    """The server that a client speaks to. Raises: ValueError: as `tuff.Client`."""
+    """The address of a client's server. Raises: ValueError: as `tuff.Client`."""
     return Address(
         url=url,
         timeout_s=seconds_of(timeout, what="timeout"),
@@ -161,5 +165,5 @@ def address_of(
 
 
 def client_name(given: str | None) -> str:
-    """The name that others see: the given one, or one of host and process."""
+    """The name that others see: the given one, else host name and process id."""
     return given if given is not None else f"{socket.gethostname()}-{os.getpid()}"

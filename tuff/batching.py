@@ -1,7 +1,7 @@
-"""Messages that wait in memory: in batches of a publisher, or in the buffer of a transaction.
+"""Messages that wait in memory: for the next batch of a publisher, or for the commit of a
+transaction.
 
-A publisher's batches: which messages go together, when, and what became of each; shared by the
-publisher with a thread and the one with a task. A transaction's messages wait for its commit.
+`Accumulator` and `Delivery` are shared by the publisher with a thread and the one with a task.
 """
 
 import os
@@ -23,12 +23,14 @@ from tuff.retries import Retries
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-BATCHES_HELD_MAX = 8  # times `batch_bytes` are held in memory; then who sends has to wait
-LINGER_S = 0.002  # seconds; about what a sync takes, so that it costs who is alone little
+BATCHES_HELD_MAX = 8  # batches of `batch_bytes` in memory; then `send` waits
+LINGER_S = 0.002  # seconds; about as long as a sync, so a lone message is at most twice as late
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
-LINGER_S_MAX = 60.0  # seconds; more is no publisher but a schedule
-BUFFER_BYTES_MAX = 1 << 20  # bytes in memory; as JSON at most six times that, and a request has 16
-MESSAGE_BYTES = 64  # bytes; what a message costs beside its payload, so that empty ones count too
+LINGER_S_MAX = 60.0  # seconds; a program that waits longer can collect messages itself
+BUFFER_BYTES_MAX = 1 << 20  # bytes; as JSON at most 6 MiB, and a server accepts 16 MiB
+MESSAGE_BYTES = (
+    64  # bytes; counted for each message beside its payload, so that empty ones count too
+)
 
 
 class _Waiting(NamedTuple, Generic[R]):
@@ -39,7 +41,7 @@ class _Waiting(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[R_co]):
-    """Messages of one publish, and for each the receipt that its sender holds."""
+    """The messages of one publish, and the receipt of each: the future that its sender holds."""
 
     payloads: list[bytes]
     receipts: Sequence[R_co]
@@ -49,11 +51,11 @@ class Batch(Generic[R_co]):
 class Accumulator(Generic[R]):
     """Decides which messages make a batch, and when it is sent; it has no clock and no thread.
 
-    One batch is in flight at a time, so that messages keep the order in which they were sent. What
-    is sent meanwhile makes the next batch; the linger time counts only while no batch is in flight.
-
-    `claim` says of a receipt whether its message is still wanted; if not, it is
-    left out. Times are seconds of any clock that does not step."""
+    One batch is in flight at a time, so that messages keep the order in which they were sent.
+    Messages that are sent meanwhile make the next batch; the linger time counts only while no batch
+    is in flight. `claim` returns False for a receipt that was cancelled, and its message is left
+    out. Times are seconds of a monotonic clock.
+    """
 
     def __init__(self, *, batch_bytes: int, linger_s: float, claim: Callable[[R], bool]) -> None:
         """Raises: ValueError: a number is out of its range."""
@@ -70,39 +72,39 @@ class Accumulator(Generic[R]):
         self._claim = claim
         self._waiting: deque[_Waiting[R]] = deque()
         self._waiting_bytes = 0
-        self._under_way_bytes = 0
-        self._due_count = 0  # of those that wait, so many go without waiting for company
+        self._in_flight_bytes = 0
+        self._due_count = 0  # messages that are sent without lingering
         self.added_count = 0
         self.settled_count = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits; a batch may be on its way."""
+        """Whether no message waits; a batch may be in flight."""
         return not self._waiting
 
     @property
     def is_full(self) -> bool:
-        """Whether what waits fills a batch."""
+        """Whether the messages that wait fill a batch."""
         return self._waiting_bytes >= self._batch_bytes
 
     def has_room(self, payload: bytes) -> bool:
-        """Whether this one may be added; nothing is too large where nothing else is held."""
-        held_bytes = self._waiting_bytes + self._under_way_bytes
+        """Whether the message may be added; any message may be added to an empty accumulator."""
+        held_bytes = self._waiting_bytes + self._in_flight_bytes
         most_bytes = BATCHES_HELD_MAX * self._batch_bytes
         return not held_bytes or held_bytes + _cost_bytes(payload) <= most_bytes
 
     def add(self, payload: bytes, receipt: R, *, now_s: float) -> None:
-        """Take a message in, behind all others."""
+        """Add a message behind all others."""
         self._waiting.append(_Waiting(payload, receipt, now_s))
         self._waiting_bytes += _cost_bytes(payload)
         self.added_count += 1
 
     def flush(self) -> None:
-        """Have all that waits now go without waiting for company."""
+        """Let the messages that wait now be sent without lingering."""
         self._due_count = len(self._waiting)
 
     def due_in_s(self, *, now_s: float) -> float | None:
-        """How long until a batch is due, 0 if one is; None: nothing waits."""
+        """The time until a batch is due, 0 if one is; None: no message waits."""
         if not self._waiting:
             return None
         if self._due_count or self.is_full:
@@ -110,9 +112,9 @@ class Accumulator(Generic[R]):
         return max(0.0, self._waiting[0].since_s + self._linger_s - now_s)
 
     def take(self) -> Batch[R]:
-        """The next batch, to be given back by `settled`; empty if its messages were cancelled.
+        """The next batch, to be passed to `settled`; empty if all its messages were cancelled.
 
-        A message that is larger than a batch goes alone, so that it fails alone.
+        A message that is larger than a batch is a batch of its own, so that it fails alone.
         """
         payloads: list[bytes] = []
         receipts: list[R] = []
@@ -131,17 +133,17 @@ class Accumulator(Generic[R]):
                 size_bytes += cost_bytes
             else:
                 self.settled_count += 1
-        self._under_way_bytes = size_bytes
+        self._in_flight_bytes = size_bytes
         return Batch(payloads, receipts, size_bytes)
 
     def settled(self, batch: Batch[R]) -> None:
-        """It is known what became of a batch."""
-        self._under_way_bytes -= batch.size_bytes
+        """All receipts of a batch that was taken are settled."""
+        self._in_flight_bytes -= batch.size_bytes
         self.settled_count += len(batch.receipts)
 
 
 class Receipt(Protocol):
-    """What a sender holds: the future of `concurrent.futures`, or that of asyncio."""
+    """The future of a message: one of `concurrent.futures`, or of asyncio."""
 
     def done(self) -> bool: ...
     def set_result(self, result: MessageId, /) -> None: ...
@@ -160,9 +162,9 @@ class Delivery:
         calls.checked_topic(self.topic)
 
     def deliver(self, batch: Batch[Receipt]) -> Flow[BaseException | None]:
-        """Publish a batch and settle its receipts; what it failed with, or None.
+        """Publish a batch and settle its receipts; returns the error of a failed publish, or None.
 
-        It is sent again only where the server did not do it, as any plain publish.
+        Like any plain publish, it is repeated only if the server says that it did not execute it.
         """
         if not batch.payloads:
             return None
@@ -170,11 +172,11 @@ class Delivery:
         try:
             published = yield from self.retries.ask(call)
             ids = list(_ids(published, len(batch.payloads)))
-        except Exception as error:  # noqa: BLE001 - it is the senders', by their receipts
+        except Exception as error:  # noqa: BLE001 - the senders get it, by their receipts
             fail(batch, error)
             return error
         except BaseException as error:
-            # The loop, or the program, ends, so no answer will be read.
+            # The event loop or the program ends, so no response will be read.
             sentence = f"{type(error).__name__} ended the publisher before an answer came"
             fail(batch, ConnectionLostError(sentence, outcome_unknown=True))
             raise
@@ -185,7 +187,7 @@ class Delivery:
 
 
 def require_own_process(process_id: int) -> None:
-    """Raises: WrongStateError: a publisher is of another process, where its thread, or task, is."""
+    """Raises: WrongStateError: the publisher, with its thread or task, is of another process."""
     if os.getpid() != process_id:
         raise WrongStateError(
             "the publisher was made before this process was forked, and works in its parent alone; "
@@ -194,19 +196,19 @@ def require_own_process(process_id: int) -> None:
 
 
 def _ids(published: Published, count: int) -> Iterator[MessageId]:
-    """The ids of one publish: its places follow each other without a gap (protocol §3.1)."""
+    """The ids of the messages of one publish: their offsets are consecutive (protocol §3.1)."""
     first, last = published.first_id.offset.to_int(), published.last_id.offset.to_int()
     if last - first + 1 != count:
         raise InternalError(
-            f"{count} messages were published, and the server names {last - first + 1} places; the "
-            "messages are there, and their ids are not known"
+            f"{count} messages were published, but the server answered {last - first + 1} offsets; "
+            "the messages exist, and their ids are unknown"
         )
     for number in range(first, last + 1):
         yield MessageId(*Offset.from_int(number))
 
 
 def fail(batch: Batch[Receipt], error: BaseException) -> None:
-    """Every receipt that is not settled raises this."""
+    """Let every receipt that is not settled raise this error."""
     for receipt in batch.receipts:
         if not receipt.done():
             receipt.set_exception(error)
@@ -224,24 +226,24 @@ class _Held:
 class MessageBuffer:
     """The messages of one transaction, by topic and write pointer, in their order (protocol §3.2).
 
-    Up to `BUFFER_BYTES_MAX` wait here and travel in the commit. What comes after that is stored at
-    once, and the commit only refers to it; so a long transaction holds little in memory.
+    Up to `BUFFER_BYTES_MAX` wait here and are sent with the commit. Later messages are stored on
+    the server at once, and the commit refers to them; so a long transaction needs little memory.
     """
 
     def __init__(self) -> None:
         self._size_bytes = 0
-        self._by_place: dict[tuple[TopicId, int], _Held] = {}
+        self._by_topic_and_pointer: dict[tuple[TopicId, int], _Held] = {}
 
     def add(
         self, topic: TopicId, pointer: int, payloads: Sequence[bytes], *, ttl_s: int | None
     ) -> list[Call[None]]:
-        """Take messages in; answers the calls that store what does not fit, to be sent in order."""
-        held = self._by_place.setdefault((topic, pointer), _Held())
+        """Add messages; returns the calls that store those that do not fit, to be sent in order."""
+        held = self._by_topic_and_pointer.setdefault((topic, pointer), _Held())
         spilled: list[bytes] = []
         for payload in payloads:
             size_bytes = self._size_bytes + _cost_bytes(payload)
-            # Once one message of a place is stored, the later ones follow it there: the reference
-            # comes after what is inline, so going back to the buffer would overtake it.
+            # After the first stored message of a topic all later ones are stored too: the commit
+            # places stored messages after inline ones, so a later inline one would overtake them.
             if held.is_spilled or size_bytes > BUFFER_BYTES_MAX:
                 held.is_spilled = True
                 spilled.append(payload)
@@ -254,9 +256,9 @@ class MessageBuffer:
         ]
 
     def entries(self) -> list[PublishEntry]:
-        """What the commit carries: of each place its messages, then the reference to the stored."""
+        """The publishes of the commit: of each topic and pointer its messages, then the stored."""
         entries: list[PublishEntry] = []
-        for (topic, pointer), held in self._by_place.items():
+        for (topic, pointer), held in self._by_topic_and_pointer.items():
             if held.payloads:
                 entries.append(
                     PublishEntry(

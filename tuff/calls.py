@@ -1,7 +1,8 @@
-"""Calls about topics and messages as values: what to send, and how to read what comes back.
+"""Calls as values: the request to send, and how to read its response (protocol §2, §3).
 
-A transport sends any of them; nothing here knows how (protocol §2, §3). The calls of transactions
-and sinks are in `tuff.transaction_calls`.
+A transport sends them; nothing here does I/O. First what a call is, and how arguments and replies
+are checked; then the calls about topics and messages. Those about transactions and sinks are in
+`tuff.transaction_calls`.
 """
 
 import json
@@ -54,20 +55,22 @@ T = TypeVar("T")
 
 Payload = str | bytes | bytearray | memoryview
 Duration = float | timedelta  # a float is in seconds
+IdOrHex = MessageId | str
 Start = MessageId | str | datetime | int
+Properties = Mapping[str, str | int]
 Undecided = Literal["hold", "skip"]  # what a read does at an undecided message
 EARLIEST = "earliest"  # a start: the oldest message
-LATEST = "latest"  # a start of what reads on: behind all that is there when it begins
+LATEST = "latest"  # a start of subscriptions: behind all messages that are there when it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `path` is escaped and holds the query; `body` is of `content_type`.
+    """One HTTP request. `path` is escaped and includes the query; `body` is of `content_type`.
 
-    `accept`: the form of the reply, where it is not JSON. `wait_s`: how long the server may take by
-    itself before it answers. `is_read`: it changes nothing, so that losing its reply leaves nothing
-    unknown. `is_repeatable`: sending it twice has the effect of sending it once (protocol §1,
-    Idempotence); every read is.
+    `accept`: the media type of the reply, if it is not JSON. `wait_s`: how long the server may wait
+    before it answers. `is_read`: it changes nothing, so a lost reply leaves no doubt.
+    `is_repeatable`: sending it twice has the effect of sending it once (protocol §1, Idempotence),
+    as every read has.
     """
 
     method: str
@@ -82,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back; header names are in lower case."""
+    """One HTTP response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,7 +93,7 @@ class Response:
 
     @property
     def problem(self) -> Mapping[str, object]:
-        """The problem that a Tuff server reports; empty for any other body, as that of a proxy."""
+        """The problem document of a Tuff server; empty for any other body, such as a proxy's."""
         try:
             body = json.loads(self.body)
         except ValueError:
@@ -101,15 +104,15 @@ class Response:
     def retry_after_s(self) -> float:
         """How long the client should wait before the next attempt, in seconds."""
         value = self.headers.get("retry-after", "")
-        # A proxy may send a date here, which is nothing to wait for exactly.
+        # A proxy may send a date here, which is ignored.
         return float(value) if value.isascii() and value.isdigit() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One round trip: what to send, and how to read what comes back.
+    """One round trip: the request, and how to read its response.
 
-    `unready_status`: one that is an answer to `read` as well, and no refusal.
+    `unready_status`: an error status whose response `read` takes too.
     """
 
     request: Request
@@ -117,11 +120,11 @@ class Call(Generic[T]):
     unready_status: int | None = None
 
     def answer(self, response: Response) -> T:
-        """What the server said.
+        """The value of a response.
 
         Raises:
-            TuffError: its kind for the problem that the server reports; InternalError when the
-                answer is none that the protocol knows.
+            TuffError: the class of the problem that the server reports; InternalError if the
+                response does not follow the protocol.
         """
         is_unready = self.is_unready(response)
         if response.status >= HTTPStatus.BAD_REQUEST and not is_unready:
@@ -143,7 +146,7 @@ class Call(Generic[T]):
             ) from error
 
     def is_unready(self, response: Response) -> bool:
-        """Whether it is an answer of the server's that has the status of a refusal."""
+        """Whether the response has `unready_status` and comes from the server, not a proxy."""
         return response.status == self.unready_status and "checks" in response.problem
 
 
@@ -158,9 +161,18 @@ def json_body(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def json_object(response: Response) -> Mapping[str, object]:
+def get(path: str, read: Callable[[Response], T]) -> Call[T]:
+    """A GET request, which changes nothing."""
+    return Call(Request(method="GET", path=path, is_read=True), read)
+
+
+def reply_object(response: Response) -> Mapping[str, object]:
     """The members of a reply. Raises: BadRequestError: it is no JSON object."""
-    value = _json(response)
+    return json_object(_json(response))
+
+
+def json_object(value: object) -> Mapping[str, object]:
+    """Raises: BadRequestError: it is no object."""
     if not isinstance(value, dict):
         raise BadRequestError(f"a JSON object was expected, not {shown(value)}")
     return value
@@ -197,7 +209,7 @@ def maybe_pointer(value: object, *, what: str) -> int | None:
 
 
 def query(**parameters: str | float | None) -> str:
-    """`?name=value&…` of those that are not None; empty if all are."""
+    """`?name=value&…` of the parameters that are not None; empty without any."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
@@ -282,15 +294,27 @@ def ttl_of(ttl: Duration | None) -> int | None:
     return int(seconds)
 
 
-Properties = Mapping[str, str | int]
-
-
 def topic_properties(ttl: Duration | None, properties: Properties | None) -> dict[str, object]:
-    """The properties of a topic, the ttl in seconds among them."""
+    """The properties of a topic, including its ttl in seconds."""
     given: dict[str, object] = dict(properties or {})
     if ttl is not None:
         given["ttl"] = ttl_of(ttl)
     return given
+
+
+def checked_topic(topic: object) -> TopicId:
+    """The topic itself. Raises: TypeError: it is no TopicId, for example a string."""
+    if not isinstance(topic, TopicId):
+        raise TypeError(
+            f"a topic is a tuff.TopicId, as tuff.TopicId('shop', 'orders'), and not {shown(topic)}"
+        )
+    return topic
+
+
+def topic_path(topic: TopicId) -> str:
+    """The path of a topic, escaped. Raises: TypeError: it is no TopicId."""
+    checked_topic(topic)
+    return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
@@ -308,36 +332,148 @@ def delete_topic(topic: TopicId) -> Call[None]:
 
 def get_topic(topic: TopicId) -> Call[TopicInfo]:
     def read(response: Response) -> TopicInfo:
-        body = json_object(response)
-        properties = body["properties"]
-        if not isinstance(properties, dict):
-            raise BadRequestError(f"properties is an object, not {shown(properties)}")
+        body = reply_object(response)
+        properties = json_object(body["properties"])
         return TopicInfo(
             topic=topic,
             generation=whole_number(body["generation"], what="generation"),
             properties={name: text(value) for name, value in properties.items()},
         )
 
-    return Call(Request(method="GET", path=topic_path(topic), is_read=True), read)
+    return get(topic_path(topic), read)
 
 
 def list_topics(namespace: str) -> Call[list[str]]:
     name = quote(check_name(namespace, what="namespace"))
-    path = f"/v1/namespaces/{name}/topics"
-    return Call(Request(method="GET", path=path, is_read=True), lambda r: texts(_json(r)))
+    return get(f"/v1/namespaces/{name}/topics", lambda response: texts(_json(response)))
 
 
 def list_namespaces() -> Call[list[str]]:
-    request = Request(method="GET", path="/v1/namespaces", is_read=True)
-    return Call(request, lambda response: texts(_json(response)))
+    return get("/v1/namespaces", lambda response: texts(_json(response)))
+
+
+def splits(
+    topic: TopicId, count: int, *, start: IdOrHex | None, end: IdOrHex | None
+) -> Call[Splits]:
+    def read(response: Response) -> Splits:
+        body = reply_object(response)
+        parts = tuple(_read_split(json_object(item)) for item in json_array(body["splits"]))
+        return Splits(whole_number(body["generation"], what="generation"), parts)
+
+    return get(
+        f"{topic_path(topic)}/splits{query(n=count, start=_hex(start), end=_hex(end))}", read
+    )
+
+
+def _read_split(body: Mapping[str, object]) -> Split:
+    return Split(_maybe_id(body["start"]), MessageId.from_hex(text(body["end"])))
+
+
+def latest_position(topic: TopicId) -> Call[MessageId]:
+    """A position behind all messages that are published by now, and before all later ones."""
+    path = f"{topic_path(topic)}/messages?from=latest&limit=1"
+    return get(path, lambda response: MessageId.from_hex(response.headers["tuff-next"]))
+
+
+def truncate(topic: TopicId, before: Start, *, latest: MessageId) -> Call[MessageId | None]:
+    """`latest`: the answer of `latest_position`, which replaces a `before` behind it. A position in
+    the future would remove all that exists when the request arrives, so a repetition would also
+    remove what was published in between."""
+    form = _start_form(before)
+    if _is_behind(form, latest):
+        form = latest.hex()
+    request = Request(
+        method="POST",
+        path=f"{topic_path(topic)}/truncate",
+        body=json_body({"before": form}),
+        is_repeatable=True,
+    )
+    return Call(request, lambda response: _maybe_id(reply_object(response)["earliest"]))
+
+
+def _is_behind(form: str | int, latest: MessageId) -> bool:
+    if isinstance(form, str):
+        return MessageId.from_hex(form) > latest
+    return form > latest.publish_timestamp_ms
+
+
+def set_hold(topic: TopicId, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
+    body = {"from": _start_form(start), "maxAge": max_age_s}
+    return _put_named(topic, "holds", name, body, _read_hold)
+
+
+def list_holds(topic: TopicId) -> Call[list[Hold]]:
+    return _list_named(topic, "holds", _read_hold)
+
+
+def delete_hold(topic: TopicId, name: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named_path(topic, "holds", name)), nothing)
+
+
+def set_position(topic: TopicId, name: str, position: IdOrHex) -> Call[NamedPosition]:
+    return _put_named(topic, "positions", name, {"position": _hex(position)}, _read_position)
+
+
+def get_position(topic: TopicId, name: str) -> Call[NamedPosition]:
+    path = _named_path(topic, "positions", name)
+    return get(path, lambda response: _read_position(reply_object(response)))
+
+
+def list_positions(topic: TopicId) -> Call[list[NamedPosition]]:
+    return _list_named(topic, "positions", _read_position)
+
+
+def delete_position(topic: TopicId, name: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named_path(topic, "positions", name)), nothing)
+
+
+def _named_path(topic: TopicId, kind: str, name: str) -> str:
+    return f"{topic_path(topic)}/{kind}/{quote(check_name(name, what='name'))}"
+
+
+def _put_named(
+    topic: TopicId,
+    kind: str,
+    name: str,
+    body: Mapping[str, object],
+    read: Callable[[Mapping[str, object]], T],
+) -> Call[T]:
+    path = _named_path(topic, kind, name)
+    request = Request(method="PUT", path=path, body=json_body(body), is_repeatable=True)
+    return Call(request, lambda response: read(reply_object(response)))
+
+
+def _list_named(
+    topic: TopicId, kind: str, read: Callable[[Mapping[str, object]], T]
+) -> Call[list[T]]:
+    def read_all(response: Response) -> list[T]:
+        return [read(json_object(item)) for item in json_array(reply_object(response)[kind])]
+
+    return get(f"{topic_path(topic)}/{kind}", read_all)
+
+
+def _read_hold(body: Mapping[str, object]) -> Hold:
+    return Hold(
+        name=text(body["name"]),
+        first=MessageId.from_hex(text(body["from"])),
+        set_at_ms=whole_number(body["setAt"], what="setAt"),
+        expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
+    )
+
+
+def _read_position(body: Mapping[str, object]) -> NamedPosition:
+    return NamedPosition(
+        name=text(body["name"]),
+        position=MessageId.from_hex(text(body["position"])),
+        generation=whole_number(body["generation"], what="generation"),
+        updated_at_ms=whole_number(body["updatedAt"], what="updatedAt"),
+    )
 
 
 def publish(
     topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
 ) -> Call[Published]:
     # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
-    body = encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads))
-
     def read(response: Response) -> Published:
         return Published(
             first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
@@ -345,11 +481,10 @@ def publish(
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
         )
 
-    path = f"{topic_path(topic)}/publish{query(ttl=ttl_s)}"
     request = Request(
         method="POST",
-        path=path,
-        body=body,
+        path=f"{topic_path(topic)}/publish{query(ttl=ttl_s)}",
+        body=encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads)),
         content_type=MediaType.AVRO.value,
         accept=MediaType.JSON.value,
     )
@@ -390,68 +525,133 @@ class PollQuestion:
 def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     # As JSON, payloads that are not UTF-8 would be base64, and a thousand messages take twice as
     # long to read.
-    return Call(poll_request(topic, question, accept=MediaType.AVRO.value), _read_poll)
+    return Call(_poll_request(topic, question, accept=MediaType.AVRO), _read_poll)
 
 
-def poll_request(topic: TopicId, question: PollQuestion, *, accept: str | None = None) -> Request:
-    """The request for one read, whatever form its reply has."""
-    transaction, through = question.transaction, question.through
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBatch:
+    """The messages of one read as a record batch with the columns `id`, `value`, `timestamp`,
+    `generation` and `write_pointer`; the other fields are those of `tuff.Poll`."""
+
+    batch: "RecordBatch"
+    next_id: MessageId
+    caught_up: bool
+    blocked_by: int | None
+    expired: bool
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+
+def poll_batch(topic: TopicId, question: PollQuestion) -> Call[PollBatch]:
+    """A read whose reply is an Arrow stream; client and server need pyarrow."""
+    return Call(_poll_request(topic, question, accept=MediaType.ARROW), _read_batch)
+
+
+def _poll_request(topic: TopicId, question: PollQuestion, *, accept: MediaType) -> Request:
+    transaction = question.transaction
     wait_s = seconds_of(question.wait_s, what="wait")
     parameters = query(
         isolation=_isolation(question),
         tx=transaction if isinstance(transaction, int) else None,
         undecided=None if question.undecided == "hold" else question.undecided,
         wait=wait_s or None,
-        through=through.hex() if isinstance(through, MessageId) else through,
+        through=_hex(question.through),
     )
     return Request(
         method="POST",
         path=f"{topic_path(topic)}/poll{parameters}",
         body=json_body(_consume_request(question)),
-        accept=accept,
+        accept=accept.value,
         wait_s=wait_s,
         is_read=True,
     )
 
 
 def _isolation(question: PollQuestion) -> IsolationLike | None:
-    # The server's own default is to read everything, and a transaction says by itself what is seen.
+    # The server's own default is to read everything, and a transaction defines what is seen.
     if question.isolation is None and question.transaction is None:
         return Isolation.COMMITTED
     return question.isolation
 
 
-def offsets(
-    topic: TopicId, *, isolation: IsolationLike | None, transaction: int | None = None
-) -> Call[Offsets]:
-    """What `isolation` sees, all without one; with a transaction's pointer, what its snapshot
-    does."""
-    parameters = query(isolation=isolation) if transaction is None else query(tx=transaction)
+def _consume_request(question: PollQuestion) -> dict[str, object]:
+    body: dict[str, object] = {"inclusive": question.inclusive}
+    if question.start not in (None, EARLIEST):
+        body["startFrom"] = _start_form(question.start)
+    if question.limit is not None:
+        body["limit"] = question.limit
+    if isinstance(question.transaction, Transaction):
+        body["transaction"] = b64encode(question.transaction.to_bytes()).decode("ascii")
+    return body
+
+
+def _read_poll(response: Response) -> Poll:
+    headers = response.headers
+    return Poll(
+        messages=_read_messages(response),
+        next_id=MessageId.from_hex(headers["tuff-next"]),
+        caught_up=headers.get("tuff-caught-up") == "true",
+        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
+        expired=headers.get("tuff-expired") == "true",
+    )
+
+
+def _read_batch(response: Response) -> PollBatch:
+    headers = response.headers
+    return PollBatch(
+        batch=_read_record_batch(response),
+        next_id=MessageId.from_hex(headers["tuff-next"]),
+        caught_up=headers.get("tuff-caught-up") == "true",
+        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
+        expired=headers.get("tuff-expired") == "true",
+    )
+
+
+def _read_messages(response: Response) -> tuple[Message, ...]:
+    if response.headers.get("content-type") != MediaType.AVRO.value:
+        raise BadRequestError(f"the reply is no {MediaType.AVRO.value}")
+    from_bytes = MessageId.from_bytes
+    return tuple(Message(from_bytes(id), payload) for id, payload in decode_messages(response.body))
+
+
+def _read_record_batch(response: Response) -> "RecordBatch":
+    from pyarrow import ArrowInvalid, ipc
+
+    if response.headers.get("content-type") != MediaType.ARROW.value:
+        raise BadRequestError(f"the reply is no {MediaType.ARROW.value}")
+    try:
+        # The columns refer to the bytes of the reply; none is copied.
+        with ipc.open_stream(response.body) as stream:
+            return stream.read_next_batch()
+    except (ArrowInvalid, StopIteration) as error:
+        raise BadRequestError(f"the reply is no Arrow stream: {error}") from None
+
+
+def offsets(topic: TopicId, *, isolation: IsolationLike | None) -> Call[Offsets]:
+    """The offsets in the view of `isolation`; None: of all messages."""
 
     def read(response: Response) -> Offsets:
-        body = json_object(response)
+        body = reply_object(response)
         return Offsets(
             generation=whole_number(body["generation"], what="generation"),
-            earliest=maybe_id(body["earliest"]),
-            end=maybe_id(body["end"]),
+            earliest=_maybe_id(body["earliest"]),
+            end=_maybe_id(body["end"]),
             blocked_by=maybe_pointer(body["blockedBy"], what="blockedBy"),
         )
 
-    path = f"{topic_path(topic)}/offsets{parameters}"
-    return Call(Request(method="GET", path=path, is_read=True), read)
+    return get(f"{topic_path(topic)}/offsets{query(isolation=isolation)}", read)
 
 
 def health() -> Call[Health]:
-    """How the server does, also where it is not ready."""
+    """The state of the server, also while it is not ready."""
     request = Request(method="GET", path="/health/ready", is_read=True)
     return Call(request, _read_health, unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _read_health(response: Response) -> Health:
-    body = json_object(response)
-    checks = body["checks"]
-    if not isinstance(checks, dict):
-        raise BadRequestError(f"checks is an object, not {shown(checks)}")
+    body = reply_object(response)
+    checks = {name: json_object(check) for name, check in json_object(body["checks"]).items()}
     return Health(
         status=HealthStatus(text(body["status"])),
         checks={
@@ -462,42 +662,7 @@ def _read_health(response: Response) -> Health:
     )
 
 
-def _json(response: Response) -> object:
-    try:
-        value: object = json.loads(response.body)
-    except ValueError as error:
-        raise BadRequestError(f"the body is not JSON: {error}") from None
-    return value
-
-
-def checked_topic(topic: object) -> TopicId:
-    """The topic itself. Raises: TypeError: it is no TopicId, for example a string."""
-    if not isinstance(topic, TopicId):
-        raise TypeError(
-            f"a topic is a tuff.TopicId, as tuff.TopicId('shop', 'orders'), and not {shown(topic)}"
-        )
-    return topic
-
-
-def topic_path(topic: TopicId) -> str:
-    """The path of a topic, escaped. Raises: TypeError: it is no TopicId."""
-    checked_topic(topic)
-    return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
-
-
-def _consume_request(question: PollQuestion) -> dict[str, object]:
-    body: dict[str, object] = {"inclusive": question.inclusive}
-    if question.start not in (None, EARLIEST):
-        body["startFrom"] = start_form(question.start)
-    if question.limit is not None:
-        body["limit"] = question.limit
-    if isinstance(question.transaction, Transaction):
-        body["transaction"] = b64encode(question.transaction.to_bytes()).decode("ascii")
-    return body
-
-
-def start_form(start: Start) -> str | int:
-    """A place as JSON has it. Raises: ValueError: a time without a zone, or `latest`."""
+def _start_form(start: Start) -> str | int:
     match start:
         case "earliest":
             return FIRST_ID.hex()
@@ -519,192 +684,17 @@ def start_form(start: Start) -> str | int:
             return start
 
 
-def maybe_id(value: object) -> MessageId | None:
+def _hex(id: IdOrHex | None) -> str | None:
+    return id.hex() if isinstance(id, MessageId) else id
+
+
+def _maybe_id(value: object) -> MessageId | None:
     return None if value is None else MessageId.from_hex(text(value))
 
 
-def _read_poll(response: Response) -> Poll:
-    headers = response.headers
-    blocked_by = headers.get("tuff-blocked-by")
-    return Poll(
-        messages=_read_messages(response),
-        next_id=MessageId.from_hex(headers["tuff-next"]),
-        caught_up=headers.get("tuff-caught-up") == "true",
-        blocked_by=maybe_pointer(blocked_by, what="Tuff-Blocked-By"),
-        expired=headers.get("tuff-expired") == "true",
-    )
-
-
-def _read_messages(response: Response) -> tuple[Message, ...]:
-    if response.headers.get("content-type") != MediaType.AVRO.value:
-        raise BadRequestError(f"the reply is no {MediaType.AVRO.value}")
-    from_bytes = MessageId.from_bytes
-    return tuple(Message(from_bytes(id), payload) for id, payload in decode_messages(response.body))
-
-
-IdOrHex = MessageId | str
-
-
-def splits(
-    topic: TopicId, count: int, *, start: IdOrHex | None, end: IdOrHex | None
-) -> Call[Splits]:
-    parameters = query(n=count, start=_hex(start), end=_hex(end))
-
-    def read(response: Response) -> Splits:
-        body = json_object(response)
-        parts = tuple(map(_read_split, json_array(body["splits"])))
-        return Splits(whole_number(body["generation"], what="generation"), parts)
-
-    path = f"{topic_path(topic)}/splits{parameters}"
-    return Call(Request(method="GET", path=path, is_read=True), read)
-
-
-def newest_place(topic: TopicId) -> Call[MessageId]:
-    """A place behind everything that was published by now, and before what will be."""
-    path = f"{topic_path(topic)}/messages?from=latest&limit=1"
-    request = Request(method="GET", path=path, is_read=True)
-    return Call(request, lambda response: MessageId.from_hex(response.headers["tuff-next"]))
-
-
-def truncate(topic: TopicId, before: Start, *, newest: MessageId) -> Call[MessageId | None]:
-    """`newest`: what `newest_place` said. A place to come would mean all that is there whenever the
-    request arrives, so that repeating it took what was published since; that one never does."""
-    form = start_form(before)
-    if _is_ahead(form, newest):
-        form = newest.hex()
-    body = json_body({"before": form})
-    path = f"{topic_path(topic)}/truncate"
-    request = Request(method="POST", path=path, body=body, is_repeatable=True)
-    return Call(request, lambda response: maybe_id(json_object(response)["earliest"]))
-
-
-def set_hold(topic: TopicId, name: str, start: Start, *, max_age_s: float) -> Call[Hold]:
-    body = json_body({"from": start_form(start), "maxAge": max_age_s})
-    path = _named(topic, "holds", name)
-    request = Request(method="PUT", path=path, body=body, is_repeatable=True)
-    return Call(request, lambda response: _read_hold(json_object(response)))
-
-
-def list_holds(topic: TopicId) -> Call[list[Hold]]:
-    request = Request(method="GET", path=f"{topic_path(topic)}/holds", is_read=True)
-    return Call(request, lambda response: [_read_hold(one) for one in _objects(response, "holds")])
-
-
-def delete_hold(topic: TopicId, name: str) -> Call[None]:
-    return Call(Request(method="DELETE", path=_named(topic, "holds", name)), nothing)
-
-
-def set_position(topic: TopicId, name: str, position: IdOrHex) -> Call[NamedPosition]:
-    body = json_body({"position": _hex(position)})
-    path = _named(topic, "positions", name)
-    request = Request(method="PUT", path=path, body=body, is_repeatable=True)
-    return Call(request, lambda response: _read_position(json_object(response)))
-
-
-def get_position(topic: TopicId, name: str) -> Call[NamedPosition]:
-    request = Request(method="GET", path=_named(topic, "positions", name), is_read=True)
-    return Call(request, lambda response: _read_position(json_object(response)))
-
-
-def list_positions(topic: TopicId) -> Call[list[NamedPosition]]:
-    request = Request(method="GET", path=f"{topic_path(topic)}/positions", is_read=True)
-    return Call(
-        request, lambda response: [_read_position(one) for one in _objects(response, "positions")]
-    )
-
-
-def delete_position(topic: TopicId, name: str) -> Call[None]:
-    return Call(Request(method="DELETE", path=_named(topic, "positions", name)), nothing)
-
-
-def _named(topic: TopicId, kind: str, name: str) -> str:
-    return f"{topic_path(topic)}/{kind}/{quote(check_name(name, what='name'))}"
-
-
-def _objects(response: Response, member: str) -> list[Mapping[str, object]]:
-    return [_object(item) for item in json_array(json_object(response)[member])]
-
-
-def _object(item: object) -> Mapping[str, object]:
-    if not isinstance(item, dict):
-        raise BadRequestError(f"a JSON object was expected, not {shown(item)}")
-    return item
-
-
-def _read_hold(body: Mapping[str, object]) -> Hold:
-    return Hold(
-        name=text(body["name"]),
-        first=MessageId.from_hex(text(body["from"])),
-        set_at_ms=whole_number(body["setAt"], what="setAt"),
-        expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
-    )
-
-
-def _read_position(body: Mapping[str, object]) -> NamedPosition:
-    return NamedPosition(
-        name=text(body["name"]),
-        position=MessageId.from_hex(text(body["position"])),
-        generation=whole_number(body["generation"], what="generation"),
-        updated_at_ms=whole_number(body["updatedAt"], what="updatedAt"),
-    )
-
-
-def _is_ahead(form: str | int, newest: MessageId) -> bool:
-    """Whether a place as JSON has it lies behind that one."""
-    if isinstance(form, str):
-        return MessageId.from_hex(form) > newest
-    return form > newest.publish_timestamp_ms
-
-
-def _hex(place: IdOrHex | None) -> str | None:
-    return place.hex() if isinstance(place, MessageId) else place
-
-
-def _read_split(item: object) -> Split:
-    if not isinstance(item, dict) or (end := maybe_id(item["end"])) is None:
-        raise BadRequestError(f"a part has a start and an end, and this one is {shown(item)}")
-    return Split(maybe_id(item["start"]), end)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollBatch:
-    """The messages of one read as a record batch with the columns `id`, `value`, `timestamp`,
-    `generation` and `write_pointer`; the rest is that of `tuff.Poll`."""
-
-    batch: "RecordBatch"
-    next_id: MessageId
-    caught_up: bool
-    blocked_by: int | None
-    expired: bool
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-
-def poll_batch(topic: TopicId, question: PollQuestion) -> Call[PollBatch]:
-    """A read in columns; the client needs pyarrow, and so does the server."""
-    return Call(poll_request(topic, question, accept=MediaType.ARROW.value), _read_batch)
-
-
-def _read_batch(response: Response) -> PollBatch:
-    headers = response.headers
-    return PollBatch(
-        batch=_record_batch(response),
-        next_id=MessageId.from_hex(headers["tuff-next"]),
-        caught_up=headers.get("tuff-caught-up") == "true",
-        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
-        expired=headers.get("tuff-expired") == "true",
-    )
-
-
-def _record_batch(response: Response) -> "RecordBatch":
-    from pyarrow import ArrowInvalid, ipc
-
-    if response.headers.get("content-type") != MediaType.ARROW.value:
-        raise BadRequestError(f"the reply is no {MediaType.ARROW.value}")
+def _json(response: Response) -> object:
     try:
-        # The columns stand on the bytes of the reply; none is copied.
-        with ipc.open_stream(response.body) as stream:
-            return stream.read_next_batch()
-    except (ArrowInvalid, StopIteration) as error:
-        raise BadRequestError(f"the reply is no Arrow stream: {error}") from None
+        value: object = json.loads(response.body)
+    except ValueError as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from None
+    return value

@@ -1,7 +1,6 @@
-"""The CRC-32 of everything that is stored: that of zlib, by a library that is eight times faster.
+"""The CRC-32 of all stored data: that of zlib, by a library that is eight times as fast.
 
-A message is summed up when it is written and when it is read, and on a long stretch of bytes it was
-the dearest step of both.
+The checksum of a long message was the most expensive step of its write and of its read.
 """
 
 from zlib_ng.zlib_ng import crc32

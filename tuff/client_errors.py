@@ -1,19 +1,19 @@
-"""Errors that only the client raises: no answer came, or an object was used in a wrong state."""
+"""Errors that only the client raises: no response came, or an object was used in a wrong state."""
 
 from tuff.protocol.errors import TuffError
 
 
 class WrongStateError(TuffError, RuntimeError):
-    """An object was used at the wrong moment: after its end, outside of a transaction, by two at a
-    time, or in another process or event loop than its own. Nothing was sent."""
+    """An object was used at the wrong moment: after its end, outside of a transaction, by two
+    threads or tasks at once, or in another process or event loop than its own. Nothing was sent."""
 
     code = "wrong_state"
 
 
 class ConnectionLostError(TuffError):
-    """The server can't be reached, or the connection was lost before its answer came.
+    """The server can't be reached, or the connection was lost before its response came.
 
-    `outcome_unknown`: the server may have done what it was asked.
+    `outcome_unknown`: the server may have executed the request.
     """
 
     code = "connection_lost"
@@ -35,7 +35,7 @@ class ClientClosedError(ConnectionLostError, WrongStateError):
 
 
 class ServerNotTrustedError(ConnectionLostError):
-    """The server's certificate is none that this machine trusts, so nothing was sent."""
+    """This machine does not trust the server's certificate, so nothing was sent."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, outcome_unknown=False)
@@ -43,7 +43,7 @@ class ServerNotTrustedError(ConnectionLostError):
 
 
 class OutcomeUnknownError(ConnectionLostError):
-    """Neither `rollback_tx` nor `post_commit` has run: the transaction may have committed."""
+    """The transaction may have committed: neither `rollback_tx` nor `post_commit` has run."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, outcome_unknown=True)

@@ -1,9 +1,9 @@
 """The commit protocol over participants, as flows (design §7).
 
     start, start_tx of all; the work; tx_changes of all, can-commit, commit_tx of all in the order
-    they joined; commit, which carries the messages, so that they go out last; post_commit of all
+    they joined; commit together with the messages; post_commit of all
 
-An error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
+After an error before the commit: rollback_tx of all; abort if every one succeeded, else invalidate.
 """
 
 import random
@@ -35,38 +35,21 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
+# The first attempt after a conflict comes almost at once; the waits grow, so that others finish.
+CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
+
+
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a commit went: `committed` is None if that is unknown; `error` is what it raised."""
+class _Ending:
+    """The end of a commit: `committed` is None if that is unknown; `error` is to be raised."""
 
     committed: bool | None
     error: BaseException | None
 
 
-def did_not_happen(error: BaseException) -> bool:
-    """Whether the server, or the want of one, proves that this commit did not happen."""
-    if isinstance(error, ConnectionLostError):
-        return not error.outcome_unknown
-    return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
-
-
-def raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
-    """Tell which transaction it is. Raises: OutcomeUnknownError, or the interrupt that it was."""
-    sentence = (
-        f"whether transaction {transaction.transaction_id} committed can't be learned now; ask "
-        f"`tuff tx show {transaction.transaction_id}` before going on"
-    )
-    if not isinstance(cause, Exception):
-        cause.add_note(sentence)
-        raise cause
-    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause
-
-
 class CommitProtocol:
-    """One transaction at a time over its participants; it can be used again after it ended.
-
-    Belongs to one thread, or one task, at a time.
-    """
+    """One transaction at a time over its participants; reusable after the transaction has ended.
+    Belongs to one thread or task at a time."""
 
     def __init__(
         self,
@@ -78,19 +61,19 @@ class CommitProtocol:
         client: str,
     ) -> None:
         self._retries = retries
-        # By identity, here and below: two that are equal may hold different writes.
+        # Compared by identity, here and below: two equal participants may hold different writes.
         self._participants: list[AsyncTransactionAware] = list(
             {id(one): one for one in participants}.values()
         )
         self._start = transaction_calls.start(type=type, timeout_s=timeout_s, client=client)
         self._current: Transaction | None = None
-        self._entry: object | None = None  # whose block it is, from its begin to its end
+        self._entry: object | None = None  # the block that is in it, from its begin to its end
         self._was_aborted = False
-        self._is_sent = False  # the commit may have been
+        self._is_sent = False  # a commit may have been sent
         self._has_committed = False
-        self._interrupts: list[BaseException] = []  # that are notes on another error
+        self._interrupts: list[BaseException] = []  # those that became notes on another error
         self._messages = MessageBuffer()
-        self._doom: WrongStateError | None = None  # why the transaction can't commit any more
+        self._rollback_only_error: WrongStateError | None = None  # why it can't commit any more
 
     @property
     def transaction(self) -> Transaction:
@@ -108,20 +91,20 @@ class CommitProtocol:
 
     @property
     def has_committed(self) -> bool:
-        """Whether the latest transaction did, also where a `post_commit` failed after it."""
+        """Whether the latest transaction committed, even if a `post_commit` failed after it."""
         return self._has_committed
 
     @property
     def interrupt(self) -> BaseException | None:
-        """An interrupt, or a cancellation, that came while an error was cleaned up after, and is
-        only a note on it. A caller that would continue after that error raises this instead."""
+        """An interrupt or a cancellation that came during the clean-up after an error, and became a
+        note on that error. A caller that would continue after the error raises this instead."""
         return self._interrupts[0] if self._interrupts else None
 
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
-        """Start a transaction for the block `entry`, and let every participant know.
+        """Start a transaction for the block `entry`, and call `start_tx` of every participant.
 
         Raises:
-            WrongStateError: another block is in it, and continues.
+            WrongStateError: another block is in it.
             StoppedError: `stop` was set before there was a transaction.
         """
         if self._entry is not None:
@@ -140,7 +123,7 @@ class CommitProtocol:
         self._current = transaction
         self._was_aborted = False
         self._messages = MessageBuffer()
-        self._doom = None
+        self._rollback_only_error = None
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
         transaction = yield from self._started(stop)
@@ -162,23 +145,23 @@ class CommitProtocol:
         asked = self._retries.ask(self._start)
         if stop is None:
             return (yield from asked)
-        # It may be there all the same. It has written nothing, so it can wait for its time-out.
+        # The server may have started it. Without writes it may stay until it times out.
         transaction = yield from unless(stop, asked)
         if transaction is None:
             raise StoppedError
         return transaction
 
     def finish(self) -> Flow[None]:
-        """Commit; after an error that came before it, roll back, and raise that error.
+        """Commit; after an error before the commit, roll back and raise that error.
 
-        Raises: WrongStateError: the transaction is over, and it was not this block that aborted it.
+        Raises: WrongStateError: the transaction has ended, and this block did not abort it.
         """
         try:
             yield from self._finish()
         except GeneratorExit:
             raise
         except BaseException as error:
-            # Here, around all of it, since an interrupt between two `try` blocks was not handled.
+            # Around all of `_finish`: an interrupt between two `try` blocks in it was not handled.
             if not self._is_sent:
                 yield from self._undo(error)
             raise
@@ -191,23 +174,23 @@ class CommitProtocol:
             if self._was_aborted:
                 return
             raise WrongStateError(
-                "the transaction of this block was ended by somebody else, who used the same "
-                "context; nothing was committed"
+                "the transaction of this block was ended by another user of the same context; "
+                "nothing was committed"
             )
         try:
             changes, entries = yield from self._write(transaction)
             yield from self._commit(transaction, changes, entries)
-            ending = Ending(committed=True, error=None)
+            ending = _Ending(committed=True, error=None)
         except GeneratorExit:
             raise
         except BaseException as error:
             if not self._is_sent:
                 raise
-            ending = yield from self._judged(transaction, error)
+            ending = yield from self._ending_of_failed(transaction, error)
         yield from self._conclude(transaction, ending)
 
-    def _conclude(self, transaction: Transaction, ending: Ending) -> Flow[None]:
-        """Call the hooks that follow from how the commit went, and raise what it raised."""
+    def _conclude(self, transaction: Transaction, ending: _Ending) -> Flow[None]:
+        """Call the hooks for the end of the commit, and raise its error."""
         cause = ending.error
         if cause is not None and ending.committed is False:
             yield from self._undo(cause)
@@ -215,7 +198,7 @@ class CommitProtocol:
         self._current = None
         if cause is not None and ending.committed is None:
             yield from self._attempt(self._leave(transaction, self._participants), cause=cause)
-            raise_unknown(transaction, cause)
+            _raise_unknown(transaction, cause)
         self._has_committed = True
         after = self._each(transaction, [one.post_commit for one in self._participants])
         if cause is not None:
@@ -224,14 +207,14 @@ class CommitProtocol:
         yield from after
 
     def undo(self, cause: BaseException) -> Flow[None]:
-        """End the block: roll back; what goes wrong is noted on `cause`."""
+        """End the block and roll back; errors of that become notes on `cause`."""
         try:
             yield from self._undo(cause)
         finally:
             self._entry = None
 
     def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
-        """As `undo`, if the block that is in it is `entry`; another block continues."""
+        """`undo`, unless another block than `entry` is in it."""
         if self._entry is entry:
             yield from self.undo(cause)
 
@@ -240,14 +223,14 @@ class CommitProtocol:
             yield from self._attempt(self._roll_back(self._current), cause=cause)
 
     def abort(self) -> Flow[None]:
-        """Roll back and end the transaction, which is no error."""
+        """Roll back and end the transaction without an error."""
         transaction = self.transaction
         self._was_aborted = True
         yield from self._roll_back(transaction)
 
     def add(self, participant: AsyncTransactionAware) -> Flow[None]:
-        """Let a participant join; inside a transaction its `start_tx` runs at once. One that is
-        there already goes on: a second start would make it forget what it wrote."""
+        """Let a participant join; inside a transaction its `start_tx` runs at once. Nothing happens
+        if it has joined already: a second `start_tx` would discard what it wrote."""
         if any(other is participant for other in self._participants):
             return
         if self._current is not None:
@@ -255,9 +238,9 @@ class CommitProtocol:
         self._participants.append(participant)
 
     def remove(self, participant: AsyncTransactionAware) -> bool:
-        """Whether the participant was there. Raises: WrongStateError: inside a transaction."""
+        """Returns whether it had joined. Raises: WrongStateError: inside a transaction."""
         if self._current is not None:
-            raise WrongStateError(f"{participant.name} can't leave in the middle of a transaction")
+            raise WrongStateError(f"{participant.name} can't leave inside a transaction")
         before = len(self._participants)
         self._participants = [other for other in self._participants if other is not participant]
         return len(self._participants) < before
@@ -271,8 +254,9 @@ class CommitProtocol:
             for participant in self._participants:
                 yield from hook_of(current, partial(participant.update_tx, current))
         except BaseException as error:
-            # Some go on under the old pointer, and would write what others take for their own past.
-            self._doom = _doomed(
+            # Some participants still use the old pointer: what they write now would count as
+            # written before the checkpoint.
+            self._rollback_only_error = _rollback_only(
                 f"a participant could not follow a checkpoint ({error})", "checkpoint", error
             )
             raise
@@ -280,7 +264,7 @@ class CommitProtocol:
     def publish(
         self, topic: TopicId, messages: Sequence[Payload], *, ttl_s: int | None
     ) -> Flow[None]:
-        """Have the commit publish these; what does not fit into memory is stored now."""
+        """Let the commit publish these; messages that do not fit into memory are stored now."""
         pointer = self.transaction.write_pointer
         for call in self._messages.add(topic, pointer, payloads_of(topic, messages), ttl_s=ttl_s):
             try:
@@ -288,9 +272,9 @@ class CommitProtocol:
             except GeneratorExit:
                 raise
             except BaseException as error:
-                # It may be stored, or a part of it: a commit would bring that, whatever the
-                # program made of this error, and publishing it again would bring it twice.
-                self._doom = _doomed(
+                # Some of them may be stored, and a commit would publish those, even if the program
+                # ignored this error, and twice if it published them again.
+                self._rollback_only_error = _rollback_only(
                     f"messages of this transaction could not be stored ({error})", "publish", error
                 )
                 raise
@@ -300,8 +284,8 @@ class CommitProtocol:
         return (yield from self._retries.ask(calls.poll(topic, question)))
 
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
-        if self._doom is not None:
-            raise self._doom
+        if self._rollback_only_error is not None:
+            raise self._rollback_only_error
         changes: frozenset[bytes] = frozenset()
         for participant in self._participants:
             changes |= frozenset((yield from hook_of(transaction, participant.tx_changes)))
@@ -323,34 +307,34 @@ class CommitProtocol:
         except BadRequestError:
             if not read_only:
                 raise
-            # The program wrote in it by calls of its own, as `client.publish(…, transaction=)`,
-            # which only the server has seen; a refusal of this kind changes nothing.
+            # The program published in this transaction by `client.publish(…, transaction=)`, which
+            # only the server knows. The refused commit has changed nothing.
             yield from self._asked(commit(read_only=False))
 
     def _asked(self, call: Call[T]) -> Flow[T]:
         try:
             return (yield from self._retries.ask(call))
         except TransactionConflictError as error:
-            # The server's advice is for programs that have no context to abort for them.
+            # The server advises to abort, which the context does by itself.
             fact = error.detail.rpartition("; ")[0] or error.detail
             error.detail = f"{fact}; run the block again, as `client.run` does"
             error.args = (error.detail,)
             raise
 
-    def _judged(self, transaction: Transaction, error: BaseException) -> Flow[Ending]:
-        """How a commit went that was sent, or nearly, and raised."""
-        if did_not_happen(error):
-            return Ending(committed=False, error=error)
-        committed = yield from self._did_commit(transaction, cause=error)
-        # An interrupt is raised also after a commit that succeeded. A lost reply is not: the
-        # outcome, which it left open, is known now.
-        is_over = committed is True and isinstance(error, Exception)
-        return Ending(committed=committed, error=None if is_over else error)
+    def _ending_of_failed(self, transaction: Transaction, error: BaseException) -> Flow[_Ending]:
+        """The end of a commit that raised, and may have been sent."""
+        if _did_not_happen(error):
+            return _Ending(committed=False, error=error)
+        committed = yield from self._fence(transaction, cause=error)
+        # After a successful commit an interrupt is still raised. A lost reply is not: it only left
+        # the outcome open, which is known now.
+        is_settled = committed is True and isinstance(error, Exception)
+        return _Ending(committed=committed, error=None if is_settled else error)
 
-    def _did_commit(self, transaction: Transaction, *, cause: BaseException) -> Flow[bool | None]:
-        # A commit whose reply was lost may still be on its way, so merely reading its state decides
-        # nothing: participants that rolled back on "in progress" would see it commit a moment
-        # later. Invalidating asks and closes that door at once.
+    def _fence(self, transaction: Transaction, *, cause: BaseException) -> Flow[bool | None]:
+        # A commit whose reply was lost may still be on its way: participants that rolled back on
+        # "in progress" would see it commit a moment later. Invalidating the transaction returns its
+        # outcome and prevents a later commit in one step (decision 0010).
         try:
             yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
         except TransactionCommittedError:
@@ -359,7 +343,7 @@ class CommitProtocol:
             return False
         except GeneratorExit:
             raise
-        except BaseException as error:  # noqa: BLE001 - noted on its cause, which is raised
+        except BaseException as error:  # noqa: BLE001 - becomes a note on the cause, which is raised
             cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
             if not isinstance(error, Exception):
                 self._interrupts.append(error)
@@ -381,11 +365,10 @@ class CommitProtocol:
     def _leave(
         self, transaction: Transaction, participants: Collection[AsyncTransactionAware]
     ) -> Flow[None]:
-        """Call `leave_tx` of the participants that have one: this transaction is over. It undoes
-        nothing.
+        """Call `leave_tx` of the participants that have one. It undoes nothing.
 
-        Without it what the program wrote next, into the transaction around this one, went into the
-        one that had ended, and was lost.
+        Without it, what the program wrote next in an outer transaction went into this one, which
+        had ended, and was lost.
         """
         hooks = [getattr(participant, "leave_tx", None) for participant in participants]
         yield from self._each(transaction, [leave for leave in hooks if leave is not None])
@@ -406,29 +389,19 @@ class CommitProtocol:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
-def _doomed(what: str, call: str, cause: BaseException) -> WrongStateError:
-    error = WrongStateError(f"{what}, so it is rolled back; let the error of {call} end the block")
-    error.__cause__ = cause
-    return error
-
-
-# The first attempt after a conflict comes almost at once; the waits grow, so that others finish.
-CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
-
-
 @dataclass(frozen=True, slots=True)
 class Opened(Generic[C]):
-    """A context as the program sees it, and the protocol behind it."""
+    """A transaction context and its protocol."""
 
     protocol: CommitProtocol
     context: C
 
 
 def during(protocol: CommitProtocol, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
-    """What the flow `work` returns, run in a transaction that is committed after it.
+    """Run the flow `work` in a transaction, commit, and return its result.
 
-    An interrupt that came while an error was cleaned up after is raised in place of that error,
-    since who asks may go on after errors.
+    An interrupt that came during the clean-up after an error is raised instead of that error, since
+    the caller may continue after errors.
 
     Raises: StoppedError: `stop` was set before it began.
     """
@@ -456,9 +429,10 @@ def rerun(
     attempts: int,
     backoff: Backoff,
 ) -> Flow[Any]:
-    """What `work` returns in a transaction; in a new one after each conflict, `attempts` in all.
+    """Run `work` in a transaction, and again in a new one after each conflict, `attempts` times in
+    all; returns its result.
 
-    A conflict that a `post_commit` raises comes too late for that: the work is done.
+    After a conflict that a `post_commit` raises it is not run again, as it has committed.
     """
     if attempts < 1:
         raise ValueError(f"attempts is a number from 1 on, not {attempts}")
@@ -472,3 +446,28 @@ def rerun(
             if opened.protocol.has_committed or failed_count >= attempts:
                 raise
         yield backoff.pause(failed_count)
+
+
+def _did_not_happen(error: BaseException) -> bool:
+    """Whether the error proves that the server did not carry out the commit."""
+    if isinstance(error, ConnectionLostError):
+        return not error.outcome_unknown
+    return isinstance(error, TuffError) and (error.retry_safe or 400 <= error.status < 500)
+
+
+def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
+    """Raises: OutcomeUnknownError, or `cause` with a note if it is an interrupt."""
+    sentence = (
+        f"whether transaction {transaction.transaction_id} committed can't be learned now; ask "
+        f"`tuff tx show {transaction.transaction_id}` before going on"
+    )
+    if not isinstance(cause, Exception):
+        cause.add_note(sentence)
+        raise cause
+    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause
+
+
+def _rollback_only(what: str, call: str, cause: BaseException) -> WrongStateError:
+    error = WrongStateError(f"{what}, so it is rolled back; let the error of {call} end the block")
+    error.__cause__ = cause
+    return error

@@ -1,13 +1,13 @@
-"""What takes several steps is written once, as a generator that two drivers run (design §7).
+"""Flows: client code with several steps, as generators that two drivers run (design §7).
 
     flow := yields steps, returns its result
-    step := Call: send it, once | Hook: run a function of the user's | Pause: let time pass
+    step := Call: send it, once | Hook: run a function of the user's | Pause: wait
           | Unless: a call or a pause that ends when a stop is set
 
-A driver (`tuff.blocking.driver`, `tuff.aio.driver`) puts a step's answer into the generator, or
-throws what the step raised into it, interrupts and cancellation included: a flow meets them where
-it stands, and can still roll back. A flow that is dropped half-way gets GeneratorExit, and then it
-must not yield again; so code that catches BaseException here lets that one pass.
+A driver (`tuff.blocking.driver`, `tuff.aio.driver`) sends the result of a step into the generator,
+or throws the error of the step into it, interrupts and cancellation included, so that a flow can
+roll back. A flow that is closed before its end gets a GeneratorExit and must not yield again; so
+code that catches BaseException here lets a GeneratorExit pass.
 
 A `Stop` ends waits at once, from any thread or from a signal handler.
 """
@@ -33,11 +33,11 @@ class StoppedError(Exception):
 
 
 class Stop:
-    """Set once, it ends every wait that watches it, until it is cleared.
+    """While it is set, every wait that watches it ends at once.
 
-    It is a pipe that contains a byte while it is set. A wait for a socket can watch both at once,
-    and `set` takes no lock: `threading.Event.set` takes one, and a signal handler that interrupts a
-    wait on the same event would deadlock.
+    It is a pipe that contains a byte while it is set, so a wait for a socket can watch both. `set`
+    takes no lock: with a `threading.Event`, a signal handler that interrupts a wait on it would
+    deadlock.
 
     A forked process has a pipe of its own, which is not set: it inherits the signal handlers, and
     its termination must not stop its parent.
@@ -93,28 +93,28 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """So many seconds in which nothing is done."""
+    """Wait for so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """A wait that ends with StoppedError once `stop` is set. What was sent may have been done."""
+    """A wait that ends with StoppedError once `stop` is set. The server may still do the call."""
 
     stop: Stop
     step: Call[Any] | Pause
 
 
-# What a step answers depends on the step, which the type of a generator can't say: `ask` can.
+# The result type of a step depends on the step, which a generator's type can't express; `ask` can.
 Step = Call[Any] | Hook | Pause | Unless
 Flow = Generator[Step, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt: twice as long each time, and by chance, so that
-    those who failed together do not come back together. `chance` is in [0, 1)."""
+    """How long to wait before the next attempt: twice as long each time, with jitter, so that
+    clients that failed together do not retry together. `chance` is in [0, 1)."""
 
     first_s: float
     most_s: float
@@ -133,16 +133,16 @@ def ask(call: Call[T]) -> Flow[T]:
 
 
 def paused(pause: Pause) -> Flow[None]:
-    """Let time pass."""
+    """Wait."""
     yield pause
 
 
 def run_hook(step: Hook) -> object:
-    """What the user's function answers.
+    """The result of the user's function.
 
-    A GeneratorExit of its own becomes a RuntimeError: a flow takes it for its own end, at which it
-    may not clean up, and the transaction stayed open. (A coroutine that raises one can't be told
-    from a loop that is gone.)
+    Its own GeneratorExit becomes a RuntimeError: a flow would take it for its own end, at which it
+    must not clean up, and the transaction would stay open. (A coroutine that raises one can't be
+    distinguished from a closed event loop.)
     """
     try:
         return step.run()
@@ -156,9 +156,9 @@ def hook(function: Callable[[], object]) -> Flow[Any]:
 
 
 def unless(stop: Stop, flow: Flow[T]) -> Flow[T | None]:
-    """What a flow of calls and pauses returns; None where `stop` is set before that.
+    """Run a flow of calls and pauses; returns its result, or None if `stop` is set before that.
 
-    Only for a flow that leaves nothing behind, as it ends wherever it waits.
+    Only for a flow that needs no clean-up, as it ends wherever it waits.
     """
     answer: object = None
     error: BaseException | None = None
@@ -170,23 +170,25 @@ def unless(stop: Stop, flow: Flow[T]) -> Flow[T | None]:
             return result
         except StoppedError:
             return None
-        assert not isinstance(step, Hook | Unless), "what is the user's is never given up half-way"
+        assert not isinstance(step, Hook | Unless), (
+            "a function of the user's always runs to its end"
+        )
         try:
             answer, error = (yield Unless(stop, step)), None
         except GeneratorExit:
             flow.close()
             raise
-        except BaseException as raised:  # noqa: BLE001 - the flow's to answer
+        except BaseException as raised:  # noqa: BLE001 - thrown into the flow
             error = raised
 
 
 def attempt(
     flow: Flow[object], *, cause: BaseException, interrupts: list[BaseException]
 ) -> Flow[None]:
-    """Run a part of the clean-up; what it raises becomes a note on the error that led to it.
+    """Run a part of the clean-up after the error `cause`; its own error becomes a note on that one.
 
-    An interrupt, or a cancellation, that becomes a note is put among `interrupts` too: a
-    caller that catches the error and would continue has to raise that one.
+    An interrupt or a cancellation that becomes a note is also appended to `interrupts`: a caller
+    that catches `cause` and would continue has to raise it.
     """
     try:
         yield from flow
@@ -197,8 +199,8 @@ def attempt(
 
 
 def run_all(flows: Sequence[Flow[object]], *, interrupts: list[BaseException]) -> Flow[None]:
-    """Run every one, whatever the others do; the first error is raised, later ones are notes, and
-    interrupts that become notes are put among `interrupts`."""
+    """Run each flow, even if others raise. The first error is raised with the later ones as notes;
+    interrupts that become notes are also appended to `interrupts`."""
     first: BaseException | None = None
     for flow in flows:
         try:
@@ -215,7 +217,7 @@ def run_all(flows: Sequence[Flow[object]], *, interrupts: list[BaseException]) -
 
 
 def is_under_way(flow: Flow[object]) -> bool:
-    """Whether the flow waits for a step's answer, and has not ended."""
+    """Whether the flow waits for the result of a step."""
     return getattr(flow, "gi_frame", None) is not None
 
 

@@ -1,5 +1,5 @@
-"""Runs server.py as a process of its own: a server (protocol §8), or an offline command whose JSON
-rows are read.
+"""Runs server.py in a process of its own: as a server (protocol §8), or as an offline command whose
+JSON rows are read.
 
 The library imports nothing of the server. It starts `server.py` by its resolved path, with
 `python -P`, so that a user's own `tx.py` in the working directory can't replace the server's.
@@ -34,17 +34,17 @@ _CANDIDATES = (_HERE.parent / "server.py", _HERE.parent / "tuff_server" / "serve
 
 
 class LaunchError(Exception):
-    """The server can't be found, or did not start; the sentence says why."""
+    """The server can't be found, or did not start; the text says why."""
 
 
 def server_file() -> Path:
-    """The server's own file: beside the package in a checkout, in `tuff_server/` as installed.
+    """The path of server.py: beside the package in a checkout, in `tuff_server/` if installed.
 
     Raises:
         LaunchError: it is in neither directory.
     """
     for file in _CANDIDATES:
-        # Another server.py in site-packages is not ours: ours has its components beside it.
+        # A server.py without these components beside it belongs to another package.
         if file.is_file() and (file.parent / "process" / "components.py").is_file():
             return file
     raise LaunchError(
@@ -94,7 +94,7 @@ class ServerProcess:
         return self._process.pid
 
     def stop(self) -> int:
-        """Let it finish its requests; returns its exit code."""
+        """Stop it after its current requests; returns its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

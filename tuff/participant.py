@@ -1,4 +1,4 @@
-"""Participants: what takes part in a transaction beside the messages, and whose hook runs."""
+"""Participants: the stores whose writes belong to a transaction, beside its messages."""
 
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
@@ -12,48 +12,48 @@ if TYPE_CHECKING:
     from tuff.aio.context import AsyncTransactionContext
     from tuff.blocking.context import TransactionContext
 
-# Most hooks have no argument that names their transaction, and two transactions over one
-# participant may end in any order.
+# Most hooks have no argument that names their transaction, and two transactions of one participant
+# may end in any order.
 _hook_of: ContextVar[int | None] = ContextVar("transaction whose hook runs", default=None)
 
 
 def hook_transaction_id() -> int | None:
-    """Which transaction the hook that runs is about; None outside of a context's hooks.
+    """The id of the transaction whose hook runs; None outside of a context's hooks.
 
-    A participant that keeps something for each transaction finds it by this, and not by which of
-    them began last.
+    A participant with state for each transaction finds it by this id.
     """
     return _hook_of.get()
 
 
 def hook_of(transaction: Transaction, function: Callable[[], object]) -> Flow[Any]:
-    """Run a hook of a participant, which can ask whose it is."""
+    """Run a hook of a participant; in it, `hook_transaction_id` returns this transaction."""
     around = _hook_of.get()
     _hook_of.set(transaction.transaction_id)
     try:
         return (yield from hook(function))
     finally:
-        # A flow that is dropped half-way may end in the context of another task.
+        # A flow that is closed before its end may be closed in the context of another task.
         if _hook_of.get() == transaction.transaction_id:
             _hook_of.set(around)
 
 
 class TransactionAware(Protocol):
-    """A participant: any object with these, whatever it keeps its writes in.
+    """A participant: any object with these hooks.
 
     `start_tx`: a transaction begins; read what is visible in it.
-    `update_tx`: after a checkpoint there is a new `write_pointer`; what was written stays.
-    `tx_changes`: the keys of what was written, for the detection of conflicts.
+    `update_tx`: after a checkpoint there is a new `write_pointer`; earlier writes stay.
+    `tx_changes`: returns the keys of the writes, for the detection of conflicts.
     `commit_tx`: make the writes durable, under the write pointer; they are not visible yet.
     `post_commit`: the transaction has committed.
-    `rollback_tx`: undo the writes, durably, before it returns; raise where that can't be done.
+    `rollback_tx`: undo the writes, durably, before it returns; raise if that is impossible.
 
-    Several transactions may use one participant at once, in one task too, and end in any order: a
-    generator that holds a `with` block ends where its last reference goes. Inside of a hook
+    Several transactions may use one participant at once, even in one task, and end in any order: a
+    generator that holds a `with` block ends when its last reference goes. In a hook,
     `tuff.hook_transaction_id()` returns the transaction of that hook.
 
-    A participant may also have `leave_tx()`: it is called where a transaction is over and none of
-    the last two is (another one's start failed; the outcome is unknown), and undoes nothing.
+    A participant may also have `leave_tx()`. It is called if a transaction ends with neither of the
+    last two hooks (the start of another participant failed, or the outcome is unknown), and undoes
+    nothing.
     """
 
     name: str
@@ -81,11 +81,12 @@ class AsyncTransactionAware(Protocol):
 
 
 class Positions(TransactionAware, Protocol):
-    """A participant that keeps one subscriber's position; it names it in `tx_changes`, so that two
-    who take the same batch conflict. Both methods are called within a transaction.
+    """A participant that keeps one subscriber's position. Its `tx_changes` includes a key of the
+    position, so that two subscribers that take the same batch conflict. Both methods are called
+    within a transaction.
 
-    It may also have `keep_for(topic)`: `client.subscriber` calls it with the topic whose position
-    it is, and it raises where it keeps another's.
+    It may also have `keep_for(topic)`: `client.subscriber` calls it with its topic, and it raises
+    if it keeps the position of another topic.
     """
 
     def load(self) -> MessageId | None:

@@ -1,4 +1,4 @@
-"""What the calls of the client answer, as frozen values (protocol §2, §3, §5.2)."""
+"""The results of the client's calls, as frozen values (protocol §2, §3, §5.2, §5.3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tuff.protocol.values import OpenStrEnum
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the server keeps it; `generation` grows by one with each re-creation."""
+    """A topic; `generation` is one higher after each re-creation."""
 
     topic: TopicId
     generation: int
@@ -35,10 +35,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(Sequence[Message]):
-    """The messages of one read, and where it leaves the reader (protocol §3.4).
+    """The messages of one read, and where to continue (protocol §3.4).
 
-    `next_id`, passed as an exclusive start, leads to exactly what was not delivered yet, also when
-    there are no messages. `blocked_by` is the id of the transaction that holds this reader back.
+    `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
+    even without messages. `blocked_by`: the id of the transaction that holds this reader back.
     `expired`: messages may have been missed, as the start is older than the topic's time to live.
     """
 
@@ -64,8 +64,8 @@ class Poll(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a topic: what lies behind `start`, or from the beginning on where that is None, up
-    to and with `end`."""
+    """A part of a topic: from `start`, exclusive (None: from the beginning), to `end`,
+    inclusive."""
 
     start: MessageId | None
     end: MessageId
@@ -73,7 +73,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Splits(Sequence[Split]):
-    """Parts of a range of a topic that follow each other, and the topic's generation."""
+    """Consecutive parts of a range of a topic, and the topic's generation."""
 
     generation: int
     parts: tuple[Split, ...]
@@ -91,8 +91,8 @@ class Splits(Sequence[Split]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What keeps messages from the topic's time to live, from `first` on. Times are ms since the
-    epoch."""
+    """A retention hold: it keeps messages from `first` on beyond the topic's time to live. Times
+    are ms since the epoch."""
 
     name: str
     first: MessageId
@@ -112,7 +112,7 @@ class NamedPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """Where a topic begins and how far it is decided for this reader; None where it is empty."""
+    """Where a topic begins, and the end of what this reader can read; None if it is empty."""
 
     generation: int
     earliest: MessageId | None
@@ -122,10 +122,10 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is known of one transaction. Times are ms since the epoch.
+    """The state or outcome of one transaction. Times are ms since the epoch.
 
-    `reason` says why an invalid one is invalid. What the server leaves out or gives as null is
-    None, as is the lease of one that has none, or has ended.
+    `reason`: why an invalid one is invalid. What the server does not know is None, and so is the
+    lease of a transaction that has none or has ended.
     """
 
     transaction_id: int
@@ -142,8 +142,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One line of the overview. Times are ms since the epoch; `topics` are `namespace:name`. The
-    lease is None where it has none."""
+    """A transaction in progress. Times are ms since the epoch; `topics` are `namespace:name`. The
+    lease is None without one."""
 
     transaction_id: int
     type: TransactionType
@@ -157,8 +157,8 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """Until when a transaction lives, as ms since the epoch: unless its lease is renewed again, and
-    at the longest."""
+    """When the lease of a transaction ends unless it is renewed again, and when the transaction
+    ends in any case; ms since the epoch."""
 
     lease_expires_at_ms: int
     expires_at_ms: int
@@ -166,7 +166,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The transaction service at a glance; the last three are pointers or counts."""
+    """The state of the transaction service: pointers, counts, and the transactions in progress."""
 
     read_pointer: int
     write_pointer: int
@@ -179,11 +179,11 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invalids:
-    """The invalid list, and those of it that no message row carries any more.
+    """The invalid list, and its pointers that no message row carries any more (`prunable`).
 
-    `reasons` has every pointer of the list once, by why it is there (`timed_out`, `lost_in_crash`,
-    …); it is empty where an older server does not say. `swept_at_ms` and `swept_with` tell of the
-    last sweep; None before the first.
+    `reasons` has the pointers of the list by the reason why they are invalid (`timed_out`,
+    `lost_in_crash`, …); it is empty if an older server does not report them. `swept_at_ms` and
+    `swept_with` are of the last retention pass; None before the first.
     """
 
     invalids: tuple[int, ...]
@@ -195,7 +195,8 @@ class Invalids:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """How many pointers left the invalid list, and which stay, as a message row carries them."""
+    """How many pointers were removed from the invalid list, and which were kept for a message
+    row."""
 
     removed_count: int
     kept: tuple[int, ...]
@@ -203,8 +204,8 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """An epoch of a sink that is to be written in `transaction`; None: it has committed, by the run
-    `run_id`."""
+    """An epoch of a sink, to be written in `transaction`; None: the run `run_id` has committed
+    it."""
 
     sink: str
     epoch: int
@@ -214,8 +215,8 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """The newest epoch of a writer, and the run that began it. `updated_at_ms` is when it last
-    changed, in ms since the epoch of Unix."""
+    """The newest epoch of an exactly-once writer, and the run that began it. `updated_at_ms`: when
+    it last changed, in ms since 1970."""
 
     sink: str
     epoch: int
@@ -226,7 +227,7 @@ class Sink:
 
 
 class HealthStatus(OpenStrEnum):
-    """The state of the server, or of a part of it."""
+    """The state of the server, or of one of its components."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -235,7 +236,7 @@ class HealthStatus(OpenStrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """The state of one part of the server, and one sentence about it."""
+    """The state of one component of the server, and the reason in one sentence."""
 
     status: HealthStatus
     detail: str
@@ -243,8 +244,8 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How the server does: the worst `status` of its parts, each of them by name, and the server's
-    version; None: it is one that does not tell."""
+    """The state of the server: the worst `status` of its components, each component by name, and
+    its version; None: the server is too old to report it."""
 
     status: HealthStatus
     checks: Mapping[str, HealthCheck]
@@ -253,7 +254,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A state snapshot that was just written, and is on stable storage."""
+    """A snapshot file of the transaction state, durably written."""
 
     file: str
     size_bytes: int

@@ -1,8 +1,8 @@
-"""Sends a call again where that is safe, and never forgets that an attempt may have worked.
+"""Repeats a call if that is safe, and remembers that an earlier attempt may have been executed.
 
-Safe is what the server says it did not do, and what has no second effect (protocol §1,
-Idempotence). After an attempt whose outcome is unknown, only an answer of the server settles it:
-"refused to connect" on the second attempt says nothing about the first.
+It is safe if the server says that it did not execute the call, or if a repetition has no second
+effect (protocol §1, Idempotence). After an attempt with an unknown outcome only a response of the
+server settles it: "connection refused" at the second attempt says nothing about the first.
 """
 
 import random
@@ -23,10 +23,10 @@ from tuff.protocol.errors import (
 
 T = TypeVar("T")
 
-RETRY_COUNT_MAX = 100  # attempts; more of them is a program that hangs
+RETRY_COUNT_MAX = 100  # attempts; with more of them a program seems to hang
 RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, outlast the restart of a server
-RETRY_MOST_S = 2.0  # seconds
-RETRY_AFTER_MOST_S = 5.0  # seconds; what a server, or a proxy before it, can have us wait
+RETRY_S_MAX = 2.0  # seconds
+RETRY_AFTER_S_MAX = 5.0  # seconds; the longest Retry-After that is honoured
 
 
 class Retries:
@@ -40,14 +40,14 @@ class Retries:
         if not 0 <= count <= RETRY_COUNT_MAX:
             raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
         self._count = count
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, chance)
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)
 
     def ask(self, call: Call[T]) -> Flow[T]:
-        """The answer to a call.
+        """The value of the response to a call.
 
         Raises:
-            ConnectionLostError: no answer came; `outcome_unknown` is about all attempts together.
-            TuffError: its kind for what the server refused.
+            ConnectionLostError: no response came; `outcome_unknown` is about all attempts together.
+            TuffError: the class of the server's refusal.
         """
         doubt: TuffError | None = None
         failed_count = 0
@@ -62,12 +62,12 @@ class Retries:
                     if doubt is None or error is doubt or _settles(error):
                         raise
                     raise _still_unknown(doubt, error) from error
-                at_least_s = min(error.retry_after_s, RETRY_AFTER_MOST_S)
+                at_least_s = min(error.retry_after_s, RETRY_AFTER_S_MAX)
             yield self._backoff.pause(failed_count, at_least_s=at_least_s)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the cause may pass by itself: the server, or the way to it, and not the call."""
+    """Whether the cause is temporary: the server or the connection to it, and not the call."""
     return not isinstance(error, ClientClosedError | ServerNotTrustedError) and isinstance(
         error, ConnectionLostError | UnavailableError | OverloadedError
     )
@@ -85,7 +85,7 @@ def _leaves_doubt(error: TuffError) -> bool:
 
 
 def _settles(error: TuffError) -> bool:
-    # "Unknown transaction" after a lost attempt may be a commit that was forgotten since.
+    # After a lost attempt, "unknown transaction" may mean a commit that was forgotten since.
     return error.status < 500 and not isinstance(error, OverloadedError | TransactionUnknownError)
 
 

@@ -1,4 +1,5 @@
-"""Consumers of a topic: `subscribe` reads on, `subscriber` processes each message exactly once.
+"""Consumers of a topic: `subscribe` reads continuously, `subscriber` processes each message exactly
+once.
 
     step := poll from the stored position; in one transaction: check that the stored position has
             not moved, process, store the new position
@@ -15,21 +16,23 @@ letter. `payload` is text, or `{"base64": …}` where it is not UTF-8, or where 
 control character takes six bytes of JSON.
 """
 
+import json
 import logging
 import random
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tuff import calls
-from tuff.calls import PollQuestion
+from tuff.calls import LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit import Opened, during
-from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, paused, unless
-from tuff.participant import AsyncPositions, Positions
+from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, ask, paused, unless
+from tuff.participant import AsyncPositions, Positions, TransactionAware
 from tuff.protocol.errors import (
     RequestTooLargeError,
     TopicExistsError,
@@ -39,22 +42,11 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Message
-from tuff.replies import Poll
-from tuff.retries import Retries, is_passing
-
-if TYPE_CHECKING:
-    pass  # who blocks should not load asyncio
-
-import json
-from base64 import b64encode
-from collections.abc import Collection, Mapping
-
-from tuff.calls import LATEST, Call
-from tuff.flows import ask
 from tuff.protocol.json_forms import payload_to_json
-from tuff.protocol.transaction import InvalidReason, Transaction
-from tuff.replies import Offsets
+from tuff.protocol.requests import Message
+from tuff.protocol.transaction import InvalidReason
+from tuff.replies import Offsets, Poll
+from tuff.retries import Retries, is_passing
 
 log = logging.getLogger(__name__)
 
@@ -62,20 +54,55 @@ C = TypeVar("C")
 T = TypeVar("T")
 C_contra = TypeVar("C_contra", contravariant=True)
 
-BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a passing trouble can pass
-BACKOFF_MOST_S = 5.0  # seconds
-POLL_WAIT_MOST_S = 30.0  # seconds; a longer wait is cut into pieces, as a server takes 60 at most
+RECONNECT_FIRST_S = 0.1  # seconds; a server that restarts is back within one or two
+RECONNECT_S_MAX = 5.0  # seconds; what a reader adds to the time that a server is away
+BACKOFF_FIRST_S = 0.5  # seconds; five attempts take up to eight, so a temporary cause can pass
+BACKOFF_S_MAX = 5.0  # seconds
+POLL_WAIT_S_MAX = (
+    30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
+)
+REASON_LENGTH_MAX = 4_000  # characters; a dead letter needs no whole stack trace
+ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
 
 
-def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
-    """Tell positions that have a `keep_for` which topic they belong to."""
-    keep = getattr(positions, "keep_for", None)
-    if keep is not None:
-        keep(topic)
+class Subscription:
+    """Reads continuously from a position, by long polls and over restarts of the server (protocol
+    §3.4). Belongs to one thread or task.
 
+    The position after each reply is its `Tuff-Next`, and a poll whose reply is lost is repeated. So
+    no message is skipped, and none comes twice.
+    """
 
-class _LostPlaceError(Exception):
-    """Another of this name has moved the position; the batch is none of ours."""
+    def __init__(
+        self,
+        topic: TopicId,
+        question: PollQuestion,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._topic = topic
+        self._question = question
+        self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, chance)
+        self._outage = _Outage(f"the subscription of {topic}")
+
+    def poll(self) -> Flow[Poll]:
+        """The next messages, or none when the wait was over; however long the server is away."""
+        failed_count = 0
+        while True:
+            try:
+                self._question = yield from with_fixed_start(self._topic, self._question, ask)
+                poll = yield from ask(calls.poll(self._topic, self._question))
+            except TuffError as error:
+                if not is_passing(error):
+                    raise
+                self._outage.begin(error)
+                failed_count += 1
+                at_least_s = min(error.retry_after_s, RECONNECT_S_MAX)
+            else:
+                self._outage.end()
+                self._question = replace(self._question, start=poll.next_id, inclusive=False)
+                return poll
+            yield self._backoff.pause(failed_count, at_least_s=at_least_s)
 
 
 class _Save(Protocol[C_contra]):
@@ -83,8 +110,9 @@ class _Save(Protocol[C_contra]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[C]):
-    """What a subscriber does: `open_one` makes a context that `load` and `save` take part in."""
+class SubscriberPlan(Generic[C]):
+    """What a subscriber reads and does. `open_one` makes a transaction context in which the
+    participant of `load` and `save` takes part."""
 
     topic: TopicId
     question: PollQuestion
@@ -103,38 +131,42 @@ class Plan(Generic[C]):
             raise ValueError(f"attempts is a number from 1 on, not {self.attempts}")
 
 
-class Consumption(Generic[C]):
-    """A subscriber's work as flows. Belongs to one thread or task; only `stop` may come from
-    others, as it sets one flag."""
+class SubscriberFlows(Generic[C]):
+    """The work of a subscriber as flows. Belongs to one thread or task; `stop` may be called from
+    any."""
 
     def __init__(
-        self, plan: Plan[C], retries: Retries, *, chance: Callable[[], float] = random.random
+        self,
+        plan: SubscriberPlan[C],
+        retries: Retries,
+        *,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._plan = plan
         self._retries = retries
-        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, chance)
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_S_MAX, chance)
         self._dead_letters = plan.dead_letters or TopicId(
             plan.topic.namespace, f"{plan.topic.name}.dlq"
         )
-        # Where it begins without a position. Once `latest` was looked up, it stays there: what
-        # failed and was not stored would else be skipped.
+        # Where to begin while no position is stored. `latest` is looked up once: looked up again
+        # after a batch that failed, it would skip that batch.
         self._beginning = plan.question
-        self._question: PollQuestion | None = None  # where to read; None: ask the participant
-        self._stored: MessageId | None = None
-        self._alone_through: MessageId | None = None
-        self._failed_count = 0
+        self._question: PollQuestion | None = None  # the next poll; None: load the position first
+        self._stored: MessageId | None = None  # the position, as this subscriber knows it
+        self._alone_through: MessageId | None = None  # up to this id each message is a batch
+        self._failed_count = 0  # attempts of the current batch
         self._outage = _Outage(f"the subscriber of {plan.topic}")
         self._is_working = False
         self._stop = Stop()
 
     def stop(self) -> None:
-        """Have `run` return when its batch is through, and end what waits for messages, for the
-        server, or for the next attempt. It lasts until a run, or a step, has ended by it."""
+        """Let `run` return after its batch, and at once while it waits for messages, for the
+        server, or for the next attempt. The stop is cleared when it has ended a run or a step."""
         self._stop.set()
 
     def refuse_coroutines(self) -> None:
-        """Raises: TypeError: what it runs is a coroutine function. Without an await
-        it does nothing, and each message would end up in the dead letters."""
+        """Raises: TypeError: a function of the plan is a coroutine function. A blocking driver does
+        not await it, so it would do nothing."""
         for function in (self._plan.process, self._plan.load, self._plan.save):
             if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
                 raise TypeError(
@@ -143,9 +175,9 @@ class Consumption(Generic[C]):
                 )
 
     def run(self) -> Flow[None]:
-        """Step after step, until `stop`; while the server is away it waits for it.
+        """Step after step, until `stop`; waits while the server can't be reached.
 
-        Raises: WrongStateError: it is at work already.
+        Raises: WrongStateError: a run or a step is in progress.
         """
         yield from self._alone(self._run())
 
@@ -164,7 +196,7 @@ class Consumption(Generic[C]):
     def _run(self) -> Flow[None]:
         away_count = 0
         if self._stop.is_set:
-            # As a signal has it that comes before a thread runs, or between two tries of a program.
+            # For example by a signal before the thread ran, or between two runs.
             log.warning(
                 "the subscriber of %s was stopped before this run began, so it did nothing; the "
                 "next run works again",
@@ -174,14 +206,14 @@ class Consumption(Generic[C]):
             try:
                 yield from self._one_step()
             except TuffError as error:
-                # Whether a batch was committed is for the program to hear, and not to be guessed.
-                is_over = isinstance(error, OutcomeUnknownError)
-                if is_over or not (is_passing(error) or _is_of_others(error)):
+                # The program must learn that it is unknown whether a batch was committed.
+                is_unknown = isinstance(error, OutcomeUnknownError)
+                if is_unknown or not (is_passing(error) or _is_unrelated_to_messages(error)):
                     raise
                 if is_passing(error):
                     self._outage.begin(error)
                 away_count += 1
-                at_least_s = min(error.retry_after_s, BACKOFF_MOST_S)
+                at_least_s = min(error.retry_after_s, BACKOFF_S_MAX)
             else:
                 self._outage.end()
                 away_count = 0
@@ -190,9 +222,10 @@ class Consumption(Generic[C]):
         self._stop.clear()
 
     def step(self) -> Flow[int]:
-        """One batch, with all its attempts; how many messages are done now, 0 if none came.
+        """One batch, with all its attempts; returns the number of messages that are done, 0 if none
+        came.
 
-        Raises: WrongStateError: it is at work already.
+        Raises: WrongStateError: a run or a step is in progress.
         """
         count = yield from self._alone(self._one_step())
         if not count:
@@ -207,125 +240,124 @@ class Consumption(Generic[C]):
 
     def _step(self) -> Flow[int]:
         while True:
-            question = self._question or (yield from self._locate())
-            poll = yield from self._wait_for_messages(question)
+            if self._question is None:
+                self._question = yield from self._find_start()
+            poll = yield from self._wait_for_messages(self._question)
             if not poll:
                 return 0
             count = yield from self._try(poll)
             if count or self._stop.is_set:
                 return count
 
-    def _locate(self) -> Flow[PollQuestion]:
+    def _find_start(self) -> Flow[PollQuestion]:
         opened = self._plan.open_one()
         stored = yield from during(opened.protocol, self._load(), self._stop)
         if stored != self._stored:
-            # What failed until now is done, by another of this name.
+            # Another subscriber of this name has processed the batch that failed here.
             self._alone_through = None
             self._failed_count = 0
         self._stored = stored
         if self._stored is None:
-            looking_up = located(self._plan.topic, self._beginning, self._retries.ask)
+            looking_up = with_fixed_start(self._plan.topic, self._beginning, self._retries.ask)
             found = yield from unless(self._stop, looking_up)
             if found is None:
                 raise StoppedError
-            question = self._beginning = found
-        else:
-            question = replace(self._plan.question, start=self._stored, inclusive=False)
-        self._question = question
-        return question
+            self._beginning = found
+            return found
+        return replace(self._plan.question, start=self._stored, inclusive=False)
 
     def _wait_for_messages(self, question: PollQuestion) -> Flow[Poll | None]:
         left_s = question.wait_s
         limit = 1 if self._alone_through is not None else question.limit
         while True:
-            piece_s = min(left_s, POLL_WAIT_MOST_S)
-            asked = replace(self._question or question, limit=limit, wait_s=piece_s)
-            call = calls.poll(self._plan.topic, asked)
+            wait_s = min(left_s, POLL_WAIT_S_MAX)
+            call = calls.poll(self._plan.topic, replace(question, limit=limit, wait_s=wait_s))
             poll = yield from unless(self._stop, self._retries.ask(call))
-            left_s -= piece_s
+            left_s -= wait_s
             if poll is None or poll or left_s <= 0:
                 return poll
-            self._question = replace(question, start=poll.next_id, inclusive=False)
+            question = replace(question, start=poll.next_id, inclusive=False)
+            self._question = question
 
     def _try(self, poll: Poll) -> Flow[int]:
         try:
             error = yield from self._attempt(poll)
             if error is None:
-                return self._passed(poll)
+                return self._advance(poll)
             return (yield from self._failed(poll, error))
-        except _LostPlaceError:
+        except _PositionMovedError:
             self._question = None
         except TuffError as error:
-            if not _is_of_others(error):
+            if not _is_unrelated_to_messages(error):
                 raise
             self._question = None
             yield from self._pause(1)
         return 0
 
     def _attempt(self, poll: Poll) -> Flow[Exception | None]:
-        """Process a batch; answers the error that it can be blamed for, if any."""
+        """Process a batch in a transaction; returns the error that counts as a failed attempt."""
         opened = self._plan.open_one()
         try:
             yield from during(opened.protocol, self._process(poll, opened), self._stop)
-        except (StoppedError, _LostPlaceError):
+        except (StoppedError, _PositionMovedError):
             raise
         except TuffError as error:
-            if is_passing(error) or _is_of_others(error):
+            if is_passing(error) or _is_unrelated_to_messages(error):
                 raise
             return error
-        except Exception as error:  # noqa: BLE001 - the program's; it ends up in the dead letter
+        except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
             return error
         return None
 
     def _process(self, poll: Poll, opened: Opened[C]) -> Flow[None]:
-        yield from self._require_place()
+        yield from self._require_position()
         yield Hook(partial(self._plan.process, poll.messages, opened.context))
         if not opened.protocol.is_in_transaction:
             raise RuntimeError("process ended its transaction, by tx.abort()")
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
 
-    def _require_place(self) -> Flow[None]:
+    def _require_position(self) -> Flow[None]:
         if (yield from self._load()) != self._stored:
-            raise _LostPlaceError
+            raise _PositionMovedError
 
     def _failed(self, poll: Poll, error: Exception) -> Flow[int]:
         self._failed_count += 1
         if self._alone_through is None and len(poll) > 1:
-            # From here to the end of the batch each message goes alone, so that the one that fails
-            # is known, and takes no other with it.
+            # The messages of this batch are now processed one by one, so that only the one that
+            # fails goes to the dead letters.
             self._alone_through = poll[-1].id
         elif self._failed_count >= self._plan.attempts:
-            return (yield from self._bury(poll, error))
+            return (yield from self._give_up_message(poll, error))
         yield from self._pause(self._failed_count)
         return 0
 
-    def _bury(self, poll: Poll, error: Exception) -> Flow[int]:
+    def _give_up_message(self, poll: Poll, error: Exception) -> Flow[int]:
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
         place = (self._plan.topic, poll[0])
         try:
             whole = dead_letter(*place, reason=reason, attempts=self._failed_count)
             yield from self._deliver(poll, whole)
         except RequestTooLargeError:
-            # It would fail for ever, and what comes after it would never be read.
+            # Without a dead letter it would be retried for ever, and block its topic.
             short = dead_letter_without_payload(*place, reason=reason, attempts=self._failed_count)
             yield from self._deliver(poll, short)
-        return self._passed(poll)
+        return self._advance(poll)
 
     def _deliver(self, poll: Poll, text: bytes) -> Flow[None]:
         try:
-            yield from self._publish_letter(poll, text)
+            yield from self._publish_dead_letter(poll, text)
         except TopicNotFoundError:
             with suppress(TopicExistsError):  # another subscriber was faster
                 yield from self._retries.ask(calls.create_topic(self._dead_letters, {}))
-            yield from self._publish_letter(poll, text)
+            yield from self._publish_dead_letter(poll, text)
 
-    def _publish_letter(self, poll: Poll, text: bytes) -> Flow[None]:
+    def _publish_dead_letter(self, poll: Poll, text: bytes) -> Flow[None]:
         opened = self._plan.open_one()
-        replacing = self._replace_by_letter(poll, text, opened)
+        replacing = self._replace_by_dead_letter(poll, text, opened)
         yield from during(opened.protocol, replacing, self._stop)
 
-    def _replace_by_letter(self, poll: Poll, text: bytes, opened: Opened[C]) -> Flow[None]:
-        yield from self._require_place()
+    def _replace_by_dead_letter(self, poll: Poll, text: bytes, opened: Opened[C]) -> Flow[None]:
+        yield from self._require_position()
         yield from opened.protocol.publish(self._dead_letters, [text], ttl_s=None)
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
 
@@ -337,69 +369,31 @@ class Consumption(Generic[C]):
         stored: MessageId | None = yield Hook(self._plan.load)
         return stored
 
-    def _passed(self, poll: Poll) -> int:
+    def _advance(self, poll: Poll) -> int:
         self._stored = poll.next_id
         self._question = replace(self._plan.question, start=poll.next_id, inclusive=False)
         if self._alone_through is not None and poll[-1].id >= self._alone_through:
             self._alone_through = None
-        # The batch that failed was the first attempt of each message in it.
+        # The batch that failed counts as the first attempt of each of its messages.
         self._failed_count = 0 if self._alone_through is None else 1
         return len(poll)
 
 
-class _Outage:
-    """Logs once that a reader waits for the server, and once that it continues."""
-
-    def __init__(self, reader: str) -> None:
-        self._reader = reader
-        self._is_logged = False
-
-    def begin(self, error: TuffError) -> None:
-        if not self._is_logged:
-            log.warning("%s waits for the server: %s", self._reader, error.detail)
-            self._is_logged = True
-
-    def end(self) -> None:
-        if self._is_logged:
-            log.info("%s continues: the server answers again", self._reader)
-            self._is_logged = False
-
-
-def _is_of_others(error: TuffError) -> bool:
-    """Whether the transaction ended by what says nothing of the messages: others were faster, in
-    the position or in the rows, a client invalidated it, or the server crashed (protocol §5.2)."""
-    if isinstance(error, TransactionInvalidatedError):
-        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
-        return error.members.get("reason") in reasons
-    return isinstance(error, TransactionConflictError)
-
-
-ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
-
-
-class Table(Protocol):
-    """A participant with rows: what `tuff.TransactionalTable` is."""
-
-    name: str
+class Table(TransactionAware, Protocol):
+    """A participant with rows, for example a `tuff.TransactionalTable`."""
 
     def get(self, key: bytes, /) -> bytes | None: ...
     def put(self, key: bytes, value: bytes, /) -> None: ...
-    def start_tx(self, transaction: Transaction) -> None: ...
-    def update_tx(self, transaction: Transaction) -> None: ...
-    def tx_changes(self) -> Collection[bytes]: ...
-    def commit_tx(self) -> None: ...
-    def post_commit(self) -> None: ...
-    def rollback_tx(self) -> None: ...
 
 
 class TablePositions:
     """The position of the subscriber `name` in one topic, as a row of `table`.
 
-    Each topic has a row of its own, so a program that reads several makes one of these for each of
-    them, all of the same name if it likes.
+    A program that reads several topics makes one of these for each topic; they may have the same
+    name, as each topic has a row of its own.
 
-    It brings the table into the transaction: `process` reads and writes the table's rows without
-    adding it, and they commit together with the position.
+    The table takes part in the transaction of each batch: the rows that `process` writes commit
+    together with the position.
     """
 
     def __init__(self, table: Table, name: str) -> None:
@@ -416,9 +410,9 @@ class TablePositions:
         self.leave_tx = getattr(table, "leave_tx", None)
 
     def keep_for(self, topic: TopicId) -> None:
-        """Keep the position in this topic; `client.subscriber` says it.
+        """Keep the position in this topic; `client.subscriber` calls this.
 
-        Raises: ValueError: it is kept for another one already.
+        Raises: ValueError: it keeps the position of another topic already.
         """
         if self._topic not in (None, topic):
             raise ValueError(
@@ -439,86 +433,45 @@ class TablePositions:
     def _key(self) -> bytes:
         if self._topic is None:
             raise WrongStateError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
-        # No name of a topic has a colon, so the first two parts end where they should.
+        # A topic's name has no colon, so the keys of two topics differ.
         return ROW_PREFIX + f"{self._topic}:{self._name}".encode()
 
 
-AWAY_FIRST_S = 0.1  # seconds; a server that restarts is back within one or two
-AWAY_MOST_S = 5.0  # seconds; what a reader adds to the time that a server is away
+def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
+    """Tell positions that have a `keep_for` the topic whose position they keep."""
+    keep = getattr(positions, "keep_for", None)
+    if keep is not None:
+        keep(topic)
 
 
-def located(
+def with_fixed_start(
     topic: TopicId, question: PollQuestion, ask: Callable[[Call[Offsets]], Flow[Offsets]]
 ) -> Flow[PollQuestion]:
-    """The question with a start that stays where it is: `latest` becomes the place that this reader
-    can read up to now. What was published before and is decided later still comes."""
+    """The question, with `latest` replaced by the end of what this reader can read now. A message
+    that was published before and is committed later is still read."""
     if question.start != LATEST:
         return question
     offsets = yield from ask(calls.offsets(topic, isolation=question.isolation))
     return replace(question, start=offsets.end, inclusive=offsets.end is None)
 
 
-class Subscription:
-    """Reads on from a position, over long polls and restarts of the server (protocol §3.4). Belongs
-    to one thread or task.
-
-    The position after each reply is its `Tuff-Next`: the next reply begins with exactly what that
-    one left out, skipped or held back, and a reply that is lost is asked for again. So no
-    message is skipped, and none comes twice.
-    """
-
-    def __init__(
-        self,
-        topic: TopicId,
-        question: PollQuestion,
-        *,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self._topic = topic
-        self._question = question
-        self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, chance)
-        self._outage = _Outage(f"the subscription of {topic}")
-
-    def poll(self) -> Flow[Poll]:
-        """The next messages, or none when the wait was over; however long the server is away."""
-        failed_count = 0
-        while True:
-            try:
-                self._question = yield from located(self._topic, self._question, ask)
-                poll = yield from ask(calls.poll(self._topic, self._question))
-            except TuffError as error:
-                if not is_passing(error):
-                    raise
-                self._outage.begin(error)
-                failed_count += 1
-                at_least_s = min(error.retry_after_s, AWAY_MOST_S)
-            else:
-                self._outage.end()
-                self._question = replace(self._question, start=poll.next_id, inclusive=False)
-                return poll
-            yield self._backoff.pause(failed_count, at_least_s=at_least_s)
-
-
-REASON_LENGTH_MAX = 4_000  # characters; a letter is about the message, not about a stack
-
-
 def dead_letter(topic: TopicId, message: Message, *, reason: str, attempts: int) -> bytes:
-    """A letter that holds the message."""
+    """A dead letter with the payload of the message."""
     return _dead_letter(topic, message, {"payload": _form(message.payload)}, reason, attempts)
 
 
 def dead_letter_without_payload(
     topic: TopicId, message: Message, *, reason: str, attempts: int
 ) -> bytes:
-    """A letter that says how many bytes the message has; it can be read from its topic by its id,
-    until its time to live is over."""
+    """A dead letter with the size of the payload. The message can be read from its topic by its id
+    until it expires."""
     return _dead_letter(topic, message, {"size": len(message.payload)}, reason, attempts)
 
 
 def _dead_letter(
     topic: TopicId, message: Message, content: Mapping[str, object], reason: str, attempts: int
 ) -> bytes:
-    # Half a surrogate pair, as a file name in a reason may have, has no UTF-8.
+    # A file name in the reason may contain half a surrogate pair, which has no UTF-8.
     shown = reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
     return _json(
         {
@@ -540,3 +493,34 @@ def _form(payload: bytes) -> object:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+class _Outage:
+    """Logs one line when a reader begins to wait for the server, and one when it continues."""
+
+    def __init__(self, reader: str) -> None:
+        self._reader = reader
+        self._is_logged = False
+
+    def begin(self, error: TuffError) -> None:
+        if not self._is_logged:
+            log.warning("%s waits for the server: %s", self._reader, error.detail)
+            self._is_logged = True
+
+    def end(self) -> None:
+        if self._is_logged:
+            log.info("%s continues: the server answers again", self._reader)
+            self._is_logged = False
+
+
+def _is_unrelated_to_messages(error: TuffError) -> bool:
+    """Whether the transaction ended for a reason outside of the batch: a conflict with another
+    transaction, an invalidation by a client, or a crash of the server (protocol §5.2)."""
+    if isinstance(error, TransactionInvalidatedError):
+        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
+        return error.members.get("reason") in reasons
+    return isinstance(error, TransactionConflictError)
+
+
+class _PositionMovedError(Exception):
+    """Another subscriber of this name took the batch."""

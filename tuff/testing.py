@@ -1,7 +1,7 @@
 """A pytest plug-in: a real server for tests of user code, and topics that are fresh per test.
 
-It is on wherever the package is installed (`-p no:tuff.testing` turns it off), and costs nothing
-until a test asks for one of its fixtures. With pytest-xdist each worker has a server of its own.
+It is active wherever the package is installed (`-p no:tuff.testing` turns it off), and starts
+nothing until a test uses one of its fixtures. With pytest-xdist each worker has its own server.
 """
 
 import re
@@ -15,11 +15,11 @@ import tuff
 from tuff.launch import LaunchError, ServerProcess
 
 NAMESPACE = "tests"
-LOG_BYTES_MAX = 16 << 10  # bytes; what a failed test shows of the log: the end says the most
-NAME_LENGTH_MAX = 100  # characters of a test's name in a topic's or client's, which may have 128
+LOG_BYTES_MAX = 16 << 10  # bytes; a failed test shows only the end of the log
+NAME_LENGTH_MAX = 100  # characters of a test's name; a topic's and a client's name may have 128
 
 _LOG = pytest.StashKey[Path]()
-_numbers = count(1)  # a test can run again in the same session, and needs another topic then
+_numbers = count(1)  # a test that runs again in the same session needs another topic
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def tuff_client(
 def tuff_async_client(
     tuff_server: ServerProcess, request: pytest.FixtureRequest
 ) -> "tuff.AsyncClient":
-    """The same for asyncio, to be opened by the test, in whichever loop that runs:
+    """An asyncio client of that server, which the test opens in its own event loop:
     `async with tuff_async_client as client: …`."""
     return tuff.AsyncClient(tuff_server.url, client_id=_name(request))
 
@@ -69,7 +69,7 @@ def tuff_topic(tuff_client: "tuff.Client", request: pytest.FixtureRequest) -> "t
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test that used the server shows what the server said."""
+    """A failed test that used the server shows the end of the server's log."""
     report = yield
     log = item.config.stash.get(_LOG, None)
     if report.failed and log is not None and "tuff_server" in getattr(item, "fixturenames", ()):
@@ -84,7 +84,7 @@ def _name(request: pytest.FixtureRequest) -> str:
 
 def _end_of(log: Path) -> str:
     try:
-        said = log.read_bytes()
+        content = log.read_bytes()
     except FileNotFoundError:
         return "it was never started"
-    return said[-LOG_BYTES_MAX:].decode("utf-8", "replace")
+    return content[-LOG_BYTES_MAX:].decode("utf-8", "replace")

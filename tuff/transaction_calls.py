@@ -8,15 +8,16 @@ from tuff.calls import (
     Call,
     Request,
     Response,
+    get,
     json_array,
     json_body,
     json_object,
     maybe_pointer,
     nothing,
+    reply_object,
     text,
     texts,
 )
-from tuff.protocol.errors import BadRequestError
 from tuff.protocol.json_forms import (
     payload_to_json,
     pointer_from_json,
@@ -54,6 +55,7 @@ T = TypeVar("T")
 Tx = Transaction | int
 
 _ROOT = "/v1/transactions"
+_SINKS = "/v1/sinks"
 
 
 def start(
@@ -113,7 +115,7 @@ def run(
 
 def abort(pointer: int) -> Call[TransactionState]:
     """Returns the state the transaction ended in: ABORTED, or INVALID."""
-    return _post(f"{pointer}/abort", None, lambda reply: _state(json_object(reply)["state"]))
+    return _post(f"{pointer}/abort", None, lambda reply: _state(reply_object(reply)["state"]))
 
 
 def invalidate(pointer: int) -> Call[None]:
@@ -127,7 +129,7 @@ def checkpoint(pointer: int) -> Call[Transaction]:
 
 def renew(pointer: int) -> Call[Renewed]:
     def read(response: Response) -> Renewed:
-        body = json_object(response)
+        body = reply_object(response)
         return Renewed(
             lease_expires_at_ms=whole_number(body["leaseExpiresAt"], what="leaseExpiresAt"),
             expires_at_ms=whole_number(body["expiresAt"], what="expiresAt"),
@@ -138,7 +140,7 @@ def renew(pointer: int) -> Call[Renewed]:
 
 def outcome(pointer: int) -> Call[Outcome]:
     def read(response: Response) -> Outcome:
-        body = json_object(response)
+        body = reply_object(response)
         return Outcome(
             transaction_id=pointer_from_json(body["transactionId"], what="transactionId"),
             state=_state(body["state"]),
@@ -152,16 +154,16 @@ def outcome(pointer: int) -> Call[Outcome]:
             lease_expires_at_ms=_maybe_number(body.get("leaseExpiresAt"), what="leaseExpiresAt"),
         )
 
-    return Call(Request(method="GET", path=f"{_ROOT}/{pointer}", is_read=True), read)
+    return get(f"{_ROOT}/{pointer}", read)
 
 
 def overview() -> Call[Overview]:
-    return Call(Request(method="GET", path=_ROOT, is_read=True), _read_overview)
+    return get(_ROOT, _read_overview)
 
 
 def invalids() -> Call[Invalids]:
     def read(response: Response) -> Invalids:
-        body = json_object(response)
+        body = reply_object(response)
         return Invalids(
             invalids=pointers_from_json(body["invalids"], what="invalids"),
             reasons=_reasons(body.get("reasons", {})),
@@ -170,7 +172,7 @@ def invalids() -> Call[Invalids]:
             swept_with=_maybe_text(body.get("sweptWith")),
         )
 
-    return Call(Request(method="GET", path=f"{_ROOT}/invalid", is_read=True), read)
+    return get(f"{_ROOT}/invalid", read)
 
 
 def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Truncated]:
@@ -185,7 +187,7 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
     form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
 
     def read(response: Response) -> Truncated:
-        body = json_object(response)
+        body = reply_object(response)
         return Truncated(
             removed_count=whole_number(body["removed"], what="removed"),
             kept=pointers_from_json(body["kept"], what="kept"),
@@ -196,7 +198,7 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
 
 def take_snapshot() -> Call[SnapshotFile]:
     def read(response: Response) -> SnapshotFile:
-        body = json_object(response)
+        body = reply_object(response)
         return SnapshotFile(text(body["file"]), whole_number(body["bytes"], what="bytes"))
 
     return _post("snapshot", None, read)
@@ -224,20 +226,24 @@ def _changes_form(changes: Collection[bytes]) -> list[object]:
 
 
 def _read_published(response: Response) -> list[RollbackDetail]:
-    published = json_array(json_object(response).get("published", []))
+    published = json_array(reply_object(response).get("published", []))
     return [rollback_detail_from_json(item) for item in published]
 
 
 def _read_transaction(response: Response) -> Transaction:
-    return transaction_from_json(text(json_object(response)["encoded"]))
+    return _transaction(reply_object(response))
+
+
+def _transaction(body: Mapping[str, object]) -> Transaction:
+    return transaction_from_json(text(body["encoded"]))
 
 
 def _read_overview(response: Response) -> Overview:
-    body = json_object(response)
+    body = reply_object(response)
     return Overview(
         read_pointer=pointer_from_json(body["readPointer"], what="readPointer"),
         write_pointer=pointer_from_json(body["writePointer"], what="writePointer"),
-        in_progress=tuple(_read_open(item) for item in json_array(body["inProgress"])),
+        in_progress=tuple(_read_open(json_object(item)) for item in json_array(body["inProgress"])),
         invalid_count=whole_number(body["invalidCount"], what="invalidCount"),
         committing_count=whole_number(body["committingCount"], what="committingCount"),
         visibility_upper_bound=pointer_from_json(
@@ -247,9 +253,7 @@ def _read_overview(response: Response) -> Overview:
     )
 
 
-def _read_open(item: object) -> OpenTransaction:
-    if not isinstance(item, dict):
-        raise BadRequestError(f"a transaction in progress is an object, not {shown(item)}")
+def _read_open(item: Mapping[str, object]) -> OpenTransaction:
     return OpenTransaction(
         transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
         type=TransactionType(text(item["type"])),
@@ -263,11 +267,9 @@ def _read_open(item: object) -> OpenTransaction:
 
 
 def _reasons(value: object) -> dict[InvalidReason, tuple[int, ...]]:
-    if not isinstance(value, dict):
-        raise BadRequestError(f"reasons is an object, not {shown(value)}")
     return {
         InvalidReason(reason): pointers_from_json(pointers, what=f"reasons.{reason}")
-        for reason, pointers in value.items()
+        for reason, pointers in json_object(value).items()
     }
 
 
@@ -287,9 +289,6 @@ def _maybe_number(value: object, *, what: str) -> int | None:
     return None if value is None else whole_number(value, what=what)
 
 
-_SINKS = "/v1/sinks"
-
-
 def begin_epoch(
     sink: str, epoch: int, run_id: str, *, lease_s: float | None, client: str
 ) -> Call[Epoch]:
@@ -298,16 +297,13 @@ def begin_epoch(
         body["lease"] = lease_s
 
     def read(response: Response) -> Epoch:
-        found = json_object(response)
+        found = reply_object(response)
         begun = found["transaction"]
-        if begun is not None and not isinstance(begun, dict):
-            raise BadRequestError(f"a transaction is an object, not {shown(begun)}")
-        encoded = None if begun is None else text(begun["encoded"])
         return Epoch(
             sink=text(found["sink"]),
             epoch=whole_number(found["epoch"], what="epoch"),
             run_id=text(found["runId"]),
-            transaction=None if encoded is None else transaction_from_json(encoded),
+            transaction=None if begun is None else _transaction(json_object(begun)),
         )
 
     # The same run gets the same transaction again.
@@ -321,16 +317,15 @@ def begin_epoch(
 
 
 def get_sink(sink: str) -> Call[Sink]:
-    request = Request(method="GET", path=_sink_path(sink), is_read=True)
-    return Call(request, lambda response: _read_sink(json_object(response)))
+    return get(_sink_path(sink), lambda response: _read_sink(reply_object(response)))
 
 
 def list_sinks() -> Call[list[Sink]]:
     def read(response: Response) -> list[Sink]:
-        found = json_array(json_object(response)["sinks"])
-        return [_read_sink(item) for item in found]
+        found = json_array(reply_object(response)["sinks"])
+        return [_read_sink(json_object(item)) for item in found]
 
-    return Call(Request(method="GET", path=_SINKS, is_read=True), read)
+    return get(_SINKS, read)
 
 
 def delete_sink(sink: str) -> Call[None]:
@@ -341,9 +336,7 @@ def _sink_path(sink: str) -> str:
     return f"{_SINKS}/{quote(sink, safe='')}"
 
 
-def _read_sink(item: object) -> Sink:
-    if not isinstance(item, Mapping):
-        raise BadRequestError(f"a sink is an object, not {shown(item)}")
+def _read_sink(item: Mapping[str, object]) -> Sink:
     return Sink(
         sink=text(item["sink"]),
         epoch=whole_number(item["epoch"], what="epoch"),

@@ -1,7 +1,7 @@
 """The `tuff` command, called as its console script calls it, in the process of the tests.
 
 A process for each would take longer than most commands. The tests of the documents, those of
-test_terminal.py, and those that interrupt a command or close its output start one.
+test_terminal.py, and those that follow a topic, interrupt a command or close its output start one.
 """
 
 import os
@@ -14,6 +14,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 from unittest.mock import patch
+from urllib.request import Request, urlopen
 
 from tuff.cli import main
 
@@ -69,6 +70,17 @@ def started(*arguments: str, url: str) -> Iterator[Started]:
             yield Started(process)
         finally:
             process.kill()
+
+
+@contextmanager
+def transactions_stopped(url: str) -> Iterator[None]:
+    """An operator stops the transaction service of the server at `url`, and starts it again."""
+    address = f"{url}/v1/transactions/service"
+    urlopen(Request(f"{address}/stop", method="POST")).close()
+    try:
+        yield
+    finally:
+        urlopen(Request(f"{address}/start", method="POST")).close()
 
 
 @contextmanager

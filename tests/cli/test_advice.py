@@ -64,23 +64,6 @@ def test_the_next_command_names_the_server_that_refused(
 
 
 @pytest.mark.parametrize(
-    ("typed", "help_of"),
-    [
-        (("--url", "http://127.0.0.1:1", "topics", "create"), "tuff topics create --help"),
-        (("--url", "tx", "topics", "ls", "--nope"), "tuff topics ls --help"),
-        (("--url", "http://127.0.0.1:1", "tx", "start", "--timeout"), "tuff tx start --help"),
-    ],
-)
-def test_a_usage_error_names_the_help_of_its_command(
-    run: Tuff, typed: tuple[str, ...], help_of: str
-) -> None:
-    done = run(*typed)
-
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"; next: {help_of}\n")
-
-
-@pytest.mark.parametrize(
     "typed", [("rm", "--yes"), ("show",), ("set", "--ttl", "5")], ids=lambda words: words[0]
 )
 def test_a_missing_topic_is_not_to_be_created_except_by_pub(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tuff.cli import main
+from tests.cli.command import tuff_command
 from tuff.cli.options import Start, TopicEnd, parse_start, topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
 from tuff.cli.program import EXIT_CODES, program
@@ -19,18 +19,12 @@ from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, TopicId
 
 NOW_MS = 1480000000000
+NO_SERVER = "http://127.0.0.1:1"  # no HTTP server listens on port 1
 
 
 def reads(*chunks: bytes) -> Callable[[int], bytes]:
     waiting = [*chunks, b""]
     return lambda _size: waiting.pop(0)
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert isinstance(left.value.code, int)
-    return left.value.code
 
 
 @pytest.mark.parametrize(
@@ -135,83 +129,65 @@ def test_a_difference_has_removed_and_added_rows() -> None:
     ]
 
 
-def test_an_unreachable_server_is_exit_3_and_names_the_command_that_starts_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # No HTTP server listens on port 1.
-    assert run("topics", "ls", "--url", "http://127.0.0.1:1") == 3
+@pytest.mark.parametrize("words", ["topics ls", "status --json", "tail t --follow"])
+def test_an_unreachable_server_is_exit_3_and_names_the_command_that_starts_one(words: str) -> None:
+    done = tuff_command(*words.split(), url=NO_SERVER)
 
-    said = capsys.readouterr().err
-    assert said.startswith("tuff: no server answers at http://127.0.0.1:1 ")
-    assert "`tuff serve`" in said
-    assert said.count("\n") == 1
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"tuff: no server answers at {NO_SERVER} ")
+    assert "`tuff serve`" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-def test_the_address_can_stand_before_the_command_or_in_the_environment(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUFF_URL", "http://127.0.0.1:2")
+def test_the_address_can_stand_before_the_command_or_in_the_environment() -> None:
+    in_environment = tuff_command("topics", "ls", url="http://127.0.0.1:2")
+    typed = tuff_command("--url", "http://127.0.0.1:3", "topics", "ls", url="http://127.0.0.1:2")
 
-    assert run("topics", "ls") == 3
-    assert "http://127.0.0.1:2" in capsys.readouterr().err
-    assert run("--url", "http://127.0.0.1:3", "topics", "ls") == 3
-    assert "http://127.0.0.1:3" in capsys.readouterr().err
+    assert (in_environment.returncode, typed.returncode) == (3, 3)
+    assert "http://127.0.0.1:2" in in_environment.stderr
+    assert "http://127.0.0.1:3" in typed.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "next_command"),
+    ("line", "said", "command"),
     [
-        (("pub", "a/b", "x"), "tuff pub --help"),
-        (("tail", "t", "--from", "yesterday"), "tuff tail --help"),
-        (("tx", "show", "abc"), "tuff tx show --help"),
-        (("topics", "ls", "--url", "nowhere"), "tuff topics ls --help"),
-        (("topics", "create", "t", "--property", "x"), "tuff topics create --help"),
-        (("tipics",), "tuff --help"),
+        ("tipics", "No such command 'tipics'", "tuff"),
+        ("topics create", "Missing argument 'TOPIC'", "tuff topics create"),
+        ("tx start --timeout", "Option '--timeout' requires an argument", "tuff tx start"),
+        ("--url tx topics ls --nope", "No such option '--nope'", "tuff topics ls"),
+        ("topics ls --url nowhere", "'nowhere' is no address of a server", "tuff topics ls"),
+        ("pub a/b x", "topic 'a/b' is not a legal name", "tuff pub"),
+        ("topics ls a/b", "namespace 'a/b' is not a legal name", "tuff topics ls"),
+        ("holds rm t a/b", "name 'a/b' is not a legal name", "tuff holds rm"),
+        ("positions set t n no-id", "'no-id' is not a message id", "tuff positions set"),
+        ("tail t --from yesterday", "can't start from 'yesterday'", "tuff tail"),
+        ("holds set t n --from yesterday", "can't start from 'yesterday'", "tuff holds set"),
+        ("tx commit abc", "'abc' is not a valid transaction id", "tuff tx commit"),
+        ("tx show -1", "No such option '-1'", "tuff tx show"),
+        (f"tx show {1 << 64}", "is not in the range 0<=x<=", "tuff tx show"),
+        ("pub t m --ttl -1", "-1 is not in the range x>=1", "tuff pub"),
+        ("topics create t --ttl 0", "0 is not in the range x>=1", "tuff topics create"),
+        ("tx start --timeout -1", "-1.0 is not in the range x>0", "tuff tx start"),
+        ("tx start --timeout nan", "'nan' is not a valid number of seconds", "tuff tx start"),
+        ("tx start --type long --lease inf", "'inf' is not a valid number of", "tuff tx start"),
+        ("holds set t n --max-age 0", "0.0 is not in the range x>0", "tuff holds set"),
+        ("topics create t --property x", "'x' is not NAME=VALUE", "tuff topics create"),
+        ("topics set t", "nothing to set; give --ttl, --property or", "tuff topics set"),
+        ("topics set t --ttl 5 --unset ttl", "ttl can't be set and unset", "tuff topics set"),
+        ("topics set t --ttl 5 --property ttl=6", "ttl is given twice", "tuff topics set"),
+        ("backup a b c", "give TARGET for a running server", "tuff backup"),
     ],
 )
-def test_a_wrong_command_line_is_exit_2_and_names_the_help(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], next_command: str
+def test_a_wrong_command_line_is_one_sentence_and_exit_2_without_a_request(
+    line: str, said: str, command: str
 ) -> None:
-    assert run(*arguments) == 2
+    done = tuff_command(*line.split(), url=NO_SERVER)
 
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("tuff: ")
-    assert said.err.endswith(f"; next: {next_command}\n")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("pub", "t", "m", "--ttl", "-1"),
-        ("topics", "create", "t", "--ttl", "0"),
-        ("tx", "start", "--timeout", "-1"),
-        ("tx", "start", "--timeout", "nan"),
-        ("tx", "start", "--type", "long", "--lease", "inf"),
-        ("tx", "show", "-1"),
-        ("tx", "show", str(1 << 64)),
-        ("holds", "set", "t", "n", "--max-age", "0"),
-        ("holds", "set", "t", "n", "--from", "yesterday"),
-        ("holds", "rm", "t", "a/b"),
-        ("positions", "set", "t", "n", "no-id"),
-        ("topics", "ls", "a/b"),
-    ],
-    ids=" ".join,
-)
-def test_an_impossible_value_is_exit_2_without_a_request(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    assert run(*arguments, "--url", "http://127.0.0.1:1") == 2
-
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-
-
-def test_an_invalid_transaction_id_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("tx", "commit", "abc") == 2
-
-    assert "'abc' is not a valid transaction id" in capsys.readouterr().err
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tuff: ")
+    assert said in done.stderr
+    assert done.stderr.endswith(f"; next: {command} --help\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_help_and_the_page_name_the_same_exit_codes() -> None:

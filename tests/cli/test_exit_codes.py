@@ -76,3 +76,15 @@ def test_another_broken_pipe_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         code = run_to_end(program, "program", ["work"], report=tell)
 
     assert (code, [str(error) for error in told]) == (7, ["to a program of ours"])
+
+
+def test_serve_runs_the_server_in_its_process(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuff.cli", "serve", "--port", "0", "--data", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("tuff ready on http://127.0.0.1:")
+        process.terminate()
+        assert process.wait(15) == 0

@@ -8,7 +8,7 @@ import pytest
 
 import tuff
 from tests.cli.command import tuff_command as run
-from tests.http.process import serve
+from tests.http.process import ServerProcess, serve
 
 
 @dataclass(frozen=True)
@@ -165,3 +165,11 @@ def test_two_corrupt_snapshots_are_not_equal(files: Files, tmp_path: Path) -> No
 
         assert (done.returncode, done.stdout) == (1, "")
         assert "is damaged" in done.stderr
+
+
+def test_a_snapshot_is_taken(server: ServerProcess) -> None:
+    taken = json.loads(run("snapshot", "take", "--json", url=server.url).stdout)
+
+    assert taken["file"].startswith("snapshot.")
+    assert taken["bytes"] > 0
+    assert run("snapshot", "take", url=server.url).stdout.startswith("wrote snapshot.")

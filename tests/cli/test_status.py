@@ -3,17 +3,11 @@
 import json
 from importlib.metadata import version
 from pathlib import Path
-from urllib.request import Request, urlopen
-
-import pytest
 
 import tuff
-from tests.cli.command import tuff_command
+from tests.cli.command import transactions_stopped, tuff_command
 from tests.cli.conftest import Tuff
-from tests.http.process import ServerProcess, serve
-from tuff import calls
-from tuff.address import Address
-from tuff.calls import Response
+from tests.http.process import serve
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -54,11 +48,9 @@ def test_topics_and_transactions_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_failing_component_is_exit_1_with_the_reason(run: Tuff, client: tuff.Client) -> None:
-    address = f"{client.url}/v1/transactions/service"
-    urlopen(Request(f"{address}/stop", method="POST")).close()
-    shown = run("status")
-    told = run("status", "--json")
-    urlopen(Request(f"{address}/start", method="POST")).close()
+    with transactions_stopped(client.url):
+        shown = run("status")
+        told = run("status", "--json")
 
     reason = json.loads(told.stdout)["checks"]["transactions"]
     assert (shown.returncode, told.returncode) == (1, 1)
@@ -66,41 +58,3 @@ def test_a_failing_component_is_exit_1_with_the_reason(run: Tuff, client: tuff.C
     assert reason["detail"] in shown.stdout
     assert json.loads(told.stdout)["openCount"] is None
     assert json.loads(told.stdout)["topicCount"] is not None
-
-
-def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
-    address = Address(url="http://x", timeout_s=1, connect_timeout_s=1, token=None)
-    body = b'{"status":"down","version":"9","checks":{"disk":{"status":"down","detail":"full"}}}'
-
-    told = address.answer(calls.health(), Response(503, {}, body))
-
-    assert told == tuff.Health(
-        status="down", checks={"disk": tuff.HealthCheck("down", "full")}, version="9"
-    )
-    with pytest.raises(tuff.ConnectionLostError, match="a proxy says 503"):
-        address.answer(calls.health(), Response(503, {}, b"<html>away</html>"))
-    stopping = b'{"status":503,"code":"shutting_down","detail":"the server stops"}'
-    with pytest.raises(tuff.TuffError, match="the server stops"):
-        address.answer(calls.health(), Response(503, {}, stopping))
-
-
-def test_an_older_server_has_no_version() -> None:
-    body = b'{"status":"ok","checks":{"clock":{"status":"ok"}}}'
-
-    told = calls.health().answer(Response(200, {}, body))
-
-    assert (told.version, told.checks["clock"].detail) == (None, "")
-
-
-def test_an_unreachable_server_is_exit_3() -> None:
-    done = tuff_command("status", "--json", url="http://127.0.0.1:1")
-
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.count("\n") == 1
-
-
-async def test_both_clients_have_the_same_health_checks(
-    server: ServerProcess, client: tuff.Client
-) -> None:
-    async with tuff.AsyncClient(server.url) as on_loop:
-        assert (await on_loop.health()).checks.keys() == client.health().checks.keys()

@@ -1,16 +1,15 @@
-"""Output at a terminal: progress, colours, completion, and a follower during a restart."""
+"""Output at a terminal: progress, colours and completion."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 import tuff
-from tests.cli.command import started, tuff_command
-from tests.http.process import ServerProcess, serve
+from tests.cli.command import tuff_command
+from tests.http.process import ServerProcess
 
 LINES = "line\n" * 6_000
 
@@ -79,34 +78,6 @@ def test_colours_are_switched_off_by_the_environment(
     client.transactions.abort(transaction)
     assert "blocked by transaction" in said
     assert ("\x1b[" in said) is is_colored
-
-
-def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:
-    topic = tuff.TopicId("default", "outlives")
-    server = serve(tmp_path)
-    with tuff.Client(server.url) as client:
-        client.topics.create(topic)
-        client.publish(topic, "before")
-    command = ["tail", "outlives", "-f", "--from", "earliest"]
-    with started(*command, url=server.url) as follower:
-        assert follower.out.readline().endswith("  before\n")
-
-        server.kill()
-        assert follower.errors.readline().startswith("tuff: waiting for the server: ")
-        with serve(tmp_path, port=server.port) as server, tuff.Client(server.url) as client:
-            client.publish(topic, "after")
-            assert follower.out.readline().endswith("  after\n")
-            assert follower.errors.readline() == "tuff: the server answers again\n"
-
-            assert follower.interrupt() == 130
-        assert follower.out.read() == ""
-
-
-def test_a_follower_that_never_reached_a_server_does_not_wait_for_one() -> None:
-    # No HTTP server listens on port 1.
-    done = tuff_command("tail", "t", "-f", url="http://127.0.0.1:1")
-
-    assert (done.returncode, done.stdout) == (3, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,11 +1,11 @@
 """`tuff tx`: transactions by hand."""
 
 import json
-from urllib.request import Request, urlopen
 
 import pytest
 
 import tuff
+from tests.cli.command import transactions_stopped
 from tests.cli.conftest import Tuff
 
 
@@ -81,6 +81,20 @@ def test_a_blocking_transaction_is_shown_with_the_command_that_ends_it(
     assert payloads(client, topic) == [b"early", b"c", b"waits"]
 
 
+def test_transactions_are_listed_and_shown(run: Tuff, client: tuff.Client) -> None:
+    transaction = client.transactions.start(client="lister")
+
+    listed = json.loads(run("tx", "ls", "--json").stdout)
+    assert [one["client"] for one in listed["inProgress"]] == ["lister"]
+    assert str(transaction.transaction_id) in run("tx", "ls").stdout
+    client.transactions.abort(transaction)
+    shown = run("tx", "show", str(transaction.transaction_id))
+    assert "aborted" in shown.stdout
+    unknown = run("tx", "show", "1")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "tuff tx ls" in unknown.stderr
+
+
 @pytest.mark.parametrize(
     ("published", "said"),
     [pytest.param(9_999, "10,000", marks=pytest.mark.slow), (10_000, "10,000 or more")],
@@ -100,10 +114,8 @@ def test_waiting_messages_above_the_bound_are_not_counted(
 
 
 def test_a_stopped_service_names_the_status_command(run: Tuff, client: tuff.Client) -> None:
-    address = f"{client.url}/v1/transactions/service"
-    urlopen(Request(f"{address}/stop", method="POST")).close()
-    stopped = run("tx", "ls")
-    urlopen(Request(f"{address}/start", method="POST")).close()
+    with transactions_stopped(client.url):
+        stopped = run("tx", "ls")
 
     assert (stopped.returncode, stopped.stdout) == (1, "")
     assert stopped.stderr.endswith("; next: tuff status\n")
@@ -129,3 +141,21 @@ def test_a_lease_is_shown_in_each_view_of_its_transaction(run: Tuff, client: tuf
     assert run("tx", "start", "--lease", "5").returncode == 2
     run("tx", "invalidate", one)
     assert json.loads(run("tx", "show", one, "--json").stdout)["lease"] is None
+
+
+def test_a_count_of_one_is_singular(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("singular", "one")
+    client.topics.create(topic)
+    transaction = client.transactions.start()
+    client.publish(topic, "waits", transaction=transaction)
+
+    said = [
+        run("topics", "ls", "singular").stdout,
+        run("tx", "ls").stdout,
+        run("tx", "blockers", "singular:one").stdout,
+    ]
+    client.transactions.abort(transaction)
+
+    assert said[0].startswith("1 topic\n")
+    assert said[1].startswith("1 transaction in progress\n")
+    assert "\n1 message waits, " in said[2]

@@ -1,7 +1,8 @@
-"""A real server for the module, and a client and a fresh topic for each test."""
+"""A real server for the module, and a client, a fresh topic and an empty table for each test."""
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +29,9 @@ def topic(client: tuff.Client) -> tuff.TopicId:
     made = tuff.TopicId("client", f"topic-{next(_numbers)}")
     client.topics.create(made)
     return made
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
+    with tuff.TransactionalTable(tmp_path / "table") as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""Participants and a transport that note what happens, and fail where a test says so."""
+"""Participants and a transport that record each step, and fail at the steps that a test names."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class Record:
-    """What happened, in its order; `fail["commit"]` is what that step raises after it was noted.
-    `pointer` is that of the transaction that a participant was started in."""
+    """The steps in their order; `fail["commit"]` is raised by that step after it was recorded.
+    `pointer` is the id of the latest transaction of a participant."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -28,8 +28,8 @@ class Record:
             raise self.fail[step]
 
 
-class Shelf:
-    """A participant that notes what it is asked."""
+class Participant:
+    """A participant that records the calls of its hooks."""
 
     def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
         self.name = name
@@ -57,42 +57,42 @@ class Shelf:
         self._record.note(f"{self.name}.rollback_tx")
 
 
-class NestingShelf(Shelf):
-    """One that wants to know where a transaction is over without a last hook."""
+class LeavingParticipant(Participant):
+    """A participant with `leave_tx`."""
 
     def leave_tx(self) -> None:
         self._record.note(f"{self.name}.leave_tx")
 
 
-class AsyncShelf:
-    """As `Shelf`, with coroutine functions."""
+class AsyncParticipant:
+    """As `Participant`, with coroutine functions."""
 
     def __init__(self, name: str, record: Record, *, changes: Collection[bytes] = ()) -> None:
         self.name = name
-        self._shelf = Shelf(name, record, changes=changes)
+        self._participant = Participant(name, record, changes=changes)
 
     async def start_tx(self, transaction: Transaction) -> None:
-        self._shelf.start_tx(transaction)
+        self._participant.start_tx(transaction)
 
     async def update_tx(self, transaction: Transaction) -> None:
-        self._shelf.update_tx(transaction)
+        self._participant.update_tx(transaction)
 
     async def tx_changes(self) -> Collection[bytes]:
-        return self._shelf.tx_changes()
+        return self._participant.tx_changes()
 
     async def commit_tx(self) -> None:
-        self._shelf.commit_tx()
+        self._participant.commit_tx()
 
     async def post_commit(self) -> None:
-        self._shelf.post_commit()
+        self._participant.post_commit()
 
     async def rollback_tx(self) -> None:
-        self._shelf.rollback_tx()
+        self._participant.rollback_tx()
 
 
-class Service:
-    """The transaction service, played where the transport is: a lost reply can't be had from a
-    real server at will. Its first pointer is 10, and a checkpoint's is 11."""
+class PlayedService:
+    """A transport that plays the transaction service: a real server loses no reply at will. The
+    first pointer is 10, and that of a checkpoint is 11."""
 
     url = "played"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import tuff
-from tests.client.recording import AsyncShelf, Record, Shelf
+from tests.client.recording import AsyncParticipant, Participant, Record
 from tests.http.process import ServerProcess
 
 # s start_tx   t tx_changes   c commit_tx   p post_commit   r rollback_tx
@@ -92,9 +92,9 @@ class Story:
 
 def blocking(story: Story) -> BaseException | None:
     with tuff.Client(story.url) as client:
-        shelves = [Shelf(name, story.record, changes=[b"x"]) for name in "ab"]
+        participants = [Participant(name, story.record, changes=[b"x"]) for name in "ab"]
         try:
-            with client.transaction(*shelves) as tx:
+            with client.transaction(*participants) as tx:
                 story.work(tx)
         except BaseException as error:  # noqa: BLE001 - what a row expects, interrupts too
             return error
@@ -104,9 +104,9 @@ def blocking(story: Story) -> BaseException | None:
 def on_a_loop(story: Story) -> BaseException | None:
     async def main() -> BaseException | None:
         async with tuff.AsyncClient(story.url) as client:
-            shelves = [AsyncShelf(name, story.record, changes=[b"x"]) for name in "ab"]
+            participants = [AsyncParticipant(name, story.record, changes=[b"x"]) for name in "ab"]
             try:
-                async with client.transaction(*shelves) as tx:
+                async with client.transaction(*participants) as tx:
                     story.work(tx)
             except BaseException as error:  # noqa: BLE001 - what a row expects, cancellation too
                 return error

@@ -1,19 +1,26 @@
-"""An interrupt at every line of the blocking driver, and of the steps up to the commit: all is
-rolled back, or all is done. And at every line that closes an answer: the call ends with it."""
+"""Interrupts and cancellation: at every line of the blocking driver and of the commit protocol, of
+the code that closes a response, and during the clean-up after an error.
 
+In a block of the program's own an interrupt during the clean-up is a note on the error.
+`client.run` and a subscriber handle errors themselves, and must not continue after an interrupt.
+"""
+
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPResponse
 from types import CodeType, FrameType
+from typing import cast
 
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service, Shelf
+from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
 from tuff.blocking import driver
+from tuff.client_errors import ConnectionLostError
 from tuff.commit import CommitProtocol
-from tuff.protocol.errors import TransactionCommittedError
+from tuff.protocol.errors import TransactionCommittedError, TransactionConflictError
 
 LINE_COUNT_MAX = 1_000  # lines in one transaction; it takes about a hundred
 ENDING = ("_finish", "_write", "_commit")  # what runs until the commit's answer is there
@@ -56,7 +63,7 @@ class Interrupter:
         return self
 
 
-class FencedService(Service):
+class FencingService(PlayedService):
     """Refuses to invalidate what has committed, as the real one does."""
 
     def __init__(self, record: Record) -> None:
@@ -73,11 +80,11 @@ class FencedService(Service):
 def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> tuple[Record, bool]:
     """What had happened in the end, and whether the interrupt came at all."""
     record = Record()
-    client = tuff.Client(transport=FencedService(record), client_id="tests", retries=0)
+    client = tuff.Client(transport=FencingService(record), client_id="tests", retries=0)
     interrupter = Interrupter(line_number, is_watched)
     sys.settrace(interrupter)
     try:
-        with client.transaction(Shelf("a", record, changes=[b"x"])):
+        with client.transaction(Participant("a", record, changes=[b"x"])):
             record.note("body")
     except KeyboardInterrupt:
         pass
@@ -132,3 +139,92 @@ def test_no_interrupt_is_lost_while_an_answer_is_closed(server: ServerProcess) -
         assert line_number > 3
         return
     raise AssertionError("it never came to an end")
+
+
+CONFLICT = TransactionConflictError("somebody was faster")
+
+
+def test_run_takes_no_other_attempt_after_an_interrupt() -> None:
+    record = Record()
+    record.fail = {"can_commit": CONFLICT, "a.rollback_tx": KeyboardInterrupt()}
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
+
+    assert caught.value.__cause__ is CONFLICT
+    assert record.steps.count("work") == 1
+    assert record.steps[-1] == "invalidate"
+
+
+def test_run_ends_for_an_interrupt_that_comes_while_it_asks_for_the_outcome() -> None:
+    lost = ConnectionLostError("the reply was lost", outcome_unknown=True)
+    record = Record()
+    record.fail = {"commit": lost, "invalidate": KeyboardInterrupt()}
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
+
+
+def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
+    """A conflict that a `post_commit` meets in a transaction of its own sold the apple twice."""
+    record = Record()
+    record.fail = {"a.post_commit": CONFLICT}
+    played = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
+
+    with pytest.raises(TransactionConflictError):
+        played.run(lambda tx: record.note("work"), Participant("a", record, changes=[b"x"]))
+
+    assert record.steps.count("work") == 1
+    assert record.steps[-2:] == ["commit", "a.post_commit"]
+
+
+class Place:
+    """Positions in memory, whose roll-back takes as long as somebody says."""
+
+    name = "place"
+
+    def __init__(self) -> None:
+        self.is_rolling_back = asyncio.Event()
+        self._is_done = asyncio.Event()
+
+    def start_tx(self, transaction: tuff.Transaction) -> None: ...
+    def update_tx(self, transaction: tuff.Transaction) -> None: ...
+    def tx_changes(self) -> list[bytes]:
+        return []
+
+    def commit_tx(self) -> None: ...
+    def post_commit(self) -> None: ...
+    async def rollback_tx(self) -> None:
+        self.is_rolling_back.set()
+        await self._is_done.wait()
+
+    def load(self) -> None: ...
+    def save(self, place: tuff.MessageId, tx: object) -> None: ...
+
+
+async def test_a_subscriber_that_is_cancelled_while_it_rolls_back_ends(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("interrupted", "poison")
+    client.topics.create(topic)
+    client.publish(topic, "poison")
+    place = Place()
+    calls: list[int] = []
+
+    def process(messages: Sequence[tuff.Message], tx: object) -> None:
+        calls.append(len(messages))
+        raise ZeroDivisionError
+
+    async with tuff.AsyncClient(server.url) as loop_client:
+        subscriber = loop_client.subscriber(
+            topic, process, positions=cast(tuff.AsyncPositions, place), wait=0, attempts=3
+        )
+        task = asyncio.create_task(subscriber.run())
+        await place.is_rolling_back.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert calls == [1]

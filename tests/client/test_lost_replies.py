@@ -7,7 +7,7 @@ import pytest
 
 import tuff
 from tests.client.proxy import Losses, losing
-from tests.client.recording import AsyncShelf, Record, Shelf
+from tests.client.recording import AsyncParticipant, Participant, Record
 from tests.http.process import ServerProcess
 from tuff.client_errors import OutcomeUnknownError
 
@@ -25,7 +25,7 @@ def proxied(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[t
 def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
     with (
         tuff.Client(url, retries=retries) as client,
-        client.transaction(Shelf("a", record, changes=[topic.name.encode()])) as tx,
+        client.transaction(Participant("a", record, changes=[topic.name.encode()])) as tx,
     ):
         tx.publish(topic, "once")
 
@@ -33,8 +33,8 @@ def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> Non
 def on_a_loop(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
     async def main() -> None:
         async with tuff.AsyncClient(url, retries=retries) as client:
-            shelf = AsyncShelf("a", record, changes=[topic.name.encode()])
-            async with client.transaction(shelf) as tx:
+            participant = AsyncParticipant("a", record, changes=[topic.name.encode()])
+            async with client.transaction(participant) as tx:
                 await tx.publish(topic, "once")
 
     asyncio.run(main())

@@ -1,17 +1,11 @@
 """Mistakes of a program: a wrong value is a ValueError, a wrong type a TypeError, and a call at the
-wrong moment a WrongStateError; and what the client logs."""
+wrong moment a WrongStateError."""
 
-import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import tuff
-from tests.client.recording import Record, Service, Shelf
-from tuff.calls import PollQuestion
-from tuff.flows import Pause
-from tuff.subscriber import Subscription
 
 Misuse = Callable[[tuff.Client, tuff.TopicId], object]
 
@@ -68,69 +62,3 @@ def test_a_client_that_is_closed_is_in_the_wrong_state(
         client.poll(topic)
     assert isinstance(caught.value, tuff.ClientClosedError)
     assert isinstance(caught.value, RuntimeError)
-
-
-def test_a_subscriber_that_is_at_work_refuses_a_second_run_and_continues(
-    client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
-) -> None:
-    refused: list[tuff.WrongStateError] = []
-
-    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        for again in (subscriber.step, subscriber.run):
-            with pytest.raises(tuff.WrongStateError, match="at work already") as caught:
-                again()
-            refused.append(caught.value)
-
-    client.publish(topic, "one")
-    with tuff.TransactionalTable(tmp_path / "table") as table:
-        positions = tuff.TablePositions(table, "twice")
-        subscriber = client.subscriber(topic, process, positions=positions, wait=0)
-
-        assert [subscriber.step(), subscriber.step()] == [1, 0]
-    assert len(refused) == 2
-
-
-def test_a_reader_logs_once_that_it_waits_for_the_server_and_once_that_it_continues(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    subscription = Subscription(tuff.TopicId("shop", "orders"), PollQuestion())
-    end = tuff.MessageId(1, 0)
-    poll = tuff.Poll(messages=(), next_id=end, caught_up=True, blocked_by=None, expired=False)
-    lost = tuff.ConnectionLostError("nobody answers", outcome_unknown=False)
-    caplog.set_level(logging.INFO, "tuff")
-
-    for _ in range(2):
-        flow = subscription.poll()
-        next(flow)
-        for _ in range(3):
-            assert isinstance(flow.throw(lost), Pause)
-            next(flow)
-        with pytest.raises(StopIteration):
-            flow.send(poll)
-
-    away, back = (
-        "the subscription of shop:orders waits for the server: nobody answers",
-        "the subscription of shop:orders continues: the server answers again",
-    )
-    assert [(one.levelname, one.message) for one in caplog.records] == [
-        ("WARNING", away), ("INFO", back), ("WARNING", away), ("INFO", back),
-    ]  # fmt: skip
-    assert all(one.name.startswith("tuff.") for one in caplog.records)
-
-
-@pytest.mark.parametrize("step", ["can_commit", "commit"])
-def test_a_conflict_within_a_block_does_not_advise_to_abort(step: str) -> None:
-    record = Record()
-    record.fail[step] = tuff.TransactionConflictError(
-        "transaction 10 conflicts with transaction 9; undo its writes, abort it, and run it again"
-    )
-    client = tuff.Client(transport=Service(record), retries=0)
-
-    context = client.transaction(Shelf("a", record, changes=[b"x"]))
-    with pytest.raises(tuff.TransactionConflictError) as caught, context:
-        pass
-
-    assert str(caught.value) == caught.value.detail
-    assert caught.value.detail == (
-        "transaction 10 conflicts with transaction 9; run the block again, as `client.run` does"
-    )

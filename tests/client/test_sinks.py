@@ -57,14 +57,6 @@ def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
     assert "refuses" not in [sink.sink for sink in client.sinks.list()]
 
 
-def test_a_begin_is_sent_again_after_a_lost_answer_and_names_are_escaped() -> None:
-    call = transaction_calls.begin_epoch("a/b", 7, "r", lease_s=None, client="c")
-
-    assert (call.request.method, call.request.path) == ("POST", "/v1/sinks/a%2Fb/epochs/7")
-    assert call.request.is_repeatable
-    assert not transaction_calls.delete_sink("a/b").request.is_repeatable
-
-
 def test_an_answer_that_is_no_epoch_is_an_internal_error() -> None:
     call = transaction_calls.begin_epoch("s", 7, "r", lease_s=None, client="c")
     body = b'{"sink":"s","epoch":7,"runId":"r","state":"begun","transaction":7}'

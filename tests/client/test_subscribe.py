@@ -1,6 +1,7 @@
 """Subscriptions: endless, and through whatever happens to the server (protocol §3.4)."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.client import HTTPConnection
 from itertools import islice
@@ -12,6 +13,7 @@ import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
 from tuff.calls import PollQuestion
+from tuff.flows import Pause
 from tuff.subscriber import Subscription
 
 
@@ -221,3 +223,31 @@ def test_a_server_that_stays_away_is_asked_at_growing_intervals(topic: tuff.Topi
         flow.send(None)
 
     assert [each.seconds for each in pauses] == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_reader_logs_once_that_it_waits_for_the_server_and_once_that_it_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    subscription = Subscription(tuff.TopicId("shop", "orders"), PollQuestion())
+    end = tuff.MessageId(1, 0)
+    poll = tuff.Poll(messages=(), next_id=end, caught_up=True, blocked_by=None, expired=False)
+    lost = tuff.ConnectionLostError("nobody answers", outcome_unknown=False)
+    caplog.set_level(logging.INFO, "tuff")
+
+    for _ in range(2):
+        flow = subscription.poll()
+        next(flow)
+        for _ in range(3):
+            assert isinstance(flow.throw(lost), Pause)
+            next(flow)
+        with pytest.raises(StopIteration):
+            flow.send(poll)
+
+    away, back = (
+        "the subscription of shop:orders waits for the server: nobody answers",
+        "the subscription of shop:orders continues: the server answers again",
+    )
+    assert [(one.levelname, one.message) for one in caplog.records] == [
+        ("WARNING", away), ("INFO", back), ("WARNING", away), ("INFO", back),
+    ]  # fmt: skip
+    assert all(one.name.startswith("tuff.") for one in caplog.records)

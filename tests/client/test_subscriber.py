@@ -10,18 +10,11 @@ import pytest
 
 import tuff
 from tests.client.proxy import losing
-from tests.client.recording import Record, Service
+from tests.client.recording import PlayedService, Record
 from tests.http.process import ServerProcess
 from tuff.calls import Call, Response
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    opened = tuff.TransactionalTable(tmp_path / "table")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -357,7 +350,7 @@ def test_what_can_not_be_is_refused_at_once(bench: Bench) -> None:
         bench.client.subscriber(long, bench.counter.process, positions=bench.positions)
 
 
-class Quiet(Service):
+class Quiet(PlayedService):
     """The played service, with a topic in which nothing is left to read: each poll is answered at
     once, passes one more message that was rolled back, and is noted with its wait and its start."""
 
@@ -406,7 +399,7 @@ def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[fl
             subscriber.stop()
         yield from ()
 
-    subscriber._consumption._one_step = step
+    subscriber._flows._one_step = step
     subscriber.run()
     return pauses
 
@@ -480,3 +473,23 @@ def test_a_position_can_be_looked_at_once_its_topic_is_told(
             looking.load()
         looking.keep_for(topics[0])
         assert looking.load() == published.last_id
+
+
+def test_a_subscriber_that_is_at_work_refuses_a_second_run_and_continues(
+    client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
+) -> None:
+    refused: list[tuff.WrongStateError] = []
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        for again in (subscriber.step, subscriber.run):
+            with pytest.raises(tuff.WrongStateError, match="at work already") as caught:
+                again()
+            refused.append(caught.value)
+
+    client.publish(topic, "one")
+    with tuff.TransactionalTable(tmp_path / "table") as table:
+        positions = tuff.TablePositions(table, "twice")
+        subscriber = client.subscriber(topic, process, positions=positions, wait=0)
+
+        assert [subscriber.step(), subscriber.step()] == [1, 0]
+    assert len(refused) == 2

@@ -1,5 +1,5 @@
 """The Avro forms of the message endpoints (protocol §4): that each endpoint takes and answers them.
-`tests/ground/test_avro.py` and `test_transaction.py` have every form and every malformed one."""
+`tests/protocol/test_avro.py` and `test_transaction.py` have every form and every malformed one."""
 
 import base64
 from typing import Any

@@ -1,5 +1,5 @@
 """Visibility (protocol §6), with both components. `tests/messaging/test_scan.py` and
-`tests/ground/test_transaction.py` compare each verdict with a model."""
+`tests/protocol/test_transaction.py` compare each verdict with a model."""
 
 from typing import Any
 

@@ -33,12 +33,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._next_sequence += 3",
     ): "numbers of files only rise; each log names the one before it",
     (
-        "tuff/subscriber.py",
-        "Consumption._wait_for_messages",
-        "asked = replace(self._question or question, limit=limit, wait_s=piece_s)",
-        "asked = replace(self._question, limit=limit, wait_s=piece_s)",
-    ): "there is a question by then: without one the place is asked for first",
-    (
         "messaging/read/tail_cache.py",
         "_TopicTail.merge_fresh",
         "self._plain = self._general = None",
@@ -58,7 +52,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
         "tuff/subscriber.py",
-        "Consumption._try",
+        "SubscriberFlows._try",
         "self._question = None  # number 2 of the function",
         "pass",
     ): "where the position moved, the next attempt finds that before it processes anything",

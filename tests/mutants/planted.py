@@ -218,10 +218,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/leveldb/opening.py",
         "    _begin(directory)\n    _require_log(directory)\n",
         "    _begin(directory)\n",
-        (
-            "tests/ground/test_leveldb_start.py"
-            "::test_a_log_that_is_gone_is_not_taken_for_empty[False]",
-        ),
+        ("tests/leveldb/test_opening.py::test_a_log_that_is_gone_is_not_taken_for_empty[False]",),
     ),
     Mutant(
         "rows of transactions with an unknown outcome are shown",
@@ -262,7 +259,7 @@ MUTANTS: Sequence[Mutant] = (
         "    temporary.replace(path)\n    sync_directory(path.parent)\n",
         "    temporary.replace(path)\n",
         (
-            "tests/ground/test_files.py::test_a_file_is_synced_before_it_gets_its_name_and_the_name_after",
+            "tests/disk/test_files.py::test_a_file_is_synced_before_it_gets_its_name_and_the_name_after",
         ),
     ),
     Mutant(
@@ -271,7 +268,7 @@ MUTANTS: Sequence[Mutant] = (
         "    if crc32(body, crc32(data[offset : offset + 4])) != expected:\n",
         "    if False:\n",
         (
-            "tests/ground/test_records.py::test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_is_served",
+            "tests/disk/test_records.py::test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_is_served",
         ),
     ),
     Mutant(
@@ -280,7 +277,7 @@ MUTANTS: Sequence[Mutant] = (
         "        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)\n",
         "        pass\n",
         (
-            "tests/ground/test_locks.py::test_another_process_is_refused_with_the_directory_and_the_owner",
+            "tests/disk/test_locks.py::test_another_process_is_refused_with_the_directory_and_the_owner",
         ),
     ),
     # Backups
@@ -289,7 +286,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/disk/archive.py",
         "    if content != _COUNT.pack(count):\n",
         "    if False:\n",
-        ("tests/ground/test_archive.py::test_an_archive_that_lost_or_gained_a_part_is_refused",),
+        ("tests/disk/test_archive.py::test_an_archive_that_lost_or_gained_a_part_is_refused",),
     ),
     Mutant(
         "a backup holds rows that were damaged",

@@ -54,7 +54,8 @@ CORE = (
 )  # fmt: skip
 TESTS = (
     "tests/tx", "tests/messaging", "tests/client", "tests/table", "tests/process", "tests/http",
-    "tests/admin", "tests/simulation", "tests/ground", "tests/mutants/more_seeds.py",
+    "tests/admin", "tests/simulation", "tests/protocol", "tests/disk", "tests/leveldb",
+    "tests/mutants/more_seeds.py",
     "tests/faults/test_powercut.py", "tests/faults/test_fsync.py",
 )  # fmt: skip
 GOAL = 0.9  # of the mutants that are not equivalent

@@ -1,4 +1,4 @@
-"""Runs a flow in the task that asks for it (design §7)."""
+"""Runs a flow in the calling task (design §7)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class AsyncSender(Protocol):
-    """What sends a call once, without blocking the event loop."""
+    """Sends a call once, without blocking the event loop."""
 
     @property
     def url(self) -> str: ...
@@ -20,8 +20,8 @@ class AsyncSender(Protocol):
 
 
 class AsyncDriver:
-    """Runs every step, hooks included, in the calling task, so that what a hook puts into a context
-    variable is there afterwards."""
+    """Runs every step, including hooks, in the calling task, so that a context variable that a hook
+    sets keeps its value."""
 
     runs_coroutines: ClassVar[bool] = True  # as a step of a flow
 
@@ -35,9 +35,9 @@ class AsyncDriver:
         self._pause = pause
 
     async def run(self, flow: Flow[T]) -> T:
-        """What the flow returns, or raises. Cancellation is thrown into it as any error is, and
-        is raised when it has cleaned up. When the loop is gone GeneratorExit is, and then nothing
-        can be awaited any more: flows let it pass."""
+        """Run a flow to its end; returns its result. A cancellation is thrown into the flow like an
+        error, and raised after its clean-up. When the coroutine is closed, so is the flow, by a
+        GeneratorExit: nothing can be awaited any more."""
         answer: object = None
         error: BaseException | None = None
         while True:

@@ -1,4 +1,4 @@
-"""The publisher of `tuff.blocking.publisher` for the tasks of one event loop."""
+"""The publisher of the asyncio client: a task publishes the batches."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ class AsyncPublisher:
     ) -> None:
         self._delivery = delivery
         self._driver = driver
-        self._box: Accumulator[asyncio.Future[MessageId]] = Accumulator(
+        self._accumulator: Accumulator[asyncio.Future[MessageId]] = Accumulator(
             batch_bytes=batch_bytes,
             linger_s=linger_s,
             claim=lambda receipt: not receipt.cancelled(),
         )
-        self._turn = asyncio.Lock()  # a sender that waits is not overtaken
+        self._turn = asyncio.Lock()  # the senders that wait keep their order
         self._added = asyncio.Event()
         self._settled = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -39,23 +39,23 @@ class AsyncPublisher:
         self._require_own_loop()
         data = calls.payload_of(payload)
         async with self._turn:
-            while not (self._box.has_room(data) or self._is_closed):
+            while not (self._accumulator.has_room(data) or self._is_closed):
                 await self._next_settled()
             loop = self._require_open()
             receipt: asyncio.Future[MessageId] = loop.create_future()
-            was_empty = self._box.is_empty
-            self._box.add(data, receipt, now_s=loop.time())
-            if was_empty or self._box.is_full:
+            was_empty = self._accumulator.is_empty
+            self._accumulator.add(data, receipt, now_s=loop.time())
+            if was_empty or self._accumulator.is_full:
                 self._added.set()
         return receipt
 
     async def flush(self) -> None:
         """As `Publisher.flush`."""
         self._require_own_loop()
-        self._box.flush()
+        self._accumulator.flush()
         self._added.set()
-        target_count = self._box.added_count
-        while self._box.settled_count < target_count:
+        target_count = self._accumulator.added_count
+        while self._accumulator.settled_count < target_count:
             await self._next_settled()
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -85,7 +85,7 @@ class AsyncPublisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; what was sent is published also where the block failed."""
+        """Close; what was sent is published even if the block failed."""
         try:
             await self.close()
         except Exception as failure:
@@ -116,14 +116,14 @@ class AsyncPublisher:
     async def _work(self) -> None:
         try:
             while await self._wait_for_batch():
-                await self._publish(self._box.take())
+                await self._publish(self._accumulator.take())
         finally:
-            # Something is left only where the task was cancelled, as at the end of its loop.
+            # Messages are left only if the task was cancelled, for example at the end of its loop.
             self._is_closed = True
-            while not self._box.is_empty:
-                batch = self._box.take()
+            while not self._accumulator.is_empty:
+                batch = self._accumulator.take()
                 fail(batch, ConnectionLostError("the loop has ended", outcome_unknown=False))
-                self._box.settled(batch)
+                self._accumulator.settled(batch)
             self._settled.set()
 
     async def _publish(self, batch: "Batch[asyncio.Future[MessageId]]") -> None:
@@ -131,17 +131,18 @@ class AsyncPublisher:
             failure = await self._driver.run(self._delivery.deliver(batch))
             self._failure = self._failure or failure
         finally:
-            self._box.settled(batch)
+            self._accumulator.settled(batch)
             self._settled.set()
             for receipt in batch.receipts:
-                # Flush raises the error; asyncio need not warn of each future that was not awaited.
+                # `flush` raises the error, so asyncio need not warn about futures that nobody
+                # awaits.
                 if receipt.done() and not receipt.cancelled():
                     receipt.exception()
 
     async def _wait_for_batch(self) -> bool:
-        """Whether a batch is due; else the publisher is closed."""
+        """Returns True when a batch is due, and False when the publisher is closed."""
         loop = asyncio.get_running_loop()
-        while (due_in_s := self._box.due_in_s(now_s=loop.time())) != 0:
+        while (due_in_s := self._accumulator.due_in_s(now_s=loop.time())) != 0:
             if due_in_s is None and self._is_closed:
                 return False
             self._added.clear()

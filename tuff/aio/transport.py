@@ -1,6 +1,6 @@
 """Sends calls over HTTP from an event loop: the only module of the client that knows aiohttp.
 
-As `tuff.blocking.transport`, it sends each call once, and reports what was lost.
+Like `tuff.blocking.transport`, it sends each call once, and reports a lost connection.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ class AsyncTransport:
         self._closed = False
 
     async def send(self, call: Call[T]) -> T:
-        """The answer to a call, which is sent once.
+        """Send a call once; returns the value of the response.
 
         Raises:
-            ConnectionLostError: no answer came; it says whether the outcome is unknown.
-            TuffError: its kind for what the server refused.
+            ConnectionLostError: no response came; it says whether the outcome is unknown.
+            TuffError: the class of the server's refusal.
         """
         request = call.request
         if not (request.is_read or request.is_repeatable):
-            await _let_the_loop_look()
+            await _notice_closed_connections()
         try:
             response = await self._exchange(request)
         except aiohttp.ClientSSLError as error:
@@ -54,11 +54,9 @@ class AsyncTransport:
             await session.close()
 
     async def _exchange(self, request: Request) -> Response:
-        # A server that sends a byte a second is never silent, so the whole is bounded as well.
-        answer_s, connect_s = (
-            self._address.answer_within_s(request),
-            self._address.connect_timeout_s,
-        )
+        # A server that sends one byte a second never exceeds a read timeout, so there is a total.
+        answer_s = self._address.answer_within_s(request)
+        connect_s = self._address.connect_timeout_s
         timeout = aiohttp.ClientTimeout(
             total=connect_s + answer_s, connect=connect_s, sock_read=answer_s
         )
@@ -85,8 +83,8 @@ class AsyncTransport:
             )
         if self._session is None:
             self._loop = loop
-            # A long poll keeps its connection busy, so their number can't be bounded here: the
-            # hundred of the default would let the hundred-and-first task wait for ever.
+            # A long poll occupies its connection, so their number is not limited: with the default
+            # of 100, the task with the next call would wait for ever.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,19 +93,19 @@ class AsyncTransport:
         return self._session
 
 
-async def _let_the_loop_look() -> None:
-    # A server that went away while this program computed has closed its end of kept connections,
-    # and the loop has not heard of it: what is sent on one of them is lost, and its
-    # outcome unknown. One turn reads the end, the next takes the connection out of use.
+async def _notice_closed_connections() -> None:
+    # A server that stopped while this program was busy has closed the kept connections, and the
+    # event loop has not noticed yet: a request that is sent on one of them is lost with an unknown
+    # outcome. One turn of the loop reads the end, the next removes the connection from the pool.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
 def _sending_once() -> aiohttp.TraceConfig:
-    """Refuses the second attempt of a request, before anything of it is sent.
+    """Refuses the second attempt of a request before anything of it is sent.
 
-    aiohttp sends every PUT and DELETE again where a kept connection breaks, and then the topic that
-    was just created "exists already"; `tuff.retries` knows which calls may be repeated.
+    aiohttp repeats every PUT and DELETE when a kept connection breaks, and then a topic that was
+    just created "exists already". `tuff.retries` decides which calls are repeated.
     """
 
     async def send_once(

@@ -1,5 +1,5 @@
 # Generated from tuff/aio/client.py by `make blocking`; change that one.
-"""The client: each method is one call, or one flow, that the driver runs (design §7)."""
+"""The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from ssl import SSLContext
@@ -33,7 +33,7 @@ from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
-from tuff.subscriber import Consumption, Plan, Subscription, keep_for
+from tuff.subscriber import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
 T = TypeVar("T")
@@ -45,22 +45,22 @@ class Client:
         with tuff.Client("http://127.0.0.1:7411") as client:
             client.publish(tuff.TopicId("shop", "orders"), "hello")
 
-    Safe to share between threads. `topics`, `transactions` and `sinks` hold the
+    Safe to share between threads. `topics`, `transactions` and `sinks` have the
     calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
-    `timeout`: how long to wait for the whole reply, in addition to what a call waits for at the
-    server. `connect_timeout`: how long to wait for the connection. Both are seconds or a timedelta,
-    as are all durations here. `retries`: how often a call is sent again, after pauses that grow
-    from 0.1 to 2 seconds, if that is safe: reads, calls that the server says it did not carry out,
-    and calls that have no second effect (protocol §1, Idempotence); never a plain publish that may
-    have arrived. `token`: sent as `Authorization: Bearer`; no server asks for it yet. With `https`
-    the certificate of the server is checked against the authorities that this machine trusts, or
-    by `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
-    `transport`: what sends the calls (default: HTTP); for tests.
+    `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
+    `connect_timeout`: how long to wait for the connection. Both are seconds or a timedelta, like
+    all durations here. `retries`: how often a call is repeated, after pauses that grow from 0.1 to
+    2 seconds, if that is safe: reads, calls that the server says it did not execute, and calls
+    without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
+    `token`: sent as `Authorization: Bearer`; no server requires it yet. With `https` the
+    certificate of the server is checked against the authorities that this machine trusts, or by
+    `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    `transport`: sends the calls (default: by HTTP); for tests.
 
     Raises:
-        ValueError: `url` is no address, or a number is out of its range.
+        ValueError: `url` is not valid, or a number is out of its range.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The address this client speaks to."""
+        """The address of the server."""
         return self._transport.url
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class Client:
             EmptyPublishError: there are no messages; see `publish_stored`.
             InvalidTtlError: the ttl is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
-            ConnectionLostError: where it says `outcome_unknown`, they may be there.
-            TransactionNotInProgressError: its kind says how the transaction ended.
+            ConnectionLostError: with `outcome_unknown`, they may have been published.
+            TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
@@ -140,8 +140,8 @@ class Client:
         transaction: Transaction | int,
         ttl: Duration | None = None,
     ) -> None:
-        """Store messages durably without publishing them: `publish_stored` publishes all of them,
-        in one place (protocol §3.2).
+        """Store messages durably without publishing them; `publish_stored` publishes all of them,
+        adjacent (protocol §3.2).
 
         Raises: as `publish`.
         """
@@ -150,21 +150,21 @@ class Client:
         self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
 
     def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
-        """Publish, in one place, everything that `store` put aside in this transaction for the
-        topic since the last time (protocol §3.2). It becomes visible when the transaction commits.
+        """Publish, adjacent, everything that `store` stored in this transaction for the topic since
+        the last time (protocol §3.2). It becomes visible when the transaction commits.
 
         Raises:
-            TransactionNotInProgressError: its kind says how the transaction ended.
+            TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
         return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
 
     def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
-        """Hide one publish of a transaction from transactional readers for ever; a client that
-        aborts need not, as the server does it. Repeating it is harmless (protocol §3.3).
+        """Hide one publish of a transaction from transactional readers for ever. An abort does that
+        by itself. Repeating it is harmless (protocol §3.3).
 
         Raises:
-            TransactionCommittedError: it is too late.
+            TransactionCommittedError: the transaction has committed.
             TopicNotFoundError: the topic was deleted.
         """
         self._send(calls.rollback(topic, detail))
@@ -182,29 +182,29 @@ class Client:
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
-        """Read messages from a place on; nothing moves by it, so they can be read again.
+        """Read messages from a position on. No position is stored, so they can be read again.
 
             poll = client.poll(orders, limit=100)
             more = client.poll(orders, poll.next_id, inclusive=False)
 
         `start`: a message id, its hex, a publish time (an aware `datetime`, or ms since the epoch),
         or None or "earliest" for the oldest message; `inclusive=False` begins behind it. `limit`:
-        messages, at most (and by default) the server's 10,000; a reply ends at 8 MiB as well.
-        `isolation`: `committed`, the default, reads what is committed, and ends before the first
-        message that is undecided; `all` reads everything that was published, also by transactions
-        that are in progress or were rolled back. `transaction`: read in the snapshot of this
-        transaction instead: the value itself, or the pointer of one in progress. At a message that
-        is undecided for it, `undecided` says `hold` (stop there) or `skip`. `wait`: how long to
-        wait for messages if there are none, up to 60 seconds. `through`: the last id to deliver.
+        the number of messages, at most (and by default) the server's 10,000; a reply also ends at
+        8 MiB. `isolation`: `committed`, the default, reads committed messages, and ends before the
+        first undecided one; `all` reads everything that was published, also by transactions that
+        are in progress or were rolled back. `transaction`: read in the snapshot of this transaction
+        instead: the value itself, or the pointer of one in progress. At a message that is undecided
+        for it, `undecided="hold"` stops, and `"skip"` continues. `wait`: how long to wait if there
+        are no messages, up to 60 seconds. `through`: the last id to deliver.
 
-        The answer is a sequence of messages. Its `next_id` leads on, also when it is empty;
-        `caught_up`: nothing is left; `blocked_by`: the transaction that holds the reader back;
-        `expired`: messages behind `start` may have been missed, as their time was over.
+        Returns a sequence of messages. Its `next_id` is where to continue, even if it is empty;
+        `caught_up`: no message is left; `blocked_by`: the transaction that holds the reader back;
+        `expired`: messages behind `start` may have expired before they were read.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
-            ValueError, BadRequestError: a parameter is wrong, here or for the server.
-            DamagedRecordError: the first one fails its checksum; `members["next"]` is behind it.
+            TopicNotFoundError: the topic does not exist.
+            ValueError, BadRequestError: a parameter is not valid.
+            DamagedRecordError: the next message fails its checksum; `members["next"]` is behind it.
             TransactionsUnavailableError: `committed` can't be read now; `all` can.
             TransactionNotInProgressError: the pointer's transaction has ended.
         """
@@ -221,8 +221,8 @@ class Client:
         return self._send(calls.poll(topic, question))
 
     def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
-        """One read whose messages come as an Arrow record batch, with pyarrow on both sides;
-        `question` holds what `poll` is asked with."""
+        """One read whose messages come as an Arrow record batch; client and server need pyarrow.
+        `question` has the parameters of `poll`."""
         return self._send(poll_batch(topic, question))
 
     def subscribe(
@@ -234,20 +234,20 @@ class Client:
         limit: int = 1_000,
         wait: Duration = 30.0,
     ) -> Iterator[Message]:
-        """All messages from a place on, and then each new one when it comes; it never ends.
+        """All messages from a position on, and then each new one as it arrives; it never ends.
 
             for message in client.subscribe(orders):
                 print(message.payload)
 
-        Within one iteration nothing comes twice, and nothing is skipped but what expires before it
-        is read; a server that is restarted or away is waited for. Keep `message.id` yourself to go
-        on later, or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`, and
-        "latest" begins behind all that this reader could read when the iteration begins; `limit`
-        and `wait` (seconds, up to 60) are of each long poll. An error ends the iteration; begin
-        another one, with `start` behind the last message.
+        Within one iteration no message comes twice, and none is skipped unless it expires before it
+        is read; it waits while the server can't be reached. To continue later, store `message.id`,
+        or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`; "latest" is
+        behind everything that this reader could read when the iteration begins. `limit` and `wait`
+        (seconds, up to 60) are those of each long poll. An error ends the iteration; begin another
+        one with `start` behind the last message.
 
         Raises:
-            TopicNotFoundError: there is none of that name, or it was deleted.
+            TopicNotFoundError: the topic does not exist, or was deleted.
             DamagedRecordError: as `poll`.
             ConnectionLostError: only when this client is closed.
         """
@@ -269,16 +269,16 @@ class Client:
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
     ) -> Publisher:
-        """Sends messages one by one, publishes them in batches, and acknowledges each of them.
+        """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
 
             with client.publisher(orders) as publisher:
                 futures = [publisher.send(f"order {number}") for number in range(10_000)]
             print(futures[0].result())
 
-        For many small messages of one program: one durable publish for a whole batch is many times
-        as fast. A batch goes out when the one before is acknowledged, and `batch_bytes` are full
-        (64 bytes per message included; up to 1 MiB) or `linger` seconds are over since its first
-        message was sent. `ttl`: as `publish` has it.
+        For many small messages of one program: one durable publish of a whole batch is many times
+        as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
+        (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
+        message was sent. `ttl`: as in `publish`.
 
         Raises:
             ValueError: a number is out of its range.
@@ -288,15 +288,15 @@ class Client:
         return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
 
     def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
-        """Where the topic begins, and how far it is decided for this reader (protocol §3.6).
+        """Where the topic begins, and up to where this reader can read it (protocol §3.6).
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
         """
         return self._send(calls.offsets(topic, isolation=isolation))
 
     def health(self) -> Health:
-        """How the server and its parts do; also where it is not ready, which is no error here.
+        """The state of the server and its components. A server that is not ready is no error here.
 
         Raises:
             ConnectionLostError: it can't be reached.
@@ -319,9 +319,9 @@ class Client:
         the server ends it (default: the server's 30; not for a long one).
 
         Raises, when its block ends:
-            TransactionConflictError: another one committed an equal change; see `run`.
-            OutcomeUnknownError: it may have committed, and nothing was undone.
-            Exception: whatever the block or a participant raised, after all was rolled back.
+            TransactionConflictError: another transaction committed an equal change; see `run`.
+            OutcomeUnknownError: it may have committed, and nothing was rolled back.
+            Exception: the error of the block or of a participant, after all were rolled back.
         """
         return self._open(
             participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
@@ -333,15 +333,15 @@ class Client:
         *participants: TransactionAware,
         attempts: int = 20,
     ) -> T:
-        """What `function(tx)` returns, run in a transaction; in a new one after each conflict.
+        """Run `function(tx)` in a transaction, and again in a new one after each conflict.
 
             left = client.run(lambda tx: sell_one(stock, b"apple"), stock)
 
-        It runs up to `attempts` times, after waits that grow from 5 ms to half a second, so what it
-        does outside of the transaction must bear repeating.
+        Returns its result. It runs up to `attempts` times, after waits that grow from 5 ms to half
+        a second, so what it does outside of the transaction must be repeatable.
 
         Raises:
-            TransactionConflictError: the last attempt met one too.
+            TransactionConflictError: the last attempt conflicted too.
             Exception: as `transaction`.
         """
         flow = rerun(
@@ -372,22 +372,22 @@ class Client:
             positions = tuff.TablePositions(stock, "seller")
             client.subscriber(orders, process, positions=positions).run()
 
-        Each batch of at most `batch` messages is processed in a transaction that also keeps the new
-        position, in the participant `positions`; so both are done, or neither. `start` is where it
-        begins when there is no position yet; it is that of `subscribe`, as is `isolation`. It waits
-        up to `wait` seconds for messages. An error rolls the batch back; then each message of it
-        is tried alone, with growing waits, and one that has failed `attempts` times (that batch
-        included) goes to `dead_letters` (default: topic `<topic>.dlq`, created when it is needed)
-        as JSON with the reason. `tx.abort()` counts as an error; conflicts and a server that is
-        away count for nothing.
+        Each batch of at most `batch` messages is processed in a transaction that also stores the
+        new position, in the participant `positions`: both commit, or neither. `start`, as in
+        `subscribe`, is where it begins while no position is stored; `isolation` is that of
+        `subscribe` too. It waits up to `wait` seconds for messages. An error rolls the batch back.
+        Then each of its messages is tried alone, with growing waits, and a message that has failed
+        `attempts` times (that batch included) goes to `dead_letters` (default: topic `<topic>.dlq`,
+        created when needed) as JSON with the reason. `tx.abort()` counts as a failure; conflicts
+        and a server that can't be reached do not.
 
         Raises:
             ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
-                `positions` are those of another topic.
-            TypeError: a function is a coroutine function, and this client is a blocking one.
+                `positions` belongs to another topic.
+            TypeError: a function is a coroutine function, and this client is blocking.
         """
         wait_s = calls.seconds_of(wait, what="wait")
-        plan = Plan(
+        plan = SubscriberPlan(
             topic=topic,
             question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
             process=process,
@@ -397,9 +397,9 @@ class Client:
             attempts=attempts,
             dead_letters=dead_letters,
         )
-        consumption = Consumption(plan, self._retries)
+        flows = SubscriberFlows(plan, self._retries)
         keep_for(topic, positions)
-        return Subscriber(consumption, self._driver)
+        return Subscriber(flows, self._driver)
 
     def _send(self, call: Call[T]) -> T:
         return self._driver.run(self._retries.ask(call))

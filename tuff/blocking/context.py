@@ -1,5 +1,5 @@
 # Generated from tuff/aio/context.py by `make blocking`; change that one.
-"""A transaction as a program holds it; `tuff.commit` does the work."""
+"""The transaction context; `tuff.commit` has its commit protocol."""
 
 from types import TracebackType
 
@@ -16,10 +16,10 @@ from tuff.replies import Poll
 class TransactionContext:
     """One transaction over its participants: `with client.transaction(rows) as tx: …`.
 
-    The block's end commits: tx_changes of all, can-commit, commit_tx of all in the order they
-    joined, commit together with the messages, post_commit of all. An error in the block or before
-    the commit rolls all of them back, and is raised; what fails on the way is a note on it. It can
-    be used again after it ended, and belongs to one thread at a time.
+    At the end of the block it commits (`tuff.TransactionAware` has the hooks). An error in the
+    block or before the commit rolls all participants back, and is raised; errors of the roll-back
+    are notes on it. The context belongs to one thread at a time, and can be used again after its
+    block.
     """
 
     def __init__(self, protocol: CommitProtocol, driver: Driver) -> None:
@@ -52,31 +52,28 @@ class TransactionContext:
         self._driver.run(protocol.finish() if error is None else protocol.undo(error))
 
     def add(self, participant: TransactionAware) -> None:
-        """Let a participant join; inside a transaction its `start_tx` runs at once.
-
-        What that raises is passed on, and then it has not joined. For one that is there already
-        nothing happens.
-        """
+        """Let a participant join; inside a transaction its `start_tx` runs at once, and if that
+        raises it has not joined. Nothing happens if it has joined already."""
         self._driver.run(self._protocol.add(participant))
 
     def remove(self, participant: TransactionAware) -> bool:
-        """Whether the participant was there. Raises: WrongStateError: inside a transaction."""
+        """Returns whether it had joined. Raises: WrongStateError: inside a transaction."""
         return self._protocol.remove(participant)
 
     def checkpoint(self) -> None:
-        """Give all participants a new write pointer in the same transaction, so that each can tell
-        what was written before from what comes after. Nothing that was written is lost."""
+        """Give all participants a new write pointer in the same transaction, so that each can
+        distinguish earlier writes from later ones. Earlier writes stay."""
         self._driver.run(self._protocol.checkpoint())
 
     def publish(self, topic: TopicId, *messages: Payload, ttl: Duration | None = None) -> None:
-        """Have the commit publish these: they become visible with the rows, or never.
+        """Publish these with the commit: they become visible with the rows, or never.
 
-        The messages of one topic keep their order. Up to 1 MiB of them waits in memory; what comes
-        after it is stored at the server as it comes. `ttl` is in whole seconds from the commit on
-        (default: the topic's).
+        The messages of one topic keep their order. Up to 1 MiB of messages waits in memory; later
+        ones are stored on the server at once. `ttl`: whole seconds from the commit on (default: the
+        topic's).
 
         Raises:
-            EmptyPublishError: there are none.
+            EmptyPublishError: there are no messages.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
         self._driver.run(self._protocol.publish(topic, messages, ttl_s=calls.ttl_of(ttl)))
@@ -92,9 +89,10 @@ class TransactionContext:
         wait: Duration = 0,
         through: MessageId | str | None = None,
     ) -> Poll:
-        """Read in the transaction's snapshot; the rest is as `tuff.Client.poll` has it.
+        """Read in the transaction's snapshot; the parameters are those of `tuff.Client.poll`.
 
-        What this transaction publishes goes out with its commit, so it is not among it.
+        The messages that this transaction publishes are sent with its commit, so it does not read
+        them.
         """
         question = PollQuestion(
             start=start,
@@ -108,5 +106,5 @@ class TransactionContext:
         return self._driver.run(self._protocol.poll(topic, question))
 
     def abort(self) -> None:
-        """Roll back and end the transaction, which is no error; leave the block after it."""
+        """Roll back and end the transaction without an error; leave the block afterwards."""
         self._driver.run(self._protocol.abort())

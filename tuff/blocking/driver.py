@@ -1,4 +1,4 @@
-"""Runs a flow in the thread that asks for it (design §7)."""
+"""Runs a flow in the calling thread (design §7)."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Sender(Protocol):
-    """What sends a call once."""
+    """Sends a call once."""
 
     @property
     def url(self) -> str: ...
@@ -20,7 +20,7 @@ class Sender(Protocol):
 
 
 def pause(seconds: float, stop: Stop | None) -> None:
-    """Let so much time pass. Raises: StoppedError: `stop` was set."""
+    """Wait. Raises: StoppedError: `stop` is set."""
     if stop is None:
         time.sleep(seconds)
     else:
@@ -28,7 +28,7 @@ def pause(seconds: float, stop: Stop | None) -> None:
 
 
 class Driver:
-    """Blocks until a flow is through. Safe to share between threads."""
+    """Runs flows, and blocks meanwhile. Safe to share between threads."""
 
     runs_coroutines: ClassVar[bool] = False  # as a step of a flow
 
@@ -39,16 +39,17 @@ class Driver:
         self._pause = pause
 
     def run(self, flow: Flow[T]) -> T:
-        """What the flow returns, or raises.
+        """Run a flow to its end; returns its result.
 
-        An interrupt that comes between two steps is thrown into the flow as one that comes within
-        a step is: it was lost here once, and with it the roll-back.
+        An interrupt between two steps is thrown into the flow, like one within a step: otherwise
+        the flow would not roll back.
         """
         answer: object = None
         error: BaseException | None = None
         while True:
             try:
-                # A loop of its own, as the jump back to its head is where interrupts come.
+                # An inner loop, since Python raises an interrupt at the jump back to the head of a
+                # loop.
                 while True:
                     step = flow.send(answer) if error is None else flow.throw(error)
                     answer, error = self._attempt(step)
@@ -64,7 +65,7 @@ class Driver:
     def _attempt(self, step: Step) -> tuple[object, BaseException | None]:
         try:
             return self._do(step), None
-        except BaseException as error:  # noqa: BLE001 - the flow's to answer
+        except BaseException as error:  # noqa: BLE001 - thrown into the flow
             return None, error
 
     def _do(self, step: Step) -> object:
@@ -84,7 +85,7 @@ class Driver:
 
 def _no_coroutine(result: object) -> object:
     if hasattr(result, "__await__"):
-        # It has not run, so nothing of what it was to write is written: that is a failure.
+        # It has not run, so the hook did nothing, which would look like a success.
         getattr(result, "close", lambda: None)()
         raise TypeError(
             "a participant of a blocking client has a coroutine function; use tuff.AsyncClient"

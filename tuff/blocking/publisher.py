@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Condition, Lock, current_thread
-from threading import Thread as _Thread  # noqa: TID251 - who sends goes on while a batch is on its way
+from threading import Thread as _Thread  # noqa: TID251 - it publishes while the program continues
 from time import perf_counter
 from types import TracebackType
 
@@ -24,8 +24,8 @@ class Publisher:
     """`client.publisher(topic)`: sends messages one by one, and publishes them in batches.
 
     Safe to share between threads. Messages keep the order in which they were sent. Use it in a
-    `with` block, or close it: a program that ends without it loses what still waits. It belongs to
-    the process that made it: after a fork the new process is refused, and makes one of its own.
+    `with` block, or close it: a program that ends before that loses the messages that still wait.
+    It belongs to the process that made it; a forked process makes its own.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Publisher:
         self._delivery = delivery
         self._driver = driver
         self._elapsed_s = elapsed_s
-        self._box: Accumulator[Future[MessageId]] = Accumulator(
+        self._accumulator: Accumulator[Future[MessageId]] = Accumulator(
             batch_bytes=batch_bytes,
             linger_s=linger_s,
             claim=lambda receipt: receipt.set_running_or_notify_cancel(),
         )
-        lock = Lock()  # guards the box, and what stands below
+        lock = Lock()  # guards the accumulator and the fields below
         self._added = Condition(lock)
         self._settled = Condition(lock)
         self._thread: _Thread | None = None
@@ -61,11 +61,11 @@ class Publisher:
             print(future.result())
 
         It returns at once, but waits while eight batches of messages are in memory. Cancelling the
-        future takes the message back, if it is not on its way.
+        future withdraws the message, unless it is in flight.
 
-        The future raises what `Client.publish` would. Where that is a ConnectionLostError with
-        `outcome_unknown`, the message may have been published, and is never sent again by itself.
-        The messages after a failed one are published all the same.
+        The future raises what `Client.publish` would. After a ConnectionLostError with
+        `outcome_unknown` the message may have been published, and is not repeated. The messages
+        after a failed one are published nevertheless.
 
         Raises:
             TypeError, ValueError: it is neither a str nor bytes, or has no UTF-8.
@@ -75,39 +75,39 @@ class Publisher:
         data = calls.payload_of(payload)
         receipt = _Receipt()
         with self._added:
-            # A callback of a future runs in the publisher's own thread, which is the one that makes
-            # room: it would wait for itself.
-            while not (self._box.has_room(data) or self._is_own_thread or self._is_closed):
+            # A callback of a future runs in the publisher's own thread, which makes the room: it
+            # would wait for itself.
+            while not (self._accumulator.has_room(data) or self._is_own_thread or self._is_closed):
                 self._settled.wait()
             self._require_open()
-            was_empty = self._box.is_empty
-            self._box.add(data, receipt, now_s=self._elapsed_s())
-            if was_empty or self._box.is_full:
+            was_empty = self._accumulator.is_empty
+            self._accumulator.add(data, receipt, now_s=self._elapsed_s())
+            if was_empty or self._accumulator.is_full:
                 self._added.notify()
         return receipt
 
     def flush(self) -> None:
-        """Publish what was sent so far without waiting for more, and wait until that is settled.
+        """Publish all messages that were sent so far without lingering, and wait for that.
 
         Raises:
-            TuffError: the first error of those that were sent since the last flush; each future
-                says what became of its message.
+            TuffError: the first error since the last flush; each future has the outcome of its
+                message.
         """
         require_own_process(self._process_id)
         self._refuse_own_thread()
         with self._settled:
-            self._box.flush()
+            self._accumulator.flush()
             self._added.notify()
-            target_count = self._box.added_count
-            while self._box.settled_count < target_count:
+            target_count = self._accumulator.added_count
+            while self._accumulator.settled_count < target_count:
                 self._settled.wait()
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def close(self) -> None:
-        """Flush, and take nothing more. Repeating it is harmless. In a forked process it does
-        nothing: what was sent is the parent's, which publishes it.
+        """Flush, and accept no more messages. Repeating it is harmless. In a forked process it does
+        nothing: the parent publishes what was sent.
 
         Raises: as `flush`.
         """
@@ -134,7 +134,7 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; what was sent is published also where the block failed."""
+        """Close; what was sent is published even if the block failed."""
         try:
             self.close()
         except Exception as failure:
@@ -149,14 +149,14 @@ class Publisher:
     def _refuse_own_thread(self) -> None:
         if self._is_own_thread:
             raise WrongStateError(
-                "a callback of a future can't wait for the publisher it is run by"
+                "a callback of a future can't wait for the publisher that runs it"
             )
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise WrongStateError("the publisher is closed; make another one")
         if self._thread is None:
-            # A daemon, as a publisher that was never closed would keep the program from its end.
+            # A daemon: a publisher that is not closed must not prevent the end of the program.
             self._thread = _Thread(
                 target=self._work, name=f"publisher of {self._delivery.topic}", daemon=True
             )
@@ -175,44 +175,44 @@ class Publisher:
             failure = self._driver.run(self._delivery.deliver(batch))
         finally:
             with self._settled:
-                self._box.settled(batch)
+                self._accumulator.settled(batch)
                 self._failure = self._failure or failure
                 self._settled.notify_all()
 
     def _give_up(self) -> None:
-        # An error ended this thread, unless it was closed; then nothing is left.
+        # An error ended this thread, or the publisher was closed, and then no message is left.
         error = ConnectionLostError("the publisher's thread has ended", outcome_unknown=False)
         left: list[Batch[Future[MessageId]]] = []
         with self._settled:
             if not self._is_closed:
                 self._failure = self._failure or error
             self._is_closed = True
-            while not self._box.is_empty:
-                left.append(self._box.take())
+            while not self._accumulator.is_empty:
+                left.append(self._accumulator.take())
         for batch in left:
             fail(batch, error)
         with self._settled:
             for batch in left:
-                self._box.settled(batch)
+                self._accumulator.settled(batch)
             self._settled.notify_all()
 
     def _next(self) -> "Batch[Future[MessageId]] | None":
         with self._added:
             while True:
-                due_in_s = self._box.due_in_s(now_s=self._elapsed_s())
+                due_in_s = self._accumulator.due_in_s(now_s=self._elapsed_s())
                 if due_in_s == 0:
-                    return self._box.take()
+                    return self._accumulator.take()
                 if due_in_s is None and self._is_closed:
                     return None
                 self._added.wait(due_in_s)
 
 
 class _Receipt(Future[MessageId]):
-    """One whose callbacks end nothing but themselves. A future keeps to itself what they raise, but
-    for what ends a program: after a `sys.exit` in one nothing would be published, and no future
+    """A future whose callbacks can't end the publisher. A plain future only logs their exceptions,
+    but a `sys.exit` in a callback would end the publisher's thread, and no later future would be
     settled.
 
-    In a forked process it is never settled, so waiting for it is refused there.
+    In a forked process it is never settled, so waiting for it raises there.
     """
 
     def __init__(self) -> None:

@@ -1,49 +1,48 @@
 # Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
-"""A subscriber as a program holds it; `tuff.subscriber` does the work."""
+"""The subscriber; `tuff.subscriber` has its flows."""
 
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver
-from tuff.subscriber import Consumption
+from tuff.subscriber import SubscriberFlows
 
 
 class Subscriber:
-    """`client.subscriber(…)`: takes every message of a topic through `process`, exactly once with
-    respect to the participant that keeps its position. Belongs to one thread, but for `stop`."""
+    """`client.subscriber(…)`: passes every message of a topic to `process`, exactly once with
+    respect to the participant that keeps its position. Belongs to one thread, except `stop`."""
 
-    def __init__(self, consumption: Consumption[TransactionContext], driver: Driver) -> None:
+    def __init__(self, flows: SubscriberFlows[TransactionContext], driver: Driver) -> None:
         if not driver.runs_coroutines:
-            consumption.refuse_coroutines()
-        self._consumption = consumption
+            flows.refuse_coroutines()
+        self._flows = flows
         self._driver = driver
 
     def run(self) -> None:
-        """Work until `stop`; while the server is away it waits for it, and then goes on.
+        """Process batches until `stop`; waits while the server can't be reached.
 
         Raises:
-            OutcomeUnknownError: whether the last batch was committed can't be learned now. Start
-                the program again, or run it again: it goes on with whatever is true then.
-            TuffError: what no repeating helps with, as TopicNotFoundError. It can run again, once
-                the reason is gone.
+            OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
+                `run` again, or restart the program: it loads the position and continues there.
+            TuffError: an error that a retry does not cure, such as TopicNotFoundError. Call `run`
+                again when its cause is gone.
         """
-        self._driver.run(self._consumption.run())
+        self._driver.run(self._flows.run())
 
     def step(self) -> int:
-        """Do one batch; returns how many messages are done, and 0 if none came within `wait`.
+        """Process one batch; returns how many messages are done, and 0 if none came within `wait`.
 
-        A message that keeps failing is one that is done when it is in the dead letters.
+        A message that keeps failing is done when it is in the dead letters. After a `stop` one step
+        returns 0, and the next one works again.
 
         Raises:
-            TuffError: the server is away, or refuses; the same step can be tried again.
-
-        After a `stop` one step returns 0, and the next one works again.
+            TuffError: the server can't be reached, or refuses; the same step can be tried again.
         """
-        return self._driver.run(self._consumption.step())
+        return self._driver.run(self._flows.step())
 
     def stop(self) -> None:
-        """Have `run` return after its batch, from any thread or a signal handler; at once where it
-        waits for messages, or for a server that is away.
+        """Let `run` return after its batch, and at once while it waits. Any thread or signal
+        handler may call it.
 
-        It ends one run. Where none is under way, or the one that is raises, that is the next one,
-        which returns at once and logs a warning; the run after it works again.
+        It ends one run. If none is in progress, or the current one raises, it ends the next run,
+        which returns at once and logs a warning; the run after that works again.
         """
-        self._consumption.stop()
+        self._flows.stop()

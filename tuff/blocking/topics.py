@@ -17,7 +17,7 @@ NamedPositions = list[NamedPosition]
 
 
 class Send(Protocol):
-    """Sends a call, and again where that is safe."""
+    """Sends a call, and repeats it if that is safe."""
 
     def __call__(self, call: Call[T]) -> T: ...
 
@@ -33,21 +33,22 @@ class Topics:
     ) -> None:
         """Create a topic, durably.
 
-        `ttl`: whole seconds that its messages live (default: the server's). `properties`: whatever
-        you want to keep with it. After a lost answer it is not sent again: look if it is there.
+        `ttl`: the time to live of its messages in whole seconds (default: the server's).
+        `properties`: any strings to store with it. After a lost reply it is not repeated: check
+        whether the topic exists.
 
         Raises:
-            TopicExistsError: there is one of that name.
+            TopicExistsError: the topic exists already.
         """
         self._send(calls.create_topic(topic, calls.topic_properties(ttl, properties)))
 
     def update(
         self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
     ) -> None:
-        """Replace *all* properties, the ttl included. A longer ttl brings nothing back.
+        """Replace *all* properties, including the ttl. A longer ttl restores no expired message.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
         """
         self._send(calls.update_topic(topic, calls.topic_properties(ttl, properties)))
 
@@ -55,7 +56,7 @@ class Topics:
         """Delete a topic with its messages; created again, it begins empty.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
         """
         self._send(calls.delete_topic(topic))
 
@@ -75,35 +76,36 @@ class Topics:
         start: MessageId | str | None = None,
         end: MessageId | str | None = None,
     ) -> Splits:
-        """At most `count` parts of about equal size, to be polled side by side: each with its
-        `start`, exclusive, and `through` its `end`. Without `start` and `end`, all that is there.
+        """At most `count` parts of about equal size, to be polled in parallel: each from its
+        `start`, exclusive, and `through` its `end`. `start` and `end` limit the range (default: the
+        whole topic).
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
         """
         return self._send(calls.splits(topic, count, start=start, end=end))
 
     def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
-        """Remove everything before a place (an id, its hex, or a publish time), durably and for
-        every reader; returns the oldest message that is left. What is older never comes back.
-        A place to come means all that is there when you call, and nothing that comes later.
+        """Remove everything before a position (an id, its hex, or a publish time), durably and for
+        every reader; returns the id of the oldest remaining message. A position in the future means
+        all messages of this moment, and no later one.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
             TopicHeldError: a hold covers what would be removed.
         """
-        newest = self._send(calls.newest_place(topic))
-        return self._send(calls.truncate(topic, before, newest=newest))
+        latest = self._send(calls.latest_position(topic))
+        return self._send(calls.truncate(topic, before, latest=latest))
 
     def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:
-        """Keep messages from `start` on (an id, its hex, or a publish time) from the topic's time
-        to live, for `max_age` seconds; durably. Set it again to renew it, or to move it on.
+        """Keep messages from `start` on (an id, its hex, or a publish time) beyond the topic's time
+        to live, for `max_age` seconds; durably. Set it again to renew or to move it.
 
-        Its `first` is later than `start` where messages had expired already. A message's own ttl
-        still holds.
+        Its `first` is later than `start` if messages had expired already. A message's own ttl still
+        applies.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
+            TopicNotFoundError: the topic does not exist.
             BadRequestError: `max_age` is not above 0, or above the server's `messaging.hold_max`.
         """
         return self._send(
@@ -111,19 +113,19 @@ class Topics:
         )
 
     def holds(self, topic: TopicId) -> Holds:
-        """The holds of a topic that are not over, by name."""
+        """The holds of a topic that have not expired, by name."""
         return self._send(calls.list_holds(topic))
 
     def release(self, topic: TopicId, name: str) -> None:
-        """End a hold: the topic's time to live counts again at once.
+        """End a hold: the topic's time to live applies again at once.
 
         Raises:
-            HoldNotFoundError: there is none of that name, or it is over.
+            HoldNotFoundError: it does not exist, or has expired.
         """
         self._send(calls.delete_hold(topic, name))
 
     def set_position(self, topic: TopicId, name: str, position: MessageId | str) -> NamedPosition:
-        """Record the position of a reader, durably. It keeps nothing from removal."""
+        """Record the position of a reader, durably. It does not keep messages from removal."""
         return self._send(calls.set_position(topic, name, position))
 
     def position(self, topic: TopicId, name: str) -> NamedPosition:
@@ -135,9 +137,9 @@ class Topics:
         return self._send(calls.list_positions(topic))
 
     def delete_position(self, topic: TopicId, name: str) -> None:
-        """Forget a position. Raises: PositionNotFoundError."""
+        """Remove a position. Raises: PositionNotFoundError."""
         self._send(calls.delete_position(topic, name))
 
     def namespaces(self) -> Names:
-        """The namespaces that hold a topic, in byte order."""
+        """The namespaces that have topics, in byte order."""
         return self._send(calls.list_namespaces())

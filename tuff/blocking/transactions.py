@@ -13,7 +13,7 @@ from tuff.protocol.transaction import Transaction, TransactionState, Transaction
 from tuff.replies import Epoch, Invalids, Outcome, Overview, Renewed, Sink, SnapshotFile, Truncated
 from tuff.transaction_calls import Tx, id_of
 
-REQUEST_ID_BYTES = 16  # bytes by chance; two programs never draw the same
+REQUEST_ID_BYTES = 16  # random bytes; two programs never draw the same
 
 Found = list[Sink]  # inside the class, `list` is a method
 
@@ -33,12 +33,12 @@ class Transactions:
         client: str | None = None,
         lease: Duration | None = None,
     ) -> Transaction:
-        """A new transaction, with the snapshot it reads in.
+        """Start a transaction; returns it with the snapshot in which it reads.
 
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's; not for a long one). `client`: the name that
-        others see (default: this client's). `lease`: seconds, up to 3,600, after which the server
-        ends a long one unless it is renewed (default: it need not be).
+        others see (default: this client's). `lease`: seconds, up to 3,600, until the server ends a
+        long one unless it is renewed (default: no lease).
         """
         name = self._name if client is None else client
         return self._send(
@@ -51,11 +51,11 @@ class Transactions:
         )
 
     def can_commit(self, tx: Tx, changes: Collection[bytes]) -> None:
-        """Check early for conflicts, and keep the keys for the commit.
+        """Check for conflicts before the commit, and keep the keys for it.
 
         Raises:
-            TransactionConflictError: which key, and who was first.
-            TransactionNotInProgressError: its kind says how it ended.
+            TransactionConflictError: it names the key and the transaction that was first.
+            TransactionNotInProgressError: its class says how it ended.
         """
         self._send(transaction_calls.can_commit(id_of(tx), changes))
 
@@ -69,13 +69,13 @@ class Transactions:
     ) -> list[RollbackDetail]:
         """Check for conflicts, publish and commit, as one step for every snapshot reader.
 
-        Answers what each entry of `publish` wrote. Repeating it gives the first answer, so after a
-        lost one it is sent again.
+        Returns what each entry of `publish` wrote. A repetition returns the same, so it is repeated
+        after a lost reply.
 
         Raises:
             TransactionConflictError: it can only be aborted or invalidated now.
-            TransactionNotInProgressError: its kind says how it ended.
-            ConnectionLostError: whether it committed is unknown; ask `outcome`.
+            TransactionNotInProgressError: its class says how it ended.
+            ConnectionLostError: it is unknown whether it committed; ask `outcome`.
         """
         call = transaction_calls.commit(id_of(tx), changes, publish, read_only=read_only)
         return self._send(call)
@@ -85,18 +85,18 @@ class Transactions:
     ) -> list[RollbackDetail]:
         """Publish to several topics, all or nothing, in a transaction of its own.
 
-        `request_id` (up to 128 characters; default: one by chance) makes repeating it safe: the
-        server answers a second time what it answered the first.
+        `request_id` (up to 128 characters; default: a random one) makes a repetition safe: the
+        server returns its first answer again.
         """
         request_id = secrets.token_hex(REQUEST_ID_BYTES) if request_id is None else request_id
         return self._send(transaction_calls.run(publish, client=self._name, request_id=request_id))
 
     def abort(self, tx: Tx) -> TransactionState:
-        """End it, having undone its other writes: returns ABORTED, or INVALID (protocol §6)."""
+        """End it after its other writes were undone; returns ABORTED, or INVALID (protocol §6)."""
         return self._send(transaction_calls.abort(id_of(tx)))
 
     def invalidate(self, tx: Tx) -> None:
-        """End it, although its writes could not be undone: they are never visible.
+        """End it without undoing its other writes: they are never visible.
 
         Raises:
             TransactionCommittedError: it had committed. TransactionAbortedError: it was aborted.
@@ -108,24 +108,24 @@ class Transactions:
         return self._send(transaction_calls.checkpoint(id_of(tx)))
 
     def renew(self, tx: Tx) -> Renewed:
-        """Let its lease begin anew; best at a third of it.
+        """Restart its lease; best after a third of it.
 
         Raises:
-            BadRequestError: it has none.
-            TransactionNotInProgressError: it is too late, or it has ended otherwise.
+            BadRequestError: it has no lease.
+            TransactionNotInProgressError: the lease has expired, or it has ended otherwise.
         """
         return self._send(transaction_calls.renew(id_of(tx)))
 
     def outcome(self, tx: Tx) -> Outcome:
-        """What became of it; kept for 15 minutes (a setting of the server) after its end.
+        """Its state or outcome; kept for 15 minutes (a setting of the server) after its end.
 
         Raises:
-            TransactionUnknownError: it never was, or ended too long ago.
+            TransactionUnknownError: it never existed, or ended too long ago.
         """
         return self._send(transaction_calls.outcome(id_of(tx)))
 
     def overview(self) -> Overview:
-        """What is in progress, and the counts around it."""
+        """The transactions in progress, the pointers and the counts of the service."""
         return self._send(transaction_calls.overview())
 
     def invalids(self) -> Invalids:
@@ -135,21 +135,21 @@ class Transactions:
     def truncate(
         self, *, ids: Collection[int] | None = None, before: int | None = None
     ) -> Truncated:
-        """Take pointers off the invalid list: these, or those started before a time in ms.
+        """Remove pointers from the invalid list: these, or those started before a time in ms.
 
-        Only safe once no store holds a version of them; those a message row carries are kept. With
-        `before`, an answer that is lost is not asked for again: look at `invalids`.
+        Only safe when no store holds a version of them; those that a message row carries are kept.
+        With `before` it is not repeated after a lost reply: check `invalids`.
         """
         return self._send(transaction_calls.truncate(ids=ids, before_ms=before))
 
     def take_snapshot(self) -> SnapshotFile:
-        """Have the server write its transaction state to a file, and say which."""
+        """Let the server write its transaction state to a file; returns the name of the file."""
         return self._send(transaction_calls.take_snapshot())
 
 
 class Sinks:
-    """The sinks of one server: what makes a replayed batch of a writer a no-op. Safe to share
-    between threads."""
+    """The sinks of one server: they make a replayed batch of an exactly-once writer a no-op. Safe
+    to share between threads."""
 
     def __init__(self, send: Send, name: str) -> None:
         self._send = send
@@ -171,17 +171,17 @@ class Sinks:
                 return  # it has committed
 
         `sink`: a name for all runs of the writer. `epoch`: 0 to 2**63 - 1, one more for each batch.
-        `run_id`: 1 to 128 characters, the same for all tasks of a run, and for no other run; who
-        begins an epoch ends the transaction of an earlier run, and fences that run for good.
+        `run_id`: 1 to 128 characters, the same for all tasks of a run, and different for each run.
+        Beginning an epoch ends the transaction of an earlier run, and fences that run for ever.
         `lease`: seconds, up to 3,600, after which the server ends the transaction unless
-        `transactions.renew` renews it. `client`: the name that others see (default: this one's).
+        `transactions.renew` renews it. `client`: the name that others see (default: this client's).
 
         Raises:
             SinkFencedError: another run took the sink.
-            SinkEpochSupersededError: the sink is at a later epoch; its `members["epoch"]`.
+            SinkEpochSupersededError: the sink is at a later epoch, `members["epoch"]`.
             SinkEpochOpenError: an earlier epoch, `members["epoch"]`, has not committed.
             TransactionNotInProgressError: the epoch's transaction was lost; start another run.
-            TooManySinksError: as many as may be are recorded.
+            TooManySinksError: the server has as many sinks as it may have.
         """
         name = self._name if client is None else client
         return self._send(
@@ -191,7 +191,7 @@ class Sinks:
         )
 
     def get(self, sink: str) -> Sink:
-        """The newest epoch, and what became of it. Raises: SinkNotFoundError."""
+        """The newest epoch and its state. Raises: SinkNotFoundError."""
         return self._send(transaction_calls.get_sink(sink))
 
     def list(self) -> Found:
@@ -199,10 +199,10 @@ class Sinks:
         return self._send(transaction_calls.list_sinks())
 
     def delete(self, sink: str) -> None:
-        """Forget it, durably: whatever epoch comes next is its first.
+        """Remove it, durably: the next epoch, whatever its number, is its first.
 
         Raises:
-            SinkNotFoundError: nothing is recorded of it.
+            SinkNotFoundError: it does not exist.
             SinkInUseError: its transaction is in progress.
         """
         self._send(transaction_calls.delete_sink(sink))

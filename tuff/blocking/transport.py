@@ -1,7 +1,7 @@
 """Sends calls over HTTP, from any thread, over connections that are kept open.
 
-It sends each call once: what was lost is reported as `ConnectionLostError`, never sent again here,
-since what may be repeated is known to `tuff.retries` alone.
+It sends each call once, and reports a lost connection as `ConnectionLostError`. `tuff.retries`
+decides which calls are repeated.
 """
 
 import io
@@ -22,81 +22,6 @@ from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError
 from tuff.flows import Stop, wait_for
 
-
-class BoundedSocket:
-    """A socket that limits the time of a whole exchange. Belongs to one thread at a time.
-
-    The timeout of a socket is for each read, so a server that sends a byte a second would be waited
-    for without end. This has what `http.client` needs of a socket.
-    """
-
-    def __init__(self, sock: socket.socket, *, elapsed_s: Callable[[], float]) -> None:
-        self._socket = sock
-        self._elapsed_s = elapsed_s
-        self._deadline_s = 0.0
-        self._stop: Stop | None = None
-
-    def begin(self, seconds: float, *, stop: Stop | None) -> None:
-        """What is sent and received from now on has so many seconds in all.
-
-        Every call after that raises TimeoutError, and StoppedError once `stop` is set.
-        """
-        self._deadline_s = self._elapsed_s() + seconds
-        self._stop = stop
-
-    def sendall(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            self._socket.settimeout(self._left_s())
-            view = view[self._socket.send(view) :]
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb", "an answer is read, and it is bytes"
-        raw = self._socket.makefile("rb", buffering=0)
-        return io.BufferedReader(_Answer(raw, self._before_reading))
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _before_reading(self) -> None:
-        if self._stop is not None and not self._holds_bytes():
-            wait_for(self.fileno(), self._stop, self._left_s())
-        self._socket.settimeout(self._left_s())
-
-    def _holds_bytes(self) -> bool:
-        # What TLS has decrypted already is not seen by waiting for the descriptor.
-        return isinstance(self._socket, SSLSocket) and self._socket.pending() > 0
-
-    def _left_s(self) -> float:
-        left_s = self._deadline_s - self._elapsed_s()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        return left_s
-
-
-class _Answer(io.RawIOBase):
-    """The reading side, which asks before each read how long it may take."""
-
-    def __init__(self, raw: socket.SocketIO, before_reading: Callable[[], None]) -> None:
-        super().__init__()
-        self._raw = raw
-        self._before_reading = before_reading
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int | None:  # type: ignore[override]  # of all buffers, those it is given
-        self._before_reading()
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 T = TypeVar("T")
 
 IDLE_COUNT_MAX = 32  # connections; more threads than this at once open and close their own
@@ -109,7 +34,7 @@ class Transport:
         parts = urlsplit(address.url)
         self.url = address.url.rstrip("/")
         self._address = address
-        # One for all connections: to make one is to read all authorities that the machine trusts.
+        # One for all connections, since making one reads all authorities that the machine trusts.
         self._ssl = (address.ssl_context or _ssl_context()) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port
         self._prefix = parts.path.rstrip("/")
@@ -119,12 +44,12 @@ class Transport:
         _open.add(self)
 
     def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
-        """The answer to a call, which is sent once.
+        """Send a call once; returns the value of the response.
 
         Raises:
-            ConnectionLostError: no answer came; it says whether the outcome is unknown.
-            TuffError: its kind for what the server refused.
-            StoppedError: `stop` was set, and the answer is not waited for any more.
+            ConnectionLostError: no response came; it says whether the outcome is unknown.
+            TuffError: the class of the server's refusal.
+            StoppedError: `stop` was set before the response came.
         """
         connection = self._take()
         try:
@@ -132,7 +57,7 @@ class Transport:
             self._send(connection, call.request)
             response = self._receive(connection, call.request)
         except BaseException:
-            # Half an answer may still be on its way, and must not be taken for the next one's.
+            # The rest of a response may still come, and must not be read as that of the next call.
             connection.close()
             raise
         self._give_back(connection)
@@ -146,9 +71,9 @@ class Transport:
             connection.close()
 
     def leave_inherited(self) -> None:
-        """In a process that was just forked: its parent goes on to use these connections, and the
-        two would take each other's answers. Closing them here leaves the parent's open. The lock
-        may have been held by a thread that is not here."""
+        """In a process that was just forked: close the inherited connections, which stay open in
+        the parent. Otherwise the two would read each other's responses. The lock is replaced, since
+        a thread that does not exist here may have held it."""
         inherited, self._idle, self._lock = self._idle, [], Lock()
         for connection in inherited:
             connection.close()
@@ -216,6 +141,80 @@ class Transport:
             connection.close()
 
 
+class BoundedSocket:
+    """A socket that limits the time of a whole exchange. Belongs to one thread at a time.
+
+    The timeout of a plain socket is for each read, so a server that sends one byte a second would
+    never exceed it. This class has the methods that `http.client` uses.
+    """
+
+    def __init__(self, sock: socket.socket, *, elapsed_s: Callable[[], float]) -> None:
+        self._socket = sock
+        self._elapsed_s = elapsed_s
+        self._deadline_s = 0.0
+        self._stop: Stop | None = None
+
+    def begin(self, seconds: float, *, stop: Stop | None) -> None:
+        """Give the next exchange so many seconds in all.
+
+        After that every call raises TimeoutError, and once `stop` is set StoppedError.
+        """
+        self._deadline_s = self._elapsed_s() + seconds
+        self._stop = stop
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            self._socket.settimeout(self._left_s())
+            view = view[self._socket.send(view) :]
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        assert mode == "rb", "a response is read as bytes"
+        raw = self._socket.makefile("rb", buffering=0)
+        return io.BufferedReader(_ResponseReader(raw, self._before_reading))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _before_reading(self) -> None:
+        if self._stop is not None and not self._holds_bytes():
+            wait_for(self.fileno(), self._stop, self._left_s())
+        self._socket.settimeout(self._left_s())
+
+    def _holds_bytes(self) -> bool:
+        # Bytes that TLS has decrypted already don't make the descriptor readable.
+        return isinstance(self._socket, SSLSocket) and self._socket.pending() > 0
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - self._elapsed_s()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        return left_s
+
+
+class _ResponseReader(io.RawIOBase):
+    """The reading side: before each read it sets the time that is left."""
+
+    def __init__(self, raw: socket.SocketIO, before_reading: Callable[[], None]) -> None:
+        super().__init__()
+        self._raw = raw
+        self._before_reading = before_reading
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview | bytearray") -> int | None:  # type: ignore[override]  # of all buffers, those it is given
+        self._before_reading()
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 _open: WeakSet[Transport] = WeakSet()
 
 
@@ -243,8 +242,8 @@ def _bounded(connection: HTTPConnection) -> BoundedSocket:
 
 
 def _is_dropped(connection: HTTPConnection) -> bool:
-    # A server closes connections that were idle for long. What becomes readable on one that waits
-    # for no answer is its end, and sending on it would lose a call with an unknown outcome.
+    # A server closes connections that were idle for long. An idle connection that is readable has
+    # ended, and a call that is sent on it would be lost with an unknown outcome.
     poller = select.poll()
     poller.register(connection.sock, select.POLLIN)
     return bool(poller.poll(0))

@@ -1,28 +1,26 @@
 """`tuff holds`, `tuff positions`, `tuff sinks`: what keeps messages, and how far readers and
 exactly-once writers are (protocol §3.8, §3.9, §5.3)."""
 
-from collections.abc import Mapping
-
 import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import (
     SECONDS,
-    Session,
     Start,
     TopicEnd,
     confirm,
-    output_options,
-    server_options,
-    session,
+    server_command,
     start_of,
     topic_of,
 )
-from tuff.cli.output import counted, moment, print_json, print_table
+from tuff.cli.output import Result, Table, counted, field_table, moment
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.replies import Hold, NamedPosition, Sink
 
 MAX_AGE_S = 86_400.0  # of a hold without --max-age; a day, so that a forgotten hold ends soon
+
+_TOPIC = click.argument("topic", type=topic_of)
+_NAME = click.argument("name")
 
 
 @click.group()
@@ -31,24 +29,19 @@ def holds() -> None:
 
 
 @holds.command("ls")
-@click.argument("topic", type=topic_of)
-@server_options
-@output_options
-@session
-def list_holds(session: Session, *, topic: TopicId, as_json: bool) -> None:
+@_TOPIC
+@server_command
+def list_holds(client: Client, *, topic: TopicId) -> Result:
     """List the holds of TOPIC that have not expired."""
-    with session.client() as client:
-        found = client.topics.holds(topic)
-    if as_json:
-        print_json([_hold_form(each) for each in found])
-    else:
-        rows = [(each.name, each.first.hex(), moment(each.expires_at_ms)) for each in found]
-        print_table(("name", "from", "expires"), rows, title=f"holds of {topic}")
+    found = client.topics.holds(topic)
+    rows = [(each.name, each.first.hex(), moment(each.expires_at_ms)) for each in found]
+    table = Table(("name", "from", "expires"), rows, f"holds of {topic}")
+    return Result(json=[_hold_form(each) for each in found], table=table)
 
 
 @holds.command("set")
-@click.argument("topic", type=topic_of)
-@click.argument("name")
+@_TOPIC
+@_NAME
 @click.option(
     "--from",
     "start",
@@ -64,38 +57,22 @@ def list_holds(session: Session, *, topic: TopicId, as_json: bool) -> None:
     metavar="SECONDS",
     help="When the hold expires. [default: a day]",
 )
-@server_options
-@output_options
-@session
-def set_hold(
-    session: Session,
-    *,
-    topic: TopicId,
-    name: str,
-    start: Start,
-    max_age: float,
-    as_json: bool,
-) -> None:
+@server_command
+def set_hold(client: Client, *, topic: TopicId, name: str, start: Start, max_age: float) -> Result:
     """Keep the messages of TOPIC from START on under NAME; set again, renew or move the hold."""
-    with session.client() as client:
-        hold = client.topics.hold(topic, name, _first_kept(client, topic, start), max_age=max_age)
-    if as_json:
-        print_json(_hold_form(hold))
-    else:
-        click.echo(f"{topic} is held from {hold.first.hex()} until {moment(hold.expires_at_ms)}")
+    hold = client.topics.hold(topic, name, _first_kept(client, topic, start), max_age=max_age)
+    line = f"{topic} is held from {hold.first.hex()} until {moment(hold.expires_at_ms)}"
+    return Result(json=_hold_form(hold), lines=[line])
 
 
 @holds.command("rm")
-@click.argument("topic", type=topic_of)
-@click.argument("name")
-@server_options
-@output_options
-@session
-def remove_hold(session: Session, *, topic: TopicId, name: str, as_json: bool) -> None:
+@_TOPIC
+@_NAME
+@server_command
+def remove_hold(client: Client, *, topic: TopicId, name: str) -> Result:
     """Remove the hold NAME of TOPIC."""
-    with session.client() as client:
-        client.topics.release(topic, name)
-    _print_removed(topic, name, as_json=as_json)
+    client.topics.release(topic, name)
+    return _removed(topic, name)
 
 
 @click.group()
@@ -104,53 +81,38 @@ def positions() -> None:
 
 
 @positions.command("ls")
-@click.argument("topic", type=topic_of)
-@server_options
-@output_options
-@session
-def list_positions(session: Session, *, topic: TopicId, as_json: bool) -> None:
+@_TOPIC
+@server_command
+def list_positions(client: Client, *, topic: TopicId) -> Result:
     """List the positions of TOPIC, and the end of TOPIC."""
-    with session.client() as client:
-        found = client.topics.positions(topic)
-        end = client.offsets(topic).end
-    if as_json:
-        print_json([_position_form(each) for each in found])
-        return
+    found = client.topics.positions(topic)
+    end = client.offsets(topic).end
     rows = [(each.name, each.position.hex(), moment(each.updated_at_ms)) for each in found]
-    shown_end = "-" if end is None else end.hex()
-    print_table(("name", "position", "updated"), rows, title=f"{topic} ends with {shown_end}")
+    title = f"{topic} ends with {'-' if end is None else end.hex()}"
+    table = Table(("name", "position", "updated"), rows, title)
+    return Result(json=[_position_form(each) for each in found], table=table)
 
 
 @positions.command("set")
-@click.argument("topic", type=topic_of)
-@click.argument("name")
+@_TOPIC
+@_NAME
 @click.argument("position")
-@server_options
-@output_options
-@session
-def set_position(
-    session: Session, *, topic: TopicId, name: str, position: str, as_json: bool
-) -> None:
+@server_command
+def set_position(client: Client, *, topic: TopicId, name: str, position: str) -> Result:
     """Record that NAME has read TOPIC up to the message id POSITION."""
-    with session.client() as client:
-        found = client.topics.set_position(topic, name, MessageId.from_hex(position))
-    if as_json:
-        print_json(_position_form(found))
-    else:
-        click.echo(f"{name} of {topic} is at {found.position.hex()}")
+    found = client.topics.set_position(topic, name, MessageId.from_hex(position))
+    line = f"{name} of {topic} is at {found.position.hex()}"
+    return Result(json=_position_form(found), lines=[line])
 
 
 @positions.command("rm")
-@click.argument("topic", type=topic_of)
-@click.argument("name")
-@server_options
-@output_options
-@session
-def remove_position(session: Session, *, topic: TopicId, name: str, as_json: bool) -> None:
+@_TOPIC
+@_NAME
+@server_command
+def remove_position(client: Client, *, topic: TopicId, name: str) -> Result:
     """Remove the position NAME of TOPIC."""
-    with session.client() as client:
-        client.topics.delete_position(topic, name)
-    _print_removed(topic, name, as_json=as_json)
+    client.topics.delete_position(topic, name)
+    return _removed(topic, name)
 
 
 @click.group()
@@ -159,36 +121,25 @@ def sinks() -> None:
 
 
 @sinks.command("ls")
-@server_options
-@output_options
-@session
-def list_sinks(session: Session, *, as_json: bool) -> None:
+@server_command
+def list_sinks(client: Client) -> Result:
     """List all sinks."""
-    with session.client() as client:
-        found = client.sinks.list()
-    if as_json:
-        print_json([_sink_form(one) for one in found])
-        return
+    found = client.sinks.list()
     rows = [
         (one.sink, one.epoch, one.state, one.run_id, one.transaction_id, moment(one.updated_at_ms))
         for one in found
     ]
     columns = ("sink", "epoch", "state", "run", "transaction", "since")
-    print_table(columns, rows, title=counted(len(rows), "sink"))
+    table = Table(columns, rows, counted(len(rows), "sink"))
+    return Result(json=[_sink_form(one) for one in found], table=table)
 
 
 @sinks.command("show")
 @click.argument("sink")
-@server_options
-@output_options
-@session
-def show_sink(session: Session, *, sink: str, as_json: bool) -> None:
+@server_command
+def show_sink(client: Client, *, sink: str) -> Result:
     """Show the newest epoch of SINK."""
-    with session.client() as client:
-        found = client.sinks.get(sink)
-    if as_json:
-        print_json(_sink_form(found))
-        return
+    found = client.sinks.get(sink)
     fields = {
         "epoch": found.epoch,
         "state": found.state,
@@ -196,28 +147,22 @@ def show_sink(session: Session, *, sink: str, as_json: bool) -> None:
         "transaction": found.transaction_id,
         "since": moment(found.updated_at_ms),
     }
-    print_table(("field", "value"), fields.items(), title=f"sink {found.sink}")
+    return Result(json=_sink_form(found), table=field_table(fields, title=f"sink {found.sink}"))
 
 
 @sinks.command("rm")
 @click.argument("sink")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@server_options
-@output_options
-@session
-def remove_sink(session: Session, *, sink: str, yes: bool, as_json: bool) -> None:
+@server_command
+def remove_sink(client: Client, *, sink: str, yes: bool) -> Result:
     """Remove SINK and its epochs.
 
     If its writer then replays a committed epoch, the epoch is written a second time.
     """
     if not yes:
         confirm(f"Remove {sink} and its record of committed epochs?")
-    with session.client() as client:
-        client.sinks.delete(sink)
-    if as_json:
-        print_json({"sink": sink, "removed": True})
-    else:
-        click.echo(f"removed {sink}")
+    client.sinks.delete(sink)
+    return Result(json={"sink": sink, "removed": True}, lines=[f"removed {sink}"])
 
 
 def _first_kept(client: Client, topic: TopicId, start: Start) -> MessageId | int:
@@ -230,14 +175,12 @@ def _first_kept(client: Client, topic: TopicId, start: Start) -> MessageId | int
             return start
 
 
-def _print_removed(topic: TopicId, name: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"namespace": topic.namespace, "name": topic.name, "removed": name})
-    else:
-        click.echo(f"removed {name} of {topic}")
+def _removed(topic: TopicId, name: str) -> Result:
+    form = {"namespace": topic.namespace, "name": topic.name, "removed": name}
+    return Result(json=form, lines=[f"removed {name} of {topic}"])
 
 
-def _hold_form(hold: Hold) -> Mapping[str, object]:
+def _hold_form(hold: Hold) -> dict[str, object]:
     return {
         "name": hold.name,
         "from": hold.first.hex(),
@@ -246,7 +189,7 @@ def _hold_form(hold: Hold) -> Mapping[str, object]:
     }
 
 
-def _position_form(found: NamedPosition) -> Mapping[str, object]:
+def _position_form(found: NamedPosition) -> dict[str, object]:
     return {
         "name": found.name,
         "position": found.position.hex(),

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tuff.address import DEFAULT_URL
 from tuff.blocking.client import Client
-from tuff.cli.output import notice
+from tuff.cli.output import Result, notice, print_result
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
 from tuff.protocol.pointers import POINTER_MAX
@@ -87,6 +88,22 @@ def output_options(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(
         function
     )
+
+
+def server_command(function: Callable[..., Result]) -> Callable[..., None]:
+    """A command that sends requests: `function` gets a client of the server as its first argument,
+    and the result that it returns is printed, as JSON with `--json`."""
+
+    @server_options
+    @output_options
+    @session
+    @wraps(function)
+    def run(session: Session, /, *, as_json: bool, **parameters: Any) -> None:
+        with session.client() as client:
+            result = function(client, **parameters)
+        print_result(result, as_json=as_json)
+
+    return run
 
 
 class WholeNumber(click.IntRange):

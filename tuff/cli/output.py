@@ -8,7 +8,8 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,51 @@ EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What `print_table` prints."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    title: str
+    cell_length_max: int = CELL_LENGTH_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command prints at its end: with --json `json`, else the table and then the lines."""
+
+    json: object
+    table: Table | None = None
+    lines: Sequence[str] = ()
+    exit_code: int = 0
+
+
+def print_result(result: Result, *, as_json: bool) -> None:
+    """Print the result of a command. Raises: Exit: the result has an exit code above 0."""
+    if as_json:
+        print_json(result.json)
+    else:
+        if (table := result.table) is not None:
+            print_table(
+                table.columns,
+                table.rows,
+                title=table.title,
+                cell_length_max=table.cell_length_max,
+            )
+        for line in result.lines:
+            click.echo(line)
+    if result.exit_code:
+        raise click.exceptions.Exit(result.exit_code)
+
+
+def field_table(
+    fields: Mapping[str, object], *, title: str, cell_length_max: int = CELL_LENGTH_MAX
+) -> Table:
+    """The fields of one object, one below the other."""
+    return Table(("field", "value"), fields.items(), title, cell_length_max)
 
 
 def print_json(value: object) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
-from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import moment, notice, print_json, print_table, shown
+from tuff.blocking.client import Client
+from tuff.cli.options import output_options, server_command
+from tuff.cli.output import Result, moment, notice, print_json, print_table, shown
 from tuff.launch import DAMAGE, Row, inspect
 from tuff.protocol.errors import DamagedRecordError
 
@@ -40,17 +41,14 @@ def table() -> None:
 
 
 @snapshot.command()
-@server_options
-@output_options
-@session
-def take(session: Session, *, as_json: bool) -> None:
+@server_command
+def take(client: Client) -> Result:
     """Make the server write a snapshot now, and print its name."""
-    with session.client() as client:
-        written = client.transactions.take_snapshot()
-    if as_json:
-        print_json({"file": written.file, "bytes": written.size_bytes})
-    else:
-        click.echo(f"wrote {written.file}, {written.size_bytes} bytes")
+    written = client.transactions.take_snapshot()
+    return Result(
+        json={"file": written.file, "bytes": written.size_bytes},
+        lines=[f"wrote {written.file}, {written.size_bytes} bytes"],
+    )
 
 
 @snapshot.command("ls")

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import click
 
 from tuff.blocking.client import Client
-from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import EXIT_REFUSED, counted, print_json, print_table
+from tuff.cli.options import server_command
+from tuff.cli.output import EXIT_REFUSED, Result, counted, field_table
 from tuff.protocol.errors import UnavailableError
-from tuff.replies import Health, Overview
+from tuff.replies import Health, HealthStatus, Overview
 from tuff.version import __version__
 
-OK = "ok"
 REASON_LENGTH_MAX = 2_000  # characters; the reason of a failure is not cut off
 
 
@@ -24,31 +23,25 @@ class _Topics:
 
 
 @click.command()
-@server_options
-@output_options
-@session
-@click.pass_context
-def status(context: click.Context, session: Session, *, as_json: bool) -> None:
+@server_command
+def status(client: Client) -> Result:
     """Show the health of the server's components, the versions, and the numbers of topics and
     transactions.
 
     Exit code 0: every component is ok. 1: one is degraded or down, and the reason is shown. 3: the
     server can't be reached.
     """
-    with session.client() as client:
-        health = client.health()
-        topics, overview = _topics(client), _overview(client)
-        address = client.url
-    if as_json:
-        print_json(_form(address, health, topics, overview))
-    else:
-        fields = _fields(health, topics, overview)
-        title = f"{address} is {health.status}"
-        print_table(
-            ("field", "value"), fields.items(), title=title, cell_length_max=REASON_LENGTH_MAX
-        )
-    if health.status != OK:
-        context.exit(EXIT_REFUSED)
+    health = client.health()
+    topics, overview = _topics(client), _overview(client)
+    return Result(
+        json=_form(client.url, health, topics, overview),
+        table=field_table(
+            _fields(health, topics, overview),
+            title=f"{client.url} is {health.status}",
+            cell_length_max=REASON_LENGTH_MAX,
+        ),
+        exit_code=0 if health.status is HealthStatus.OK else EXIT_REFUSED,
+    )
 
 
 def _topics(client: Client) -> _Topics | None:

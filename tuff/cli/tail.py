@@ -29,7 +29,7 @@ from tuff.protocol.json_forms import payload_to_json
 from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
-from tuff.subscriber import AWAY_FIRST_S, AWAY_MOST_S
+from tuff.subscriber import RECONNECT_FIRST_S, RECONNECT_S_MAX
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits
@@ -97,7 +97,7 @@ class _Reader:
         self._reported_blocker: int | None = None
         self._was_answered = False
         self._failed_count = 0  # attempts since the last answer
-        self._backoff = Backoff(AWAY_FIRST_S, AWAY_MOST_S, random.random)
+        self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, random.random)
 
     def messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
         left = limit
@@ -151,7 +151,7 @@ class _Reader:
         if not self._failed_count:
             notice(f"waiting for the server: {error.detail}")
         self._failed_count += 1
-        at_least_s = min(error.retry_after_s, AWAY_MOST_S)
+        at_least_s = min(error.retry_after_s, RECONNECT_S_MAX)
         time.sleep(self._backoff.pause(self._failed_count, at_least_s=at_least_s).seconds)
 
     def _first_position(self, start: Start) -> tuple[MessageId | int | None, bool]:

@@ -1,20 +1,19 @@
 """`tuff topics ls`, `show`, `create`, `set`, `rm` (protocol §2)."""
 
+from collections.abc import Mapping
+
 import click
 
-from tuff.cli.options import (
-    Session,
-    WholeNumber,
-    confirm,
-    output_options,
-    server_options,
-    session,
-    topic_of,
-)
-from tuff.cli.output import counted, print_json, print_table
+from tuff.blocking.client import Client
+from tuff.cli.options import WholeNumber, confirm, server_command, topic_of
+from tuff.cli.output import Result, Table, counted
 from tuff.protocol.ids import TopicId
 from tuff.replies import TopicInfo
 
+_TOPIC = click.argument("topic", type=topic_of)
+_TTL = click.option(
+    "--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of messages."
+)
 _PROPERTY = click.option(
     "--property",
     "properties",
@@ -34,86 +33,65 @@ def topics() -> None:
 
 @topics.command("ls")
 @click.argument("namespace", required=False)
-@server_options
-@output_options
-@session
-def list_topics(session: Session, *, namespace: str | None, as_json: bool) -> None:
+@server_command
+def list_topics(client: Client, *, namespace: str | None) -> Result:
     """List the topics of NAMESPACE, or of all namespaces."""
-    with session.client() as client:
-        namespaces = client.topics.namespaces() if namespace is None else [namespace]
-        found = [TopicId(one, name) for one in namespaces for name in client.topics.list(one)]
-    if as_json:
-        print_json([{"namespace": one.namespace, "name": one.name} for one in found])
-    else:
-        rows = [(one.namespace, one.name) for one in found]
-        print_table(("namespace", "topic"), rows, title=counted(len(found), "topic"))
+    namespaces = client.topics.namespaces() if namespace is None else [namespace]
+    found = [TopicId(one, name) for one in namespaces for name in client.topics.list(one)]
+    rows = [(one.namespace, one.name) for one in found]
+    return Result(
+        json=[{"namespace": one.namespace, "name": one.name} for one in found],
+        table=Table(("namespace", "topic"), rows, counted(len(found), "topic")),
+    )
 
 
 @topics.command()
-@click.argument("topic", type=topic_of)
-@server_options
-@output_options
-@session
-def show(session: Session, *, topic: TopicId, as_json: bool) -> None:
+@_TOPIC
+@server_command
+def show(client: Client, *, topic: TopicId) -> Result:
     """Show the properties of TOPIC, and the ids of its first message and its end."""
-    with session.client() as client:
-        info = client.topics.get(topic)
-        offsets = client.offsets(topic)
+    info = client.topics.get(topic)
+    offsets = client.offsets(topic)
     ids = {
         "earliest": None if offsets.earliest is None else offsets.earliest.hex(),
         "end": None if offsets.end is None else offsets.end.hex(),
     }
-    if as_json:
-        print_json({**_form(info), **ids})
-    else:
-        rows = {"generation": info.generation, **info.properties, **ids}
-        print_table(("property", "value"), rows.items(), title=str(topic))
+    return Result(
+        json={**_form(info), **ids},
+        table=_property_table(topic, {"generation": info.generation, **info.properties, **ids}),
+    )
 
 
 @topics.command()
-@click.argument("topic", type=topic_of)
-@click.option("--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of messages.")
+@_TOPIC
+@_TTL
 @_PROPERTY
-@server_options
-@output_options
-@session
+@server_command
 def create(
-    session: Session,
-    *,
-    topic: TopicId,
-    ttl: int | None,
-    properties: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    client: Client, *, topic: TopicId, ttl: int | None, properties: tuple[str, ...]
+) -> Result:
     """Create TOPIC."""
-    with session.client() as client:
-        client.topics.create(topic, properties=_given(properties, ttl=ttl))
-        info = client.topics.get(topic)
-    if as_json:
-        print_json(_form(info))
-    else:
-        click.echo(f"created {topic}, generation {info.generation}")
+    client.topics.create(topic, properties=_given(properties, ttl=ttl))
+    info = client.topics.get(topic)
+    return Result(json=_form(info), lines=[f"created {topic}, generation {info.generation}"])
 
 
 @topics.command("set")
-@click.argument("topic", type=topic_of)
-@click.option("--ttl", type=WholeNumber(min=1), metavar="SECONDS", help="Time to live of messages.")
+@_TOPIC
+@_TTL
 @_PROPERTY
 @click.option(
     "--unset", "gone", multiple=True, metavar="NAME", help="Remove a property; may be repeated."
 )
-@server_options
-@output_options
-@session
+@server_command
 def set_properties(
-    session: Session,
+    client: Client,
     *,
     topic: TopicId,
     ttl: int | None,
     properties: tuple[str, ...],
     gone: tuple[str, ...],
-    as_json: bool,
-) -> None:
+) -> Result:
     """Change properties of TOPIC, and keep the others.
 
     --unset ttl sets the ttl that a new topic would have.
@@ -123,33 +101,28 @@ def set_properties(
         raise click.UsageError("nothing to set; give --ttl, --property or --unset")
     if both := sorted(given.keys() & set(gone)):
         raise click.UsageError(f"{both[0]} can't be set and unset at once")
-    with session.client() as client:
-        held = {**client.topics.get(topic).properties, **given}
-        kept = {name: value for name, value in held.items() if name not in gone}
-        client.topics.update(topic, properties=kept)
-        info = client.topics.get(topic)
-    if as_json:
-        print_json(_form(info))
-    else:
-        print_table(("property", "value"), info.properties.items(), title=str(topic))
+    held = {**client.topics.get(topic).properties, **given}
+    kept = {name: value for name, value in held.items() if name not in gone}
+    client.topics.update(topic, properties=kept)
+    info = client.topics.get(topic)
+    return Result(json=_form(info), table=_property_table(topic, info.properties))
 
 
 @topics.command("rm")
-@click.argument("topic", type=topic_of)
+@_TOPIC
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@server_options
-@output_options
-@session
-def remove(session: Session, *, topic: TopicId, yes: bool, as_json: bool) -> None:
+@server_command
+def remove(client: Client, *, topic: TopicId, yes: bool) -> Result:
     """Remove TOPIC and all of its messages."""
     if not yes:
         confirm(f"Remove {topic} and all of its messages?")
-    with session.client() as client:
-        client.topics.delete(topic)
-    if as_json:
-        print_json({"namespace": topic.namespace, "name": topic.name, "removed": True})
-    else:
-        click.echo(f"removed {topic}")
+    client.topics.delete(topic)
+    form = {"namespace": topic.namespace, "name": topic.name, "removed": True}
+    return Result(json=form, lines=[f"removed {topic}"])
+
+
+def _property_table(topic: TopicId, properties: Mapping[str, object]) -> Table:
+    return Table(("property", "value"), properties.items(), str(topic))
 
 
 def _given(properties: tuple[str, ...], *, ttl: int | None) -> dict[str, str]:

@@ -11,20 +11,19 @@ from tuff.blocking.client import Client
 from tuff.cli.options import (
     SECONDS,
     TRANSACTION,
-    Session,
     command_line,
-    output_options,
-    server_options,
-    session,
+    server_command,
     topic_of,
 )
-from tuff.cli.output import counted, moment, print_json, print_table, seconds
+from tuff.cli.output import Result, Table, counted, field_table, moment, seconds
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import TransactionType
 from tuff.replies import OpenTransaction, Outcome, Overview
 
 WAITING_COUNT_MAX = 10_000  # messages; no more are counted, since counting reads each of them
 POLL_COUNT = 1_000  # messages of one poll
+
+_TRANSACTION = click.argument("transaction", type=TRANSACTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,11 @@ class _Waiting:
     count: int
     is_cut: bool
 
+    def text(self) -> str:
+        if self.is_cut:
+            return f"{self.count:,} or more messages wait"
+        return f"{self.count:,} {'message waits' if self.count == 1 else 'messages wait'}"
+
 
 @click.group()
 def tx() -> None:
@@ -41,17 +45,11 @@ def tx() -> None:
 
 
 @tx.command("ls")
-@server_options
-@output_options
-@session
-def list_transactions(session: Session, *, as_json: bool) -> None:
+@server_command
+def list_transactions(client: Client) -> Result:
     """List the transactions in progress."""
-    with session.client() as client:
-        overview = client.transactions.overview()
-    if as_json:
-        print_json(_overview_form(overview))
-        return
-    now_ms = int(time.time() * 1000)
+    overview = client.transactions.overview()
+    now_ms = _now_ms()
     rows = [
         (
             one.transaction_id,
@@ -65,25 +63,22 @@ def list_transactions(session: Session, *, as_json: bool) -> None:
         for one in overview.in_progress
     ]
     columns = ("transaction", "type", "client", "age", "expires in", "lease", "published to")
-    print_table(columns, rows, title=f"{counted(len(rows), 'transaction')} in progress")
-    click.echo(
-        f"{overview.committing_count} committing, {overview.invalid_count} invalid; "
-        f"read pointer {overview.read_pointer}, write pointer {overview.write_pointer}"
+    return Result(
+        json=_overview_form(overview),
+        table=Table(columns, rows, f"{counted(len(rows), 'transaction')} in progress"),
+        lines=[
+            f"{overview.committing_count} committing, {overview.invalid_count} invalid; "
+            f"read pointer {overview.read_pointer}, write pointer {overview.write_pointer}"
+        ],
     )
 
 
 @tx.command()
-@click.argument("transaction", type=TRANSACTION)
-@server_options
-@output_options
-@session
-def show(session: Session, *, transaction: int, as_json: bool) -> None:
+@_TRANSACTION
+@server_command
+def show(client: Client, *, transaction: int) -> Result:
     """Show the state or outcome of TRANSACTION: an id, or any of its write pointers."""
-    with session.client() as client:
-        outcome = client.transactions.outcome(transaction)
-    if as_json:
-        print_json(transaction_form(outcome))
-        return
+    outcome = client.transactions.outcome(transaction)
     fields = {
         "state": outcome.state,
         "reason": outcome.reason,
@@ -91,11 +86,11 @@ def show(session: Session, *, transaction: int, as_json: bool) -> None:
         "client": outcome.client,
         "started": moment(outcome.started_at_ms),
         "expires": moment(outcome.expires_at_ms),
-        "lease": lease_text(outcome, now_ms=int(time.time() * 1000)),
+        "lease": lease_text(outcome, now_ms=_now_ms()),
         "published to": outcome.topics,
     }
-    title = f"transaction {outcome.transaction_id}"
-    print_table(("field", "value"), fields.items(), title=title)
+    table = field_table(fields, title=f"transaction {outcome.transaction_id}")
+    return Result(json=transaction_form(outcome), table=table)
 
 
 @tx.command()
@@ -115,114 +110,89 @@ def show(session: Session, *, transaction: int, as_json: bool) -> None:
     help="Of a long one: time until it ends unless renewed.",
 )
 @click.option("--client", "name", metavar="NAME", help="The name that tx ls shows.")
-@server_options
-@output_options
-@session
+@server_command
 def start(
-    session: Session,
-    *,
-    kind: str,
-    timeout: float | None,
-    lease: float | None,
-    name: str | None,
-    as_json: bool,
-) -> None:
+    client: Client, *, kind: str, timeout: float | None, lease: float | None, name: str | None
+) -> Result:
     """Start a transaction, and print its id: for `tuff pub --tx`."""
-    with session.client() as client:
-        started = client.transactions.start(
-            TransactionType(kind), timeout=timeout, client=name, lease=lease
-        )
-    if as_json:
-        print_json(_state_form(started.transaction_id, "in_progress"))
-    else:
-        click.echo(started.transaction_id)
+    started = client.transactions.start(
+        TransactionType(kind), timeout=timeout, client=name, lease=lease
+    )
+    transaction = started.transaction_id
+    return Result(json=_state_form(transaction, "in_progress"), lines=[str(transaction)])
 
 
 @tx.command()
-@click.argument("transaction", type=TRANSACTION)
-@server_options
-@output_options
-@session
-def renew(session: Session, *, transaction: int, as_json: bool) -> None:
+@_TRANSACTION
+@server_command
+def renew(client: Client, *, transaction: int) -> Result:
     """Restart the lease of TRANSACTION."""
-    with session.client() as client:
-        renewed = client.transactions.renew(transaction)
-    if as_json:
-        times = {
+    renewed = client.transactions.renew(transaction)
+    return Result(
+        json={
+            "transactionId": str(transaction),
             "leaseExpiresAt": renewed.lease_expires_at_ms,
             "expiresAt": renewed.expires_at_ms,
-        }
-        print_json({"transactionId": str(transaction), **times})
-    else:
-        click.echo(f"the lease ends at {moment(renewed.lease_expires_at_ms)}")
+        },
+        lines=[f"the lease ends at {moment(renewed.lease_expires_at_ms)}"],
+    )
 
 
 @tx.command()
-@click.argument("transaction", type=TRANSACTION)
-@server_options
-@output_options
-@session
-def commit(session: Session, *, transaction: int, as_json: bool) -> None:
+@_TRANSACTION
+@server_command
+def commit(client: Client, *, transaction: int) -> Result:
     """Commit TRANSACTION, and make visible what it published."""
-    with session.client() as client:
-        client.transactions.commit(transaction)
-    _print_state(transaction, "committed", as_json=as_json)
+    client.transactions.commit(transaction)
+    return _ended(transaction, "committed")
 
 
 @tx.command()
-@click.argument("transaction", type=TRANSACTION)
-@server_options
-@output_options
-@session
-def abort(session: Session, *, transaction: int, as_json: bool) -> None:
+@_TRANSACTION
+@server_command
+def abort(client: Client, *, transaction: int) -> Result:
     """Roll TRANSACTION back, with what it published.
 
     You confirm that all its other writes, for example to a database, were undone. If you do not
     know that, use invalidate.
     """
-    with session.client() as client:
-        state = client.transactions.abort(transaction)
-    _print_state(transaction, state, as_json=as_json)
+    return _ended(transaction, client.transactions.abort(transaction))
 
 
 @tx.command()
-@click.argument("transaction", type=TRANSACTION)
-@server_options
-@output_options
-@session
-def invalidate(session: Session, *, transaction: int, as_json: bool) -> None:
+@_TRANSACTION
+@server_command
+def invalidate(client: Client, *, transaction: int) -> Result:
     """Roll TRANSACTION back; its writes elsewhere stay invisible to all transactions."""
-    with session.client() as client:
-        client.transactions.invalidate(transaction)
-    _print_state(transaction, "invalid", as_json=as_json)
+    client.transactions.invalidate(transaction)
+    return _ended(transaction, "invalid")
 
 
 @tx.command()
 @click.argument("topic", type=topic_of)
-@server_options
-@output_options
-@session
-def blockers(session: Session, *, topic: TopicId, as_json: bool) -> None:
+@server_command
+def blockers(client: Client, *, topic: TopicId) -> Result:
     """Show the transactions that block committed readers of TOPIC, and how to end them."""
-    with session.client() as client:
-        offsets = client.offsets(topic, isolation="committed")
-        is_free = offsets.blocked_by is None
-        waiting = _Waiting(0, is_cut=False) if is_free else _waiting(client, topic, offsets.end)
-        found = [] if is_free else _publishers(client, topic, first=offsets.blocked_by)
-    if as_json:
-        print_json(
-            {
-                "topic": str(topic),
-                "blockedBy": None if is_free else str(offsets.blocked_by),
-                "waitingCount": waiting.count,
-                "isCountCut": waiting.is_cut,
-                "transactions": [transaction_form(one) for one in found],
-            }
-        )
-    elif offsets.blocked_by is None:
-        click.echo(f"no transaction blocks the readers of {topic}")
+    offsets = client.offsets(topic, isolation="committed")
+    if (blocked_by := offsets.blocked_by) is None:
+        found, waiting = [], _Waiting(0, is_cut=False)
+        table, lines = None, [f"no transaction blocks the readers of {topic}"]
     else:
-        _print_blockers(topic, found, blocked_by=offsets.blocked_by, waiting=waiting)
+        waiting = _waiting(client, topic, offsets.end)
+        found = _publishers(client, topic, first=blocked_by)
+        table = _blocker_table(topic, found, blocked_by=blocked_by)
+        lines = [
+            f"{waiting.text()}, including its own; to end it without its messages:",
+            f"  {command_line(['tuff', 'tx', 'invalidate', blocked_by])}",
+        ]
+    form = {
+        "topic": str(topic),
+        "blockedBy": None if blocked_by is None else str(blocked_by),
+        "waitingCount": waiting.count,
+        "isCountCut": waiting.is_cut,
+        "transactions": [transaction_form(one) for one in found],
+    }
+    return Result(json=form, table=table, lines=lines)
 
 
 def _waiting(client: Client, topic: TopicId, end: MessageId | None) -> _Waiting:
@@ -237,16 +207,14 @@ def _waiting(client: Client, topic: TopicId, end: MessageId | None) -> _Waiting:
     return _Waiting(count, is_cut=True)
 
 
-def _publishers(client: Client, topic: TopicId, *, first: int | None) -> list[OpenTransaction]:
+def _publishers(client: Client, topic: TopicId, *, first: int) -> list[OpenTransaction]:
     """The transactions in progress that published to a topic; the one that blocks it is first."""
     named = [one for one in client.transactions.overview().in_progress if str(topic) in one.topics]
     return sorted(named, key=lambda one: (one.transaction_id != first, one.started_at_ms))
 
 
-def _print_blockers(
-    topic: TopicId, found: list[OpenTransaction], *, blocked_by: int, waiting: _Waiting
-) -> None:
-    now_ms = int(time.time() * 1000)
+def _blocker_table(topic: TopicId, found: list[OpenTransaction], *, blocked_by: int) -> Table:
+    now_ms = _now_ms()
     rows = [
         (
             one.transaction_id,
@@ -260,20 +228,12 @@ def _print_blockers(
         for one in found
     ]
     columns = ("transaction", "client", "since", "age", "expires in", "lease", "blocks readers")
-    print_table(columns, rows, title=f"transactions that published to {topic}")
-    if waiting.is_cut:
-        many = f"{waiting.count:,} or more messages wait"
-    else:
-        many = f"{waiting.count:,} {'message waits' if waiting.count == 1 else 'messages wait'}"
-    click.echo(f"{many}, including its own; to end it without its messages:")
-    click.echo(f"  {command_line(['tuff', 'tx', 'invalidate', blocked_by])}")
+    return Table(columns, rows, f"transactions that published to {topic}")
 
 
-def _print_state(transaction: int, state: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_state_form(transaction, state))
-    else:
-        click.echo(f"transaction {transaction} is {state}")
+def _ended(transaction: int, state: str) -> Result:
+    form = _state_form(transaction, state)
+    return Result(json=form, lines=[f"transaction {transaction} is {state}"])
 
 
 def _state_form(transaction: int, state: str) -> dict[str, object]:
@@ -303,6 +263,10 @@ def transaction_form(value: OpenTransaction | Outcome) -> dict[str, object]:
     fields = dataclasses.asdict(value)
     fields["transaction_id"] = str(value.transaction_id)
     return {_MEMBERS.get(name, name): member for name, member in fields.items()}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _overview_form(overview: Overview) -> dict[str, object]:

@@ -78,7 +78,9 @@ def read_parts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield body[0], content
         offset, count = stop, count + 1
     if content != _COUNT.pack(count):
-        raise ArchiveError(f"{count} parts stand before the end at byte {offset}, and not as many")
+        raise ArchiveError(
+            f"{count} parts were read before the end at byte {offset}, which names another number"
+        )
     if file.read(1):
         raise ArchiveError(f"something follows the end at byte {stop}")
 

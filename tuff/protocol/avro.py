@@ -8,9 +8,9 @@
     ConsumeRequest  := (00 bytes | 02 long | 04) boolean (00 int | 02) (00 bytes | 02)
     ConsumeResponse := array<id bytes, payload bytes>
 
-Written by hand because every publish and every poll passes here: no record is built that is not
-needed, and a count or length is checked against what is left of the body before memory is spent on
-it, which fastavro does not do. The tests compare it with fastavro.
+Written by hand, since every publish and every poll passes here: no unneeded record is built, and a
+count or length is checked against the rest of the body before memory is reserved, which fastavro
+does not do. The tests compare it with fastavro (decision 0005).
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ from tuff.protocol.requests import (
 )
 from tuff.protocol.transaction import Transaction
 
-_LENGTHS_COUNT_MAX = 4_096  # kept encodings; messages of one kind have few lengths
+_LENGTHS_COUNT_MAX = 4_096  # cached encodings; messages of one kind have few different lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
@@ -91,7 +91,7 @@ class _Reader:
         return index
 
     def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
-        """The byte strings of an array, whose items consist of so many each."""
+        """The byte strings of an array whose items consist of `values_per_item` byte strings."""
         items: list[bytes] = []
         while count := self.read_long():
             size = self._block_size() if count < 0 else None
@@ -107,8 +107,8 @@ class _Reader:
         return items
 
     def _read_items(self, count: int, items: list[bytes]) -> None:
-        # Nearly all payloads have less than 8 KiB, so that their length takes one byte or two; it
-        # is read in place here, since a call would cost more than all the rest.
+        # Nearly all payloads have less than 8 KiB, so their length takes one byte or two. It is
+        # read inline, since a call would cost more than the rest of the loop.
         data, at, stop = self._data, self._at, len(self._data)
         for _ in range(count):
             head = data[at] if at < stop else 1
@@ -118,7 +118,7 @@ class _Reader:
             else:
                 size = head >> 1
             if head & 1 or (head >= 0x80 and start != at + 2) or start + size > stop:
-                self._at = at  # longer, or wrong
+                self._at = at  # a longer length, or a malformed one
                 items.append(self.read_bytes())
                 at = self._at
             else:
@@ -156,8 +156,8 @@ def decode_publish_request(body: bytes) -> PublishRequest:
 
 
 def _only_payload(body: bytes) -> bytes | None:
-    """The payload of a request that is one message of less than 8 KiB without a transaction, as
-    nearly all are; None for any other, and for what may be wrong."""
+    """The payload of a request with one message of less than 8 KiB and without a transaction, as
+    nearly all have; None for any other request, and for one that may be malformed."""
     if body[:2] != b"\x02\x02" or len(body) < len(b"\x02\x02\x00\x00"):
         return None
     size, start = body[2], 3
@@ -165,7 +165,7 @@ def _only_payload(body: bytes) -> bytes | None:
         if body[3] >= 0x80:
             return None
         size, start = size & 0x7F | body[3] << 7, 4
-    # Zig-zag: an even number is twice the length. Behind it stands the end of the array alone.
+    # Zig-zag: an even number is twice the length. Only the end of the array follows the payload.
     if size & 1 or start + (size >> 1) + 1 != len(body) or body[-1]:
         return None
     return body[start:-1]
@@ -182,15 +182,15 @@ def decode_rollback_detail(body: bytes) -> RollbackDetail:
 
 
 def rollback_detail(pointer: int | None, first: Offset, last: Offset) -> RollbackDetail:
-    """Raises: BadRequestError: no pointer, or numbers that are no places."""
+    """Raises: BadRequestError: no pointer, or numbers that are no offsets."""
     if pointer is None:
         raise BadRequestError(
-            "a rollback names the transactionWritePointer of the publish that it takes back"
+            "a rollback needs the transactionWritePointer of the publish that it rolls back"
         )
     for timestamp_ms, seq_id in (first, last):
         if not (0 <= timestamp_ms <= _LONG_MAX and 0 <= seq_id < SEQ_ID_LIMIT):
             raise BadRequestError(
-                f"timestamp {timestamp_ms}, sequence id {seq_id} is no place: a timestamp is 0 or "
+                f"timestamp {timestamp_ms}, sequence id {seq_id} is no offset: a timestamp is 0 or "
                 f"more, a sequence id 0 to {SEQ_ID_LIMIT - 1}"
             )
     return RollbackDetail(pointer, first, last)
@@ -233,7 +233,7 @@ encode_length = lru_cache(_LENGTHS_COUNT_MAX)(encode_long)  # of payloads
 
 
 def encode_publish_request(request: PublishRequest) -> bytes:
-    """The request; times to live travel in the query, not in the body."""
+    """The request. Its time to live is not in the body, but in the query."""
     pointer = b"\x02" if request.pointer is None else b"\x00" + encode_long(request.pointer)
     lengths = map(encode_length, map(len, request.payloads))
     items = chain.from_iterable(zip(lengths, request.payloads, strict=True))
@@ -255,7 +255,7 @@ def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
-    """The ConsumeResponse of messages that are ids and payloads."""
+    """The ConsumeResponse of messages with these ids and payloads."""
     if not ids:
         return _array((), 0)
     # Filled column by column: an iterator over messages takes twice the time.

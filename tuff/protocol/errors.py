@@ -1,8 +1,7 @@
 """Every refusal, as a class with its status and stable code (protocol §1, Errors).
 
-The server raises these; the client raises the same classes again from the problem document it
-received (`from_problem`). Exceptions are the one place where this project uses inheritance: a
-caller catches the widest class it can answer.
+The server raises these, and the client raises the same classes from the problem document that it
+received (`from_problem`). They use inheritance so that a caller can catch a whole group.
 """
 
 from base64 import b64decode
@@ -11,8 +10,8 @@ from typing import ClassVar
 
 
 class TuffError(Exception):
-    """The root of every error of Tuff: a stable `code`, a plain sentence `detail`, and whether the
-    very same call may safely be repeated (`retry_safe`), and not before `retry_after_s` seconds."""
+    """The root of every error of Tuff: a stable `code`, one plain sentence `detail`, and whether
+    the same call may safely be repeated (`retry_safe`), after `retry_after_s` seconds."""
 
     status: ClassVar[int] = 500
     code: str = "internal"
@@ -29,8 +28,8 @@ class TuffError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As it is, not as it was made: each kind has a constructor of its own, and a process pool
-        # that can't read an error back is broken for good.
+        # Pickles the attributes, not the arguments: the classes have different constructors, and a
+        # process pool that can't unpickle an error is broken for ever.
         return _restored, (type(self), self.args, self.__dict__)
 
     def problem(self) -> dict[str, object]:
@@ -51,13 +50,14 @@ class InternalError(TuffError):
 
 
 class DamagedRecordError(TuffError):
-    """A stored record fails its checksum. Members: `id`, and `next`, where a reader may go on."""
+    """A stored record fails its checksum. Members: `id`, and `next`, where a reader may
+    continue."""
 
     code = "damaged_record"
 
 
 class BadRequestError(TuffError, ValueError):
-    """The request itself is wrong; `code` says in which way."""
+    """The request is not valid; `code` says why."""
 
     status = 400
     code = "bad_request"
@@ -106,7 +106,7 @@ class CrossSiteError(TuffError):
 
 
 class NotFoundError(TuffError):
-    """There is nothing at that address."""
+    """The address does not exist."""
 
     status = 404
     code = "not_found"
@@ -119,7 +119,7 @@ class TopicNotFoundError(NotFoundError):
 
 
 class HoldNotFoundError(NotFoundError):
-    """The topic has no hold of that name, or it is over."""
+    """The topic has no hold of that name, or the hold has expired."""
 
     code = "hold_not_found"
 
@@ -131,13 +131,13 @@ class PositionNotFoundError(NotFoundError):
 
 
 class SinkNotFoundError(NotFoundError):
-    """Nothing is recorded of the sink."""
+    """The sink does not exist."""
 
     code = "sink_not_found"
 
 
 class MethodNotAllowedError(TuffError):
-    """The address exists, and does not answer this method."""
+    """The address exists, but does not accept this method."""
 
     status = 405
     code = "method_not_allowed"
@@ -158,28 +158,28 @@ class TopicExistsError(TuffError):
 
 
 class TopicHeldError(TuffError):
-    """Holds keep messages that would go. Member: `holds`, their names."""
+    """Holds keep messages that would be removed. Member: `holds`, their names."""
 
     status = 409
     code = "topic_held"
 
 
 class TooManyHoldsError(TuffError):
-    """The topic has as many holds as it may have."""
+    """The topic has the maximum number of holds."""
 
     status = 409
     code = "too_many_holds"
 
 
 class TooManyPositionsError(TuffError):
-    """The topic has as many named positions as it may have."""
+    """The topic has the maximum number of named positions."""
 
     status = 409
     code = "too_many_positions"
 
 
 class SinkError(TuffError):
-    """The sink does not take that epoch, or can't be changed so."""
+    """The sink does not accept that epoch or that change."""
 
     status = 409
     code = "sink_in_use"
@@ -190,51 +190,51 @@ class SinkInUseError(SinkError):
 
 
 class SinkEpochSupersededError(SinkError):
-    """The sink is at a later epoch already. Member: `epoch`, that one."""
+    """The sink is at a later epoch already. Member: `epoch`, the later one."""
 
     code = "sink_epoch_superseded"
 
 
 class SinkEpochOpenError(SinkError):
-    """An earlier epoch of the sink has not committed. Member: `epoch`, that one."""
+    """An earlier epoch of the sink has not committed. Member: `epoch`, the earlier one."""
 
     code = "sink_epoch_open"
 
 
 class SinkFencedError(SinkError):
-    """Another run took the sink from this one, for good."""
+    """Another run has taken over the sink, for ever."""
 
     code = "sink_fenced"
 
 
 class TooManySinksError(SinkError):
-    """As many sinks are remembered as may be."""
+    """The server has the maximum number of sinks."""
 
     code = "too_many_sinks"
 
 
 class RequestTooLargeError(TuffError):
-    """The request is larger than the server takes."""
+    """The request is larger than the server accepts."""
 
     status = 413
     code = "request_too_large"
 
 
 class ChangeSetTooLargeError(RequestTooLargeError):
-    """The change set has more keys, or more bytes, than the server takes."""
+    """The change set has more keys or bytes than the server accepts."""
 
     code = "change_set_too_large"
 
 
 class UnsupportedMediaTypeError(TuffError):
-    """The body is in a form that this endpoint does not read."""
+    """The body has a media type that this endpoint does not accept."""
 
     status = 415
     code = "unsupported_media_type"
 
 
 class OverloadedError(TuffError):
-    """A queue is full; nothing was done, try again later."""
+    """A queue is full; nothing was done. Try again later."""
 
     status = 429
     code = "overloaded"
@@ -242,7 +242,7 @@ class OverloadedError(TuffError):
 
 
 class UnavailableError(TuffError):
-    """A part of the server can't answer now."""
+    """A component of the server can't answer now."""
 
     status = 503
     code = "shutting_down"
@@ -268,13 +268,13 @@ class StorageUnavailableError(UnavailableError):
 
 
 class TransactionsUnavailableError(UnavailableError):
-    """The transaction service is down. Messaging without a transaction goes on."""
+    """The transaction service is down. Messages without a transaction continue."""
 
     code = "transactions_unavailable"
 
 
 class TransactionError(TuffError):
-    """The transaction can't do that."""
+    """The transaction does not allow the call."""
 
     status = 409
     code = "transaction_conflict"
@@ -288,7 +288,7 @@ class TransactionConflictError(TransactionError):
 
     @property
     def key(self) -> bytes | None:
-        """The change both wrote; None if the server did not name it."""
+        """The key that both wrote; None if the server did not name it."""
         match self.members.get("key"):
             case str() as text:
                 return text.encode("utf-8")
@@ -299,7 +299,7 @@ class TransactionConflictError(TransactionError):
 
     @property
     def transaction(self) -> int | None:
-        """The id of the transaction that committed it first; None if the server did not name it."""
+        """The id of the transaction that committed first; None if the server did not name it."""
         other = self.members.get("conflictingTransaction")
         return int(other) if isinstance(other, str) else None
 
@@ -311,7 +311,7 @@ class TransactionConflictError(TransactionError):
 
 
 class TransactionsInProgressError(TransactionError):
-    """Transactions are still in progress that the call needs ended."""
+    """The call requires that certain transactions have ended, and they are in progress."""
 
     code = "transactions_in_progress"
 
@@ -339,7 +339,7 @@ class TransactionAbortedError(TransactionNotInProgressError):
 
 
 class TransactionUnknownError(TransactionNotInProgressError):
-    """No transaction of that id is remembered: it never was, or ended too long ago."""
+    """The server knows no transaction of that id: it never existed, or ended too long ago."""
 
     status = 404
 
@@ -363,10 +363,8 @@ _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "code"})
 
 
 def from_problem(body: Mapping[str, object], *, status: int) -> TuffError:
-    """The error that a problem document speaks of.
-
-    A code this version does not know becomes the root class, with that code.
-    """
+    """The error that a problem document describes; the root class for a code that this version does
+    not know."""
     code = body.get("code")
     detail = body.get("detail")
     kind = BY_CODE.get(code, TuffError) if isinstance(code, str) else TuffError

@@ -1,7 +1,7 @@
 """HTTP requests and replies as values, their media types, and queries (protocol §1).
 
-The components of the server say what they do with a `Request` and know no HTTP library. How a
-request gets in and a reply gets out is the business of the server process.
+The components of the server handle a `Request` and return a `Reply`, and use no HTTP library. The
+server process reads requests and writes replies.
 """
 
 import json
@@ -20,13 +20,12 @@ JSON_REPLY_TYPE = "application/json; charset=utf-8"
 RETRY_AFTER_S = 1  # seconds a client should wait after one of these
 RETRIED_STATUSES = (429, 503)
 
-# Tuples, and no dataclasses: one of each is made for every request, and a tuple is made in a third
-# of the time.
+# Tuples, since one of each is made for every request, and a dataclass takes three times as long.
 
 
 class Request(NamedTuple):
-    """One request, whole. `parameters` are the names in the route's path, `query` is as it came:
-    in order, unknown and repeated ones included. Absent headers are None."""
+    """One complete request. `parameters` has the names in the route's path; `query` is unchecked:
+    in order, with unknown and repeated names. Absent headers are None."""
 
     parameters: Mapping[str, str]
     query: tuple[tuple[str, str], ...]
@@ -36,7 +35,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """One answer. `content_type` None: there is no body, and nothing to say about it."""
+    """One reply. `content_type` None: it has no body."""
 
     status: int = 200
     content_type: str | None = None
@@ -60,19 +59,19 @@ class Route(NamedTuple):
 def json_reply(
     form: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()
 ) -> Reply:
-    """The reply that says this in JSON, whose numbers have at most 64 bits."""
+    """A reply in JSON. Integers have at most 64 bits."""
     return Reply(status, JSON_REPLY_TYPE, orjson.dumps(form), headers)
 
 
 def problem_reply(error: TuffError) -> Reply:
-    """The `application/problem+json` reply that an error becomes."""
+    """The `application/problem+json` reply of an error."""
     headers = (("Retry-After", str(RETRY_AFTER_S)),) if error.status in RETRIED_STATUSES else ()
     body = json.dumps(error.problem()).encode("ascii")
     return Reply(error.status, PROBLEM_TYPE, body, headers)
 
 
 class MediaType(Enum):
-    """The forms of messages: two of them also for what is sent, the third for replies alone."""
+    """The media types of messages: JSON and Avro for bodies and replies, Arrow for replies only."""
 
     JSON = "application/json"
     AVRO = "avro/binary"
@@ -85,11 +84,11 @@ BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
 
 
 PROBLEM_TYPE = "application/problem+json"
-# A backup's own type, and the one that a client gets bytes for which knows no type of a vendor.
+# A backup's own media type, and the general one for bytes.
 BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
 
 
-TYPES_COUNT_MAX = 64  # header values that are remembered; a client sends one
+TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 
 @lru_cache(TYPES_COUNT_MAX)
@@ -99,11 +98,11 @@ def _media_type(content_type: str) -> MediaType | None:
 
 
 def body_type(content_type: str | None, body: bytes) -> MediaType:
-    """In which form a message endpoint's body is. Without a body the type says nothing, unless it
-    is Avro: some clients send one of their own with an empty POST.
+    """The media type of a message endpoint's body. Without a body the content type is ignored,
+    unless it is Avro: some clients send any type with an empty POST.
 
     Raises:
-        UnsupportedMediaTypeError: a body of another type, or of none.
+        UnsupportedMediaTypeError: a body of another type, or without a type.
     """
     named = _media_type(content_type or "")
     if named is not None:
@@ -124,13 +123,13 @@ def reply_type(
     asked_in: MediaType,
     offered: tuple[MediaType, ...] = BODY_TYPES,
 ) -> MediaType:
-    """The form of the reply: the request's, unless `Accept` names one that is offered."""
+    """The media type of the reply: the request's, unless `Accept` names one that is offered."""
     names = tuple(media_type.value for media_type in offered)
     return MediaType(best_type(accept, default=asked_in.value, offered=names))
 
 
 def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:
-    """Which of the types that are `offered` suits `Accept` best; `default` where it names none."""
+    """The offered type that `Accept` prefers; `default` if it names none of them."""
     best, best_quality = default, 0.0
     for part in (accept or "").split(","):
         essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -159,7 +158,7 @@ def require_json(content_type: str | None, body: bytes) -> None:
     if not body:
         raise BadRequestError(
             f"the body is empty, and the content type is {given.value}, in which that is a "
-            f"datum cut short; send {MediaType.JSON.value}, or no content type"
+            f"truncated datum; send {MediaType.JSON.value}, or no content type"
         )
     raise UnsupportedMediaTypeError(
         f"the content type is {given.value}; this endpoint reads {MediaType.JSON.value} only"
@@ -169,7 +168,7 @@ def require_json(content_type: str | None, body: bytes) -> None:
 def read_object(
     body: bytes, content_type: str | None, *, members: Collection[str], what: str
 ) -> Mapping[str, object]:
-    """The members of a JSON body, `{}` where there is none.
+    """The members of a JSON body, `{}` without a body.
 
     Raises:
         UnsupportedMediaTypeError: the body is not declared to be JSON.

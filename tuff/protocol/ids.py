@@ -15,14 +15,14 @@ from typing import NamedTuple
 from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
 
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
-SINK_NAME_LENGTH_MAX = 128  # characters; as many as one of these
-TOPIC_IDS_COUNT_MAX = 4_096  # topics whose names were found legal and are not checked again
+SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
+TOPIC_IDS_COUNT_MAX = 4_096  # cached topics, whose names are not checked again
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check_name(name: str, *, what: str) -> str:
-    """The name itself, if it is legal.
+    """Returns the name if it is legal.
 
     Raises:
         InvalidNameError: it has other characters, is empty, too long, or is `.` or `..`.
@@ -38,7 +38,7 @@ def check_name(name: str, *, what: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicId:
-    """A topic's identity: its namespace and its name, both legal names.
+    """A topic's namespace and name, both legal names.
 
     Raises:
         InvalidNameError: one of the two is not.
@@ -57,7 +57,7 @@ class TopicId:
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
 def topic_id(namespace: str, name: str) -> TopicId:
-    """The topic of these names; one value for all calls with the same names.
+    """The topic of these names. Calls with the same names return the same value.
 
     Raises:
         InvalidNameError: one of the two is not legal.
@@ -74,13 +74,13 @@ assert _LAYOUT.size == MESSAGE_ID_SIZE
 
 
 class Offset(NamedTuple):
-    """Where a row stands in its topic."""
+    """The position of a row in its topic."""
 
     timestamp_ms: int
     seq_id: int
 
     def to_int(self) -> int:
-        """The place as a number; that of the row behind it is one more."""
+        """The offset as a number; the next possible offset is one more."""
         return self.timestamp_ms * SEQ_ID_LIMIT + self.seq_id
 
     @classmethod
@@ -99,7 +99,7 @@ class MessageId:
 
     @property
     def offset(self) -> Offset:
-        """The place of the row that brings this message."""
+        """The offset of the row that publishes this message."""
         return Offset(self.publish_timestamp_ms, self.seq_id)
 
     def to_bytes(self) -> bytes:
@@ -146,6 +146,6 @@ LAST_ID = MessageId(TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1, TIMESTAMP_LIMIT - 1, 
 
 
 def past_group(offset: Offset) -> MessageId:
-    """The last id that the row at this place could bring: passed as an exclusive start, it leads
-    to the row behind, whatever payload group the row stands for."""
+    """The last id that the row at this offset could have. As an exclusive start it continues at the
+    next row, however many messages the row publishes."""
     return MessageId(offset.timestamp_ms, offset.seq_id, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)

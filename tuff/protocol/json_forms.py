@@ -1,4 +1,4 @@
-"""The JSON forms of the protocol's values, both ways (protocol §1, §3, §5.1)."""
+"""The JSON forms of the protocol's values, read and written (protocol §1, §3, §5.1)."""
 
 import json
 import math
@@ -53,7 +53,8 @@ _OBJECT_MEMBERS = _SNAPSHOT_MEMBERS | {
 
 
 def parse_json(body: bytes) -> object:
-    """An integer of more than 64 bits may come as a float, so that no number of ours can be one.
+    """The value of a body. An integer of more than 64 bits may become a float, which no number of
+    the protocol is.
 
     Raises:
         BadRequestError: the body is not one JSON value in UTF-8.
@@ -61,7 +62,7 @@ def parse_json(body: bytes) -> object:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        pass  # half a surrogate pair is JSON; a refusal of anything else says where it is wrong
+        pass  # the other parser accepts half a surrogate pair, and its errors name the position
     try:
         return _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -76,11 +77,11 @@ class _Written(str):
 
 
 def numbers_as_written(body: bytes) -> dict[str, str]:
-    """The members of a JSON object that are numbers, each as the text that stands in the body: no
-    machine's number keeps `1.10`, or thirty digits. For what `parse_json` found to be an object."""
+    """The numbers among the members of a JSON object, each as its text in the body: a float would
+    lose `1.10`, or thirty digits. Only for a body that `parse_json` found to be an object."""
     try:
         members = _AS_WRITTEN.decode(body.decode("utf-8"))
-    except RecursionError:  # what is nested as deep is refused for that, whatever its numbers
+    except RecursionError:  # such a body is refused for its depth, whatever its numbers
         return {}
     return {name: str(each) for name, each in members.items() if isinstance(each, _Written)}
 
@@ -101,10 +102,10 @@ _AS_WRITTEN = json.JSONDecoder(parse_int=_Written, parse_float=_Written)
 
 
 def check_object(value: object, *, members: Collection[str], what: str) -> Mapping[str, object]:
-    """The value itself, if it is an object with no other than these members.
+    """Returns the value if it is an object with no other than these members.
 
     Raises:
-        BadRequestError: it is not; the sentence names the culprit.
+        BadRequestError: it is not; the text names the wrong member.
     """
     if not isinstance(value, dict):
         raise BadRequestError(f"{what} is a JSON object, not {shown(value)}")
@@ -119,16 +120,16 @@ SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error sentence
 
 
 def shown(value: object) -> str:
-    """A bad value as an error sentence quotes it: in JSON, cut where it is long."""
+    """A bad value as an error text quotes it: in JSON, truncated if it is long."""
     try:
         text = json.dumps(value, ensure_ascii=True, default=str)
     except RecursionError:
-        text = "what is nested too deeply to be shown"
+        text = "a value that is nested too deeply to be shown"
     return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "…"
 
 
 def payload_to_json(payload: bytes) -> object:
-    """A string where the payload is UTF-8, else `{"base64": …}`."""
+    """A string if the payload is UTF-8, else `{"base64": …}`."""
     try:
         return payload.decode("utf-8")
     except UnicodeDecodeError:
@@ -163,9 +164,9 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
 
 
 def _plain_payloads(value: list[object]) -> list[bytes] | None:
-    """The payloads if all of them are strings that can be, as nearly always; else None."""
+    """The payloads if all of them are valid strings, as nearly always; else None."""
     try:
-        return list(map(str.encode, value))  # type: ignore[arg-type]  # what is no string raises
+        return list(map(str.encode, value))  # type: ignore[arg-type]  # anything but a string raises
     except (TypeError, UnicodeEncodeError):
         return None
 
@@ -208,10 +209,10 @@ def whole_number(value: object, *, what: str) -> int:
 
 
 def clamped_number(value: object, *, what: str) -> int:
-    """A whole number, where what is beyond 64 bits is as good as the largest of them. A float that
-    large is whole, and so may be an integer (`parse_json`).
+    """A whole number; a larger one than 64 bits can hold becomes the largest. `parse_json` may
+    have read it as a float.
 
-    Raises: BadRequestError: none, or as far below zero.
+    Raises: BadRequestError: it is no whole number, or is below zero with more than 64 bits.
     """
     if not isinstance(value, int | float) or -POINTER_MAX <= value <= POINTER_MAX:
         return whole_number(value, what=what)
@@ -250,7 +251,7 @@ def ttl_from_json(value: object) -> int:
 
 
 def publish_request_from_json(value: object, *, what: str = "the request") -> PublishRequest:
-    """Raises: BadRequestError (its kinds): malformed; the sentence names the culprit."""
+    """Raises: BadRequestError (its kinds): malformed; the text says where."""
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
@@ -359,7 +360,7 @@ def rollback_detail_from_json(value: object) -> RollbackDetail:
 
 
 def consume_request_from_json(value: object) -> ConsumeRequest:
-    """Raises: BadRequestError (its kinds): malformed; the sentence names the culprit."""
+    """Raises: BadRequestError (its kinds): malformed; the text says where."""
     body = check_object(value, members=_CONSUME_MEMBERS, what="the request")
     inclusive = body.get("inclusive", True)
     if not isinstance(inclusive, bool):
@@ -382,8 +383,8 @@ def _start_from_json(value: object) -> MessageId | int | None:
 
 
 def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, object]:
-    """The transaction object of protocol §5.1, less the members that are no part of the value.
-    Lists that keep their wire form are in it as they are, for orjson alone to write."""
+    """The members of the transaction object of protocol §5.1 that are part of the value. A
+    `PointerList` is a fragment that only orjson can write."""
     form: dict[str, object] = {
         "transactionId": pointer_to_json(transaction.transaction_id),
         "writePointer": pointer_to_json(transaction.write_pointer),
@@ -403,7 +404,7 @@ def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, o
 
 
 def _pointers_to_json(pointers: Sequence[int]) -> object:
-    if isinstance(pointers, PointerList):  # its chunks keep what they were made into before
+    if isinstance(pointers, PointerList):  # its chunks cache their JSON
         return orjson.Fragment(pointers.json())
     return list(map(pointer_to_json, pointers))
 

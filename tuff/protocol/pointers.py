@@ -1,8 +1,8 @@
-"""Sorted, immutable lists of write pointers that share what they have in common (design §4).
+"""Sorted, immutable lists of write pointers whose versions share chunks (design §4).
 
-Every start hands out the list of what is in progress and of what is invalid; ten thousand entries
-must not make a start slow. So a list is cut into chunks; a new version shares all chunks but the
-one that changed, and each chunk keeps its wire form once it was asked for.
+Every start returns the lists of the transactions in progress and of the invalid ones, and must be
+fast with ten thousand entries. So a list consists of chunks: a new version shares all chunks except
+the changed one, and each chunk caches its encoded form.
 """
 
 import struct
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import overload
 
-CHUNK_COUNT_MAX = 512  # pointers; a change copies one chunk and the list of chunks
+CHUNK_COUNT_MAX = 512  # pointers; a change copies one chunk, and the list of chunks
 POINTER_MAX = (1 << 63) - 1
 
 
@@ -36,9 +36,9 @@ class _Chunk:
 
 
 class PointerList(Sequence[int]):
-    """An ascending list of distinct pointers; `with_added` and `without` give new ones.
+    """An ascending list of distinct pointers; `with_added` and `without` return new lists.
 
-    Safe to share between threads: nothing of it that can be seen ever changes.
+    Safe to share between threads: its visible content never changes.
     """
 
     __slots__ = ("_chunks", "_firsts", "_size")
@@ -101,10 +101,10 @@ class PointerList(Sequence[int]):
         return f"PointerList({list(self)!r})"
 
     def with_added(self, pointer: int) -> "PointerList":
-        """This list and one pointer more."""
+        """This list with one more pointer."""
         if not self._chunks:
             return PointerList((pointer,))
-        # Nearly always it is a new transaction's, above all others.
+        # Nearly always it is that of a new transaction, above all others.
         newest = self._chunks[-1].values
         if pointer > newest[-1] and len(newest) < CHUNK_COUNT_MAX:
             chunks = (*self._chunks[:-1], _Chunk((*newest, pointer)))
@@ -118,12 +118,13 @@ class PointerList(Sequence[int]):
         grown = (*values[:at], pointer, *values[at:])
         if len(grown) <= CHUNK_COUNT_MAX:
             return self._replaced(index, grown)
-        # A list that grows at its end, as in-progress pointers do, keeps its chunks full.
+        # A list that grows at its end, like that of transactions in progress, keeps its chunks
+        # full.
         cut = CHUNK_COUNT_MAX if at == len(values) else CHUNK_COUNT_MAX // 2
         return self._replaced(index, grown[:cut], grown[cut:])
 
     def without(self, pointers: Iterable[int]) -> "PointerList":
-        """This list less these pointers; those it does not hold don't matter."""
+        """This list without these pointers; pointers that it does not contain are ignored."""
         if len(self._chunks) == 1:  # nearly always: few are in progress
             gone = set(pointers)
             kept = tuple([value for value in self._chunks[0].values if value not in gone])
@@ -148,15 +149,15 @@ class PointerList(Sequence[int]):
         return self._of(tuple(chunk for chunk in chunks if chunk.values))
 
     def difference(self, older: "PointerList") -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What this list holds beyond an older one, and what it lacks, ascending. Chunks that both
-        share are not looked at."""
+        """The pointers that were added since an older version, and those that were removed,
+        ascending. Chunks that both share are not compared."""
         if self is older:
             return (), ()
         if not older:
             return tuple(self), ()
         mine, theirs = set(self._chunks), set(older._chunks)  # noqa: SLF001 - of the same class
         fresh, stale = mine - theirs, theirs - mine
-        if len(fresh) == len(stale) == 1:  # nearly always: one that grew at its end
+        if len(fresh) == len(stale) == 1:  # nearly always: the list grew at its end
             (after,), (before,) = fresh, stale
             count = len(before.values)
             if after.values[:count] == before.values:
@@ -186,7 +187,7 @@ class PointerList(Sequence[int]):
 
 
 def holds(pointers: Sequence[int], pointer: int) -> bool:
-    """Whether an ascending list holds this pointer."""
+    """Whether an ascending list contains this pointer."""
     if isinstance(pointers, PointerList):
         return pointer in pointers
     index = bisect_left(pointers, pointer)
@@ -202,11 +203,10 @@ def packed(pointers: Sequence[int]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityState:
-    """The part of the transaction state that retention needs: pointers and the invalid list of one
-    moment (design §6).
+    """The part of the transaction state that retention needs: the pointers and lists of one moment
+    (design §6).
 
-    `source` names the newest snapshot file, for the record of what a retention pass used; None
-    before the first.
+    `source` names the newest snapshot file, for the log of a retention pass; None before the first.
     """
 
     read_pointer: int

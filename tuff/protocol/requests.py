@@ -1,6 +1,6 @@
-"""What the message endpoints are asked and answer, as values (protocol §3, §4).
+"""Requests and replies of the message endpoints, as values (protocol §3, §4).
 
-`tuff.protocol.avro` and `tuff.protocol.json_forms` turn them into bytes and JSON, and back.
+`tuff.protocol.avro` and `tuff.protocol.json_forms` convert them to bytes and JSON, and back.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import frozen_value
 
-# Messages of one request, whatever their size: each gets a key and a checksum on the event loop,
-# which takes about a second for so many, and no other request is served meanwhile.
+# Messages of one request, whatever their size. Each gets a key and a checksum on the event loop,
+# which takes about a second for so many, and delays all other requests.
 MESSAGES_COUNT_MAX = 1_000_000
 
 
 class Isolation(StrEnum):
-    """What a read without a transaction sees: everything, or what a new snapshot sees."""
+    """The view of a read without a transaction: all messages, or those that a new snapshot sees."""
 
     ALL = "all"
     COMMITTED = "committed"
@@ -39,9 +39,9 @@ def too_many_messages(count: int) -> RequestTooLargeError:
 class PublishRequest(NamedTuple):
     """Payloads for one topic. `pointer` is the write pointer, None without a transaction.
 
-    `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None when no
-    message names one. `ttl_s` is what the request named for all of them, which counts in `ttls_s`
-    for those without one of their own.
+    `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None if no
+    message has its own. `ttl_s` is that of the request; `ttls_s` includes it for messages without
+    their own.
     """
 
     pointer: int | None
@@ -52,9 +52,9 @@ class PublishRequest(NamedTuple):
 
 @frozen_value(kw_only=True)
 class PublishEntry:
-    """One of the publishes that a commit carries (protocol §5.2).
+    """One publish within a commit (protocol §5.2).
 
-    No payloads: a reference row. `pointer` None means the transaction's current write pointer.
+    Without payloads it publishes stored messages. `pointer` None: the current write pointer.
     """
 
     topic: TopicId
@@ -65,7 +65,7 @@ class PublishEntry:
 
 @frozen_value()
 class RollbackDetail:
-    """First and last place of one transactional publish; clients pass it back as it came."""
+    """First and last offset of one transactional publish; clients pass it back unchanged."""
 
     pointer: int
     first: Offset
@@ -74,8 +74,8 @@ class RollbackDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeRequest:
-    """Where to read from, and how much. `start`: a message id, a publish time in ms, or None for
-    the oldest live message; `transaction`: the snapshot to read in."""
+    """Where to start a read, and how much to read. `start`: a message id, a publish time in ms, or
+    None for the oldest live message; `transaction`: the snapshot to read in."""
 
     start: MessageId | int | None = None
     inclusive: bool = True
@@ -85,7 +85,7 @@ class ConsumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a consumer receives. `timestamp` is the publish time in ms."""
+    """A message as a consumer receives it. `timestamp` is the publish time in ms."""
 
     id: MessageId
     payload: bytes

@@ -1,15 +1,15 @@
-"""The transaction as a value: what it may see, and its TTransaction bytes.
+"""The transaction as a value: its snapshot, what it sees, and its TTransaction bytes.
 
-The bytes are Thrift's TBinaryProtocol of Tephra's TTransaction struct, and are what Tephra's own
-codec writes, so that its clients can read them (protocol §5.1):
+The bytes are Tephra's TTransaction struct in Thrift's TBinaryProtocol, exactly as Tephra's own
+codec writes them, so that Tephra clients can read them (protocol §5.1):
 
     i64 field   := 0a id(2) value(8)            i32 field := 08 id(2) value(4)
     list field  := 0f id(2) 0a count(4) value(8)*
     TTransaction := transactionId(1) readPointer(2) invalids(3) inProgress(4) firstShort(5) type(6)
                     writePointer(7) checkpointWritePointers(8) visibilityLevel(9) 00
 
-Reading takes the fields in any order. Left out: a number is 0, a list is empty, the level is
-SNAPSHOT; any type but SHORT is LONG.
+A reader accepts the fields in any order. An absent number is 0, an absent list is empty, an absent
+level is SNAPSHOT; any type except SHORT is LONG.
 """
 
 import struct
@@ -23,11 +23,11 @@ from tuff.protocol.pointers import POINTER_MAX, holds, packed
 from tuff.protocol.values import OpenStrEnum, frozen_value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none
-POINTERS_PER_MS = 1_000_000  # a write pointer is its start in ms times this, plus a count
+POINTERS_PER_MS = 1_000_000  # a write pointer is the start in ms times this, plus a count
 
 
 class TransactionType(StrEnum):
-    """Short: seconds to live, checked for conflicts. Long: hours to live, never checked."""
+    """Short: for seconds, checked for conflicts. Long: for hours, never checked."""
 
     SHORT = "short"
     LONG = "long"
@@ -58,7 +58,7 @@ class InvalidReason(OpenStrEnum):
 
 
 class VisibilityLevel(IntEnum):
-    """What a transaction sees of its own writes; the numbers are Thrift's."""
+    """What a transaction sees of its own writes; the numbers are those of Thrift."""
 
     SNAPSHOT = 1
     SNAPSHOT_EXCLUDE_CURRENT = 2
@@ -69,8 +69,8 @@ class VisibilityLevel(IntEnum):
 class Transaction:
     """One transaction and the snapshot it reads in. All lists are ascending.
 
-    `transaction_id` is its first write pointer and its identity; `write_pointer` is the one to
-    write under now, the newest of `checkpoint_write_pointers` once it was checkpointed.
+    `transaction_id`, its identity, is its first write pointer; `write_pointer` is the current one,
+    the newest of `checkpoint_write_pointers` after a checkpoint.
     """
 
     transaction_id: int
@@ -91,7 +91,7 @@ class Transaction:
         )
 
     def is_visible(self, version: int) -> bool:
-        """Whether a write of that version belongs to what this transaction sees."""
+        """Whether this transaction sees a write of that version."""
         if self.is_own(version):
             return (
                 self.visibility_level is not VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT
@@ -100,18 +100,18 @@ class Transaction:
         return version <= self.read_pointer and not self.is_excluded(version)
 
     def is_excluded(self, version: int) -> bool:
-        """Whether that version is of a transaction in progress, or invalid, for this one."""
+        """Whether that version was in progress or invalid when this transaction started."""
         return holds(self.in_progress, version) or holds(self.invalids, version)
 
     @property
     def visibility_upper_bound(self) -> int:
-        """The highest version such that every transaction that wrote up to it had ended when this
-        one started: it sees those that committed."""
+        """The highest version up to which all transactions had ended when this one started: it sees
+        those that committed."""
         first = self.in_progress[0] if self.in_progress else self.transaction_id
         return min(first - 1, self.read_pointer)
 
     def checkpointed(self, write_pointer: int) -> "Transaction":
-        """The same transaction and snapshot, writing under a new pointer from now on."""
+        """The same transaction and snapshot, with a new write pointer."""
         pointers = (*self.checkpoint_write_pointers, write_pointer)
         return replace(self, write_pointer=write_pointer, checkpoint_write_pointers=pointers)
 

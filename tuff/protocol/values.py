@@ -1,10 +1,10 @@
-"""Values that are made for every request: dataclasses that cost little to make.
+"""Decorators for values that are made for every request: dataclasses that are cheap to make.
 
-A frozen dataclass sets each field with a call that looks its name up, which makes it take three
-times as long to make one; a transaction makes a dozen of them, with some eighty fields. So a
-`value` is held frozen by the type checker alone, which refuses code that sets a field. What a
-program of a user gets to see is a `frozen_value`: it refuses at run time, and its fields are set
-by their slots, which costs half of what it costs in a frozen dataclass.
+A frozen dataclass sets each field by a call with the field's name, so making one takes three times
+as long; a transaction makes a dozen values with some eighty fields. So a `value` is frozen only for
+the type checker, which refuses code that sets a field. A value that users get is a `frozen_value`:
+setting a field raises, and its constructor sets the slots directly, in half of the time of a frozen
+dataclass.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,17 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """As `dataclass(frozen=True, slots=True)`, but code that sets a field is not refused at run
-    time."""
+    """As `dataclass(frozen=True, slots=True)`, but setting a field does not raise."""
     return dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
 
 
 @dataclass_transform(frozen_default=True)
 def frozen_value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """As `dataclass(frozen=True, slots=True)`, and quicker to make. Defaults are values, not
-    factories."""
+    """As `dataclass(frozen=True, slots=True)`, with a faster constructor. No default factories."""
 
     def made(described: type[T]) -> type[T]:
         kind = dataclass(frozen=True, slots=True, kw_only=kw_only)(described)
-        kind.__init__ = _quick_init(kind, kw_only=kw_only)  # type: ignore[method-assign]  # it is what is quicker
+        kind.__init__ = _quick_init(kind, kw_only=kw_only)  # type: ignore[method-assign]  # the faster constructor
         return kind
 
     return made
@@ -52,8 +50,8 @@ def _quick_init(kind: type, *, kw_only: bool) -> Callable[..., None]:
 
 
 class OpenStrEnum(StrEnum):
-    """An enum to which a later server may add members: another string becomes a value that is equal
-    to that string, and is no member."""
+    """An enum to which a later server may add members. An unknown string becomes a value that
+    equals the string and is not listed as a member."""
 
     @classmethod
     def _missing_(cls, value: object) -> "OpenStrEnum | None":

@@ -1,4 +1,4 @@
-"""The client against a real server (protocol §2, §3, §5)."""
+"""The client against a real server (protocol §2, §3, §5, §7)."""
 
 from pathlib import Path
 from threading import Thread
@@ -7,9 +7,19 @@ import pytest
 
 import tuff
 from tests.http.process import ServerProcess, serve
+from tuff import calls
+from tuff.address import Address
+from tuff.calls import Response, poll_batch
 from tuff.client_errors import ConnectionLostError
 from tuff.launch import ServerProcess as LaunchedServer
-from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.errors import (
+    HoldNotFoundError,
+    InternalError,
+    PositionNotFoundError,
+    TopicNotFoundError,
+)
+
+ALL = tuff.PollQuestion()
 
 
 def payloads(poll: tuff.Poll) -> list[bytes]:
@@ -182,3 +192,96 @@ def test_a_topic_is_truncated_before_a_place_that_no_job_holds(
     assert client.topics.truncate(topic, second) == second
     assert payloads(client.poll(topic)) == [b"2"]
     assert client.topics.truncate(topic, second.publish_timestamp_ms + 60_000) is None
+
+
+def test_a_batch_has_the_messages_of_a_poll(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.publish(topic, "one", b"\xff\x00")
+    with client.transaction() as tx:
+        tx.publish(topic, "three")
+
+    told = client.poll(topic)
+    found = client.poll_batch(topic, ALL)
+    first = client.poll_batch(topic, tuff.PollQuestion(limit=2))
+
+    ids = [tuff.MessageId.from_bytes(each) for each in found.batch["id"].to_pylist()]
+    payloads = found.batch["value"].to_pylist()
+    assert [tuff.Message(*each) for each in zip(ids, payloads, strict=True)] == list(told)
+    assert found.batch["write_pointer"].null_count == 2
+    assert (len(found), found.next_id, found.caught_up) == (3, told.next_id, True)
+    assert (len(first), first.next_id, first.caught_up) == (2, ids[1], False)
+
+
+def test_parts_are_read_side_by_side(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.publish(topic, *[str(number) for number in range(9)])
+
+    parts = client.topics.splits(topic, 3)
+    read = [
+        client.poll(topic, part.start, inclusive=part.start is None, through=part.end)
+        for part in parts
+    ]
+
+    assert (parts.generation, len(parts)) == (1, 3)
+    assert [len(each) for each in read] == [3, 3, 3]
+    assert [message for each in read for message in each] == list(client.poll(topic))
+    behind = client.topics.splits(topic, 2, start=read[0][-1].id, end=parts[1].end)
+    assert (behind[0].start, behind[-1].end) == (read[0][-1].id, parts[1].end)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/vnd.apache.arrow.stream"]
+)
+def test_a_reply_that_is_no_stream_is_told_as_such(content_type: str) -> None:
+    headers = {"tuff-next": "0" * 40, "content-type": content_type}
+
+    with pytest.raises(InternalError, match="in a form that no Tuff server uses"):
+        poll_batch(tuff.TopicId("a", "b"), ALL).answer(Response(200, headers, b"[]"))
+
+
+def test_holds_and_positions_live_their_lives(client: tuff.Client, topic: tuff.TopicId) -> None:
+    published = client.publish(topic, "a", "b")
+
+    hold = client.topics.hold(topic, "job", published.last_id, max_age=9.5)
+    position = client.topics.set_position(topic, "job", published.first_id)
+
+    assert (hold.first, hold.expires_at_ms - hold.set_at_ms) == (published.last_id, 9_500)
+    assert client.topics.holds(topic) == [hold]
+    assert (position.position, position.generation) == (published.first_id, 1)
+    assert client.topics.position(topic, "job") == position
+    assert client.topics.positions(topic) == [position]
+    client.topics.release(topic, "job")
+    client.topics.delete_position(topic, "job")
+    with pytest.raises(HoldNotFoundError):
+        client.topics.release(topic, "job")
+    with pytest.raises(PositionNotFoundError):
+        client.topics.position(topic, "job")
+
+
+def test_a_server_that_is_down_differs_from_a_proxy_without_a_server() -> None:
+    address = Address(url="http://x", timeout_s=1, connect_timeout_s=1, token=None)
+    body = b'{"status":"down","version":"9","checks":{"disk":{"status":"down","detail":"full"}}}'
+
+    told = address.answer(calls.health(), Response(503, {}, body))
+
+    assert told == tuff.Health(
+        status="down", checks={"disk": tuff.HealthCheck("down", "full")}, version="9"
+    )
+    with pytest.raises(tuff.ConnectionLostError, match="a proxy says 503"):
+        address.answer(calls.health(), Response(503, {}, b"<html>away</html>"))
+    stopping = b'{"status":503,"code":"shutting_down","detail":"the server stops"}'
+    with pytest.raises(tuff.TuffError, match="the server stops"):
+        address.answer(calls.health(), Response(503, {}, stopping))
+
+
+def test_an_older_server_has_no_version() -> None:
+    body = b'{"status":"ok","checks":{"clock":{"status":"ok"}}}'
+
+    told = calls.health().answer(Response(200, {}, body))
+
+    assert (told.version, told.checks["clock"].detail) == (None, "")
+
+
+async def test_both_clients_have_the_same_health_checks(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    async with tuff.AsyncClient(server.url) as on_loop:
+        assert (await on_loop.health()).checks.keys() == client.health().checks.keys()

@@ -1,9 +1,13 @@
-"""Framed records: torn at every byte, and with every bit flipped (design §2, promise 8)."""
+"""Framed records: torn at every byte, and with every bit flipped (design §2, promise 8); and their
+checksum."""
+
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuff.checksum import crc32
 from tuff.disk.records import FRAME_BYTES_MAX, Damage, Frame, pack_frame, read_frame, read_frames
 
 BODIES = [b"first", b"", b"the third one", bytes(40)]
@@ -87,3 +91,11 @@ def test_an_absurd_length_is_damage_and_reserves_no_memory() -> None:
 def test_any_bytes_are_frames_or_damage(data: bytes) -> None:
     for found in read_frames(data):
         assert isinstance(found, Frame | Damage)
+
+
+@given(data=st.binary(max_size=5_000), before=st.integers(0, 2**32 - 1), cut=st.integers(0, 5_000))
+def test_the_checksum_is_the_crc_32_of_zlib(data: bytes, before: int, cut: int) -> None:
+    assert crc32(data) == zlib.crc32(data)
+    assert crc32(data, before) == zlib.crc32(data, before)
+    assert crc32(memoryview(data)[cut:]) == zlib.crc32(data[cut:])
+    assert crc32(data[cut:], crc32(data[:cut])) == crc32(data)

@@ -1,14 +1,16 @@
-"""The asyncio client against a real server: the same calls, as coroutines (protocol §2, §3, §5)."""
+"""The asyncio client against a real server: the same calls as coroutines (protocol §2, §3, §5), and
+several clients and event loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import TypeVar
 
 import pytest
 
 import tuff
-from tests.client.recording import AsyncShelf, Record, Service
+from tests.client.recording import AsyncParticipant, PlayedService, Record
 from tests.http.process import ServerProcess, serve
 from tuff.aio.transport import AsyncTransport
 from tuff.calls import Call
@@ -56,7 +58,7 @@ async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
 ) -> None:
     record = Record()
 
-    async with loop_client.transaction(AsyncShelf("a", record)) as tx:
+    async with loop_client.transaction(AsyncParticipant("a", record)) as tx:
         first = tx.transaction.write_pointer
         await tx.checkpoint()
         second = tx.transaction.write_pointer
@@ -101,8 +103,8 @@ async def test_run_again_after_a_conflict(loop_client: tuff.AsyncClient) -> None
             await loop_client.transactions.commit(other, changes=[b"contended"])
         return len(rounds)
 
-    shelf = AsyncShelf("a", Record(), changes=[b"contended"])
-    assert await loop_client.run(work, shelf) == 2
+    participant = AsyncParticipant("a", Record(), changes=[b"contended"])
+    assert await loop_client.run(work, participant) == 2
 
 
 async def test_cancelling_a_task_in_a_transaction_rolls_back(
@@ -112,7 +114,7 @@ async def test_cancelling_a_task_in_a_transaction_rolls_back(
     begun = asyncio.Event()
 
     async def wait_in_a_transaction() -> None:
-        async with loop_client.transaction(AsyncShelf("a", record)):
+        async with loop_client.transaction(AsyncParticipant("a", record)):
             begun.set()
             await asyncio.Event().wait()
 
@@ -166,7 +168,7 @@ class Suspension:
         yield
 
 
-class SlowService(Service):
+class SlowService(PlayedService):
     """The played service, which can only be awaited."""
 
     async def send(self, call: Call[T]) -> T:
@@ -175,7 +177,7 @@ class SlowService(Service):
         return answer
 
 
-class StuckShelf(AsyncShelf):
+class StuckParticipant(AsyncParticipant):
     """A participant that never gets beyond one of its hooks."""
 
     def __init__(self, record: Record, hook: str) -> None:
@@ -183,7 +185,7 @@ class StuckShelf(AsyncShelf):
         setattr(self, hook, self.be_stuck)
 
     async def be_stuck(self, *arguments: object) -> None:
-        self._shelf._record.note("stuck")
+        self._participant._record.note("stuck")
         await Suspension()
 
 
@@ -196,8 +198,8 @@ def test_a_coroutine_that_is_closed_half_way_cleans_nothing_up(hook: str) -> Non
     client = tuff.AsyncClient(transport=SlowService(record), client_id="tests", retries=0)
 
     async def transact() -> None:
-        shelves = [StuckShelf(record, hook), AsyncShelf("b", record)]
-        async with client.transaction(*shelves):
+        participants = [StuckParticipant(record, hook), AsyncParticipant("b", record)]
+        async with client.transaction(*participants):
             if hook == "rollback_tx":
                 raise ZeroDivisionError
 
@@ -238,7 +240,7 @@ async def test_cancelling_a_commit_leaves_no_doubt_about_it(
     client = tuff.AsyncClient(transport=transport, client_id="tests", retries=0)
 
     with pytest.raises(asyncio.CancelledError):
-        async with client.transaction(AsyncShelf("a", record, changes=[b"row"])):
+        async with client.transaction(AsyncParticipant("a", record, changes=[b"row"])):
             pass
 
     assert record.steps[-1] == last
@@ -249,7 +251,7 @@ async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transactio
     loop_client: tuff.AsyncClient,
 ) -> None:
     record = Record()
-    context = loop_client.transaction(AsyncShelf("a", record))
+    context = loop_client.transaction(AsyncParticipant("a", record))
     driver = context._driver
 
     class Cancelling:
@@ -265,3 +267,89 @@ async def test_a_task_that_is_cancelled_as_its_block_begins_leaves_no_transactio
     assert record.steps == ["a.start_tx", "a.rollback_tx"]
     async with context:
         pass
+
+
+ROUNDS = 5
+COUNTER = b"counter"
+
+
+async def add_one(
+    client: tuff.AsyncClient, table: tuff.TransactionalTable, topic: tuff.TopicId, name: str
+) -> None:
+    async def add(tx: tuff.AsyncTransactionContext) -> None:
+        count = int(table.get(COUNTER) or b"0")
+        await asyncio.sleep(0)
+        table.put(COUNTER, b"%d" % (count + 1))
+        await tx.publish(topic, name)
+
+    await client.run(add, table, attempts=1000)
+
+
+def count_in(client: tuff.Client, table: tuff.TransactionalTable) -> int:
+    with client.transaction(table):
+        return int(table.get(COUNTER) or b"0")
+
+
+def test_two_loops_in_two_threads_share_a_table_and_lose_no_update(
+    server: ServerProcess,
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    table: tuff.TransactionalTable,
+) -> None:
+    together = Barrier(2)
+    errors: list[BaseException] = []
+
+    async def work(name: str) -> None:
+        async with tuff.AsyncClient(server.url, client_id=name) as mine:
+            together.wait()
+            await asyncio.gather(
+                *(add_one(mine, table, topic, f"{name}/{number}") for number in range(ROUNDS))
+            )
+
+    def in_thread(name: str) -> None:
+        try:
+            asyncio.run(work(name))
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            errors.append(error)
+
+    threads = [Thread(target=in_thread, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert count_in(client, table) == 2 * ROUNDS
+    read = client.poll(topic, isolation="committed")
+    assert {message.payload.decode() for message in read} == {
+        f"{name}/{number}" for name in ("one", "two") for number in range(ROUNDS)
+    }
+
+
+async def test_two_clients_of_one_loop_conflict_as_two_programs_do(
+    server: ServerProcess, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    async with (
+        tuff.AsyncClient(server.url, client_id="one") as one,
+        tuff.AsyncClient(server.url, client_id="two") as two,
+    ):
+        first = await one.transactions.start()
+        second = await two.transactions.start()
+        await one.transactions.commit(first, changes=[b"row"])
+
+        with pytest.raises(tuff.TransactionConflictError) as caught:
+            await two.transactions.commit(second, changes=[b"row"])
+
+        assert caught.value.client == "one"
+
+
+def test_a_client_of_another_loop_says_so(server: ServerProcess) -> None:
+    client = tuff.AsyncClient(server.url)
+    stays = asyncio.new_event_loop()
+    stays.run_until_complete(client.topics.namespaces())
+
+    with pytest.raises(RuntimeError, match="belongs to the event loop"):
+        asyncio.run(client.topics.namespaces())
+
+    stays.run_until_complete(client.close())
+    stays.close()

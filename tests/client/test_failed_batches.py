@@ -1,9 +1,10 @@
-"""A batch that conflicts, is aborted, or fails for good: what it costs, and what is told of it."""
+"""A subscriber's batches that conflict, are aborted, or keep failing: attempts, dead letters."""
 
 import json
 from base64 import b64decode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -15,22 +16,46 @@ from tuff.subscriber import dead_letter
 MIB = 1 << 20
 
 
+Process = Callable[[Sequence[tuff.Message], tuff.TransactionContext], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Subscribers of one topic, whose position is in one table."""
+
+    client: tuff.Client
+    topic: tuff.TopicId
+    table: tuff.TransactionalTable
+
+    def publish(self, *messages: str | bytes) -> None:
+        self.client.publish(self.topic, *messages)
+
+    def subscriber(self, process: Process, **more: Any) -> tuff.Subscriber:
+        """One that waits for nothing."""
+        positions = tuff.TablePositions(self.table, "me")
+        settings = {"positions": positions, "wait": 0, **more}
+        return self.client.subscriber(self.topic, process, **settings)
+
+    def other(self, **more: Any) -> tuff.Subscriber:
+        """Another subscriber of the same name, which processes every message."""
+        return self.subscriber(lambda *_: None, **more)
+
+    def letters(self) -> list[dict[str, object]]:
+        dead = tuff.TopicId(self.topic.namespace, f"{self.topic.name}.dlq")
+        if dead.name not in self.client.topics.list(dead.namespace):
+            return []
+        read = self.client.poll(dead, isolation="committed")
+        return [json.loads(found.payload) for found in read]
+
+
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
-    with tuff.TransactionalTable(tmp_path / "table") as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(client: tuff.Client) -> None:
+def bench(client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable) -> Bench:
     client._driver._pause = lambda _seconds, _stop: None
+    return Bench(client, topic, table)
 
 
-def letters(client: tuff.Client, topic: tuff.TopicId) -> list[dict[str, object]]:
-    dead = tuff.TopicId(topic.namespace, f"{topic.name}.dlq")
-    if dead.name not in client.topics.list(dead.namespace):
-        return []
-    return [json.loads(found.payload) for found in client.poll(dead, isolation="committed")]
+def payloads(messages: Sequence[tuff.Message]) -> list[bytes]:
+    return [message.payload for message in messages]
 
 
 class Overtaken(tuff.TablePositions):
@@ -45,147 +70,126 @@ class Overtaken(tuff.TablePositions):
             other.step()
 
 
-def test_a_conflict_while_a_letter_is_written_ends_no_subscriber(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+def test_a_conflict_while_a_dead_letter_is_written_does_not_end_the_subscriber(
+    bench: Bench,
 ) -> None:
-    client.publish(topic, "poison", "good")
-    positions = Overtaken(table, "me")
+    bench.publish("poison", "good")
+    positions = Overtaken(bench.table, "me")
     seen: list[bytes] = []
 
     def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         if messages[0].payload == b"poison":
             raise ValueError("no")
-        seen.extend(message.payload for message in messages)
+        seen.extend(payloads(messages))
 
-    positions.other = client.subscriber(
-        topic, lambda *_: None, positions=tuff.TablePositions(table, "me"), batch=1, wait=0
-    )
-    subscriber = client.subscriber(topic, fail, positions=positions, batch=1, wait=0, attempts=1)
+    positions.other = bench.other(batch=1)
+    subscriber = bench.subscriber(fail, positions=positions, batch=1, attempts=1)
 
     assert subscriber.step() == 1
     assert seen == [b"good"]
-    assert letters(client, topic) == []
+    assert bench.letters() == []
 
 
-def test_a_message_that_another_took_while_it_failed_here_gets_no_letter(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
-    client.publish(topic, "a", "b", "c")
-    positions = tuff.TablePositions(table, "me")
+def test_a_message_that_another_subscriber_took_gets_no_dead_letter(bench: Bench) -> None:
+    bench.publish("a", "b", "c")
     seen: list[bytes] = []
-    other = client.subscriber(topic, lambda *_: None, positions=positions, batch=2, wait=0)
+    other = bench.other(batch=2)
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        seen.extend(message.payload for message in messages)
+        seen.extend(payloads(messages))
         if seen == [b"a"]:
             other.step()
             raise ValueError("no")
 
-    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=1)
+    subscriber = bench.subscriber(process, batch=1, attempts=1)
 
     # Its letter would have moved the position back, and "b" would have been processed twice.
     assert [subscriber.step(), subscriber.step()] == [1, 0]
     assert seen == [b"a", b"c"]
-    assert letters(client, topic) == []
+    assert bench.letters() == []
 
 
-def test_who_lost_a_batch_that_failed_takes_the_next_one_whole(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
-    client.publish(topic, "a", "b")
-    positions = tuff.TablePositions(table, "me")
+def test_after_another_subscriber_took_a_failed_batch_the_next_batch_is_whole(bench: Bench) -> None:
+    bench.publish("a", "b")
     batches: list[list[bytes]] = []
-    other = client.subscriber(topic, lambda *_: None, positions=positions, wait=0)
+    other = bench.other()
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        batches.append([message.payload for message in messages])
+        batches.append(payloads(messages))
         if len(batches) == 1:
             raise ValueError("no")
         if len(batches) == 2:
             other.step()
-            client.publish(topic, "c", "d")
+            bench.publish("c", "d")
             raise ValueError("no")
 
-    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=5)
+    subscriber = bench.subscriber(process, attempts=5)
 
     assert subscriber.step() == 2
     assert batches == [[b"a", b"b"], [b"a"], [b"c", b"d"]]
 
 
-def test_two_that_make_the_topic_of_dead_letters_at_once_both_write_to_it(
-    client: tuff.Client,
-    topic: tuff.TopicId,
-    table: tuff.TransactionalTable,
-    monkeypatch: pytest.MonkeyPatch,
+def test_two_that_create_the_topic_of_dead_letters_at_once_both_write_to_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.publish(topic, "poison")
+    bench.publish("poison")
     create = calls.create_topic
 
     def too_late(dead: tuff.TopicId, properties: Mapping[str, str]) -> calls.Call[None]:
         monkeypatch.undo()
-        client.topics.create(dead)
+        bench.client.topics.create(dead)
         return create(dead, properties)
 
     def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         raise ValueError("no")
 
     monkeypatch.setattr(calls, "create_topic", too_late)
-    positions = tuff.TablePositions(table, "me")
 
-    assert client.subscriber(topic, fail, positions=positions, wait=0, attempts=1).step() == 1
-    assert [each["payload"] for each in letters(client, topic)] == ["poison"]
+    assert bench.subscriber(fail, attempts=1).step() == 1
+    assert [each["payload"] for each in bench.letters()] == ["poison"]
 
 
-def test_a_batch_that_failed_charges_none_that_comes_after_it(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
-    client.publish(topic, "a", "b")
+def test_a_failed_batch_does_not_count_as_an_attempt_of_later_messages(bench: Bench) -> None:
+    bench.publish("a", "b")
     tried: list[bytes] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        tried.extend(message.payload for message in messages)
+        tried.extend(payloads(messages))
         if tried in ([b"a", b"b"], [b"a", b"b", b"a", b"b", b"c"]):
             raise ValueError("not yet")
 
-    positions = tuff.TablePositions(table, "me")
-    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=2)
+    subscriber = bench.subscriber(process, attempts=2)
 
     assert [subscriber.step(), subscriber.step()] == [1, 1]
-    client.publish(topic, "c")
+    bench.publish("c")
     assert subscriber.step() == 1
     assert tried == [b"a", b"b", b"a", b"b", b"c", b"c"]
-    assert letters(client, topic) == []
+    assert bench.letters() == []
 
 
-def test_no_message_is_charged_with_the_attempts_of_another(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
-    """Four attempts of a message that another one then took, and the next went to the dead letters
-    after its first."""
-    client.publish(topic, "one", "two")
-    positions = Overtaken(table, "me")
+def test_attempts_of_one_message_do_not_count_for_the_next(bench: Bench) -> None:
+    """Another subscriber took a message after its fourth attempt, and the next message went to the
+    dead letters after its first."""
+    bench.publish("one", "two")
+    positions = Overtaken(bench.table, "me")
     tried: list[bytes] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        tried.extend(message.payload for message in messages)
+        tried.extend(payloads(messages))
         if tried.count(b"one") < 5 or tried.count(b"two") == 1:
             raise ValueError("not yet")
 
-    positions.other = client.subscriber(
-        topic, lambda *_: None, positions=tuff.TablePositions(table, "me"), batch=1, wait=0
-    )
-    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=5)
+    positions.other = bench.other(batch=1)
+    subscriber = bench.subscriber(process, positions=positions, batch=1, attempts=5)
 
     assert subscriber.step() == 1
     assert tried == [b"one"] * 5 + [b"two"] * 2
-    assert letters(client, topic) == []
+    assert bench.letters() == []
 
 
-def test_a_conflict_does_not_forget_the_attempts_that_were(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
+def test_a_conflict_does_not_reset_the_count_of_attempts(bench: Bench) -> None:
     """One that fails and conflicts by turns would block its topic."""
-    client.publish(topic, "poison")
+    bench.publish("poison")
     tried: list[str] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
@@ -194,34 +198,30 @@ def test_a_conflict_does_not_forget_the_attempts_that_were(
             raise ValueError("no")
         raise tuff.TransactionConflictError("others were faster")
 
-    positions = tuff.TablePositions(table, "me")
-    subscriber = client.subscriber(topic, process, positions=positions, wait=0, attempts=3)
+    subscriber = bench.subscriber(process, attempts=3)
 
     assert subscriber.step() == 1
     assert len(tried) == 5
-    assert [told["attempts"] for told in letters(client, topic)] == [3]
+    assert [told["attempts"] for told in bench.letters()] == [3]
 
 
-def test_a_transaction_that_somebody_ended_counts_for_no_message(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
+def test_a_transaction_that_an_operator_ended_does_not_count_as_an_attempt(bench: Bench) -> None:
     """A good message was in the dead letters, as an operator had invalidated two transactions."""
-    client.publish(topic, "good", "too slow")
+    bench.publish("good", "too slow")
     tried: list[bytes] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         tried.append(messages[0].payload)
         if messages[0].payload == b"good" and len(tried) < 4:
-            client.transactions.invalidate(tx.transaction)
+            bench.client.transactions.invalidate(tx.transaction)
         if messages[0].payload == b"too slow":
             raise tuff.TransactionInvalidatedError("", members={"reason": "blocked_readers"})
 
-    positions = tuff.TablePositions(table, "me")
-    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=2)
+    subscriber = bench.subscriber(process, batch=1, attempts=2)
 
     assert [subscriber.step(), subscriber.step()] == [1, 1]
     assert tried == [b"good"] * 4 + [b"too slow"] * 2
-    assert [told["payload"] for told in letters(client, topic)] == ["too slow"]
+    assert [told["payload"] for told in bench.letters()] == ["too slow"]
 
 
 class LostStart(tuff.TablePositions):
@@ -236,19 +236,19 @@ class LostStart(tuff.TablePositions):
         return super().load()
 
 
-def test_a_crash_while_the_place_is_read_ends_no_subscriber(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+def test_a_server_crash_while_the_position_is_read_does_not_end_the_subscriber(
+    bench: Bench,
 ) -> None:
-    client.publish(topic, "one")
+    bench.publish("one")
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         subscriber.stop()
 
-    subscriber = client.subscriber(topic, process, positions=LostStart(table, "me"))
+    subscriber = bench.subscriber(process, positions=LostStart(bench.table, "me"), wait=30)
 
     subscriber.run()
 
-    assert letters(client, topic) == []
+    assert bench.letters() == []
 
 
 class Notebook:
@@ -279,77 +279,70 @@ class Notebook:
         self._next = None
 
 
-def test_a_batch_that_process_aborts_is_not_done(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_batch_that_process_aborts_is_not_done(bench: Bench) -> None:
     """Positions that take an id outside of a transaction had it skipped, and those of a table put
     it into the dead letters with a riddle for a reason."""
-    client.publish(topic, "one", "two")
+    bench.publish("one", "two")
     seen: list[bytes] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
-        seen.extend(message.payload for message in messages)
+        seen.extend(payloads(messages))
         if seen.count(b"one") == 1 or b"two" in seen:
             tx.abort()
 
-    subscriber = client.subscriber(
-        topic, process, positions=Notebook(), batch=1, wait=0, attempts=2
-    )
+    subscriber = bench.subscriber(process, positions=Notebook(), batch=1, attempts=2)
 
     assert [subscriber.step() for _ in range(3)] == [1, 1, 0]
     assert seen == [b"one", b"one", b"two", b"two"]
-    (told,) = letters(client, topic)
+    (told,) = bench.letters()
     assert told["payload"] == "two"
     assert told["reason"] == "RuntimeError: process ended its transaction, by tx.abort()"
 
 
-def buried(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable, payload: bytes
-) -> dict[str, object]:
+def buried(bench: Bench, payload: bytes) -> dict[str, object]:
     """The letter of a message that can't be processed; one after it can."""
-    with client.transaction() as tx:
-        tx.publish(topic, payload)
-    client.publish(topic, "after")
+    with bench.client.transaction() as tx:
+        tx.publish(bench.topic, payload)
+    bench.publish("after")
     seen: list[bytes] = []
 
     def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
         if messages[0].payload == payload:
             raise ValueError("no")
-        seen.extend(message.payload for message in messages)
+        seen.extend(payloads(messages))
 
-    positions = tuff.TablePositions(table, "me")
-    subscriber = client.subscriber(topic, process, positions=positions, batch=1, wait=0, attempts=1)
+    subscriber = bench.subscriber(process, batch=1, attempts=1)
     assert [subscriber.step(), subscriber.step()] == [1, 1]
     assert seen == [b"after"]
-    (told,) = letters(client, topic)
+    (told,) = bench.letters()
     return told
 
 
-def test_a_message_of_control_characters_fits_into_its_letter(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
-) -> None:
+def test_a_message_of_control_characters_fits_into_its_dead_letter(bench: Bench) -> None:
     """Each took six bytes there, so that the letter was more than the server takes, for ever."""
     payload = b"\0" * (3 * MIB)
 
-    told = buried(client, topic, table, payload)
+    told = buried(bench, payload)
 
     assert isinstance(told["payload"], dict)
     assert b64decode(told["payload"]["base64"]) == payload
 
 
-def test_a_message_that_fits_into_no_letter_is_named_in_one(
-    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+def test_the_dead_letter_of_a_message_that_is_too_large_for_it_names_the_message(
+    bench: Bench,
 ) -> None:
     """It blocked its topic."""
     payload = b"\xff" * (13 * MIB)
 
-    told = buried(client, topic, table, payload)
+    told = buried(bench, payload)
 
     assert (told["size"], told["reason"]) == (13 * MIB, "ValueError: no")
     assert "payload" not in told
-    (message,) = client.poll(topic, str(told["id"]), limit=1)
+    (message,) = bench.client.poll(bench.topic, str(told["id"]), limit=1)
     assert message.payload == payload
 
 
-def test_a_letter_is_utf_8_whatever_the_reason_has() -> None:
+def test_a_dead_letter_is_utf_8_whatever_its_reason_contains() -> None:
     message = Message(tuff.MessageId(1, 2), "café".encode())
 
     text = dead_letter(tuff.TopicId("a", "b"), message, reason="no file \udcff", attempts=1)

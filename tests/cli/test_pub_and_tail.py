@@ -1,0 +1,168 @@
+"""`tuff pub` and `tuff tail`: what they publish and print, and what a follower waits for."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import tuff
+from tests.cli.command import started, transactions_stopped
+from tests.cli.conftest import Tuff
+from tests.http.process import ServerProcess, serve
+
+
+def test_published_lines_are_tailed(run: Tuff, client: tuff.Client) -> None:
+    client.topics.create(tuff.TopicId("default", "lines"))
+
+    published = run("pub", "lines", given="one\n\nthree\n")
+    tailed = run("tail", "lines", "--json")
+
+    assert published.stdout == "published 3 messages to default:lines\n"
+    assert [json.loads(line)["payload"] for line in tailed.stdout.splitlines()] == [
+        "one", "", "three",
+    ]  # fmt: skip
+    assert run("pub", "lines", "four", "five", "--json").returncode == 0
+    last = run("tail", "lines", "-n", "4").stdout.splitlines()[-1]
+    assert last.endswith("Z  four")
+
+
+def test_tail_starts_at_the_given_position(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "starts")
+    client.topics.create(topic)
+    second = client.publish(topic, "one", "two").last_id
+
+    def tailed(start: str) -> list[str]:
+        lines = run("tail", "starts", "--from", start, "--json").stdout.splitlines()
+        return [json.loads(line)["payload"] for line in lines]
+
+    assert tailed("earliest") == tailed("10m") == ["one", "two"]
+    assert tailed(second.hex()) == ["two"]
+    assert tailed("latest") == []
+
+
+def test_a_batch_is_one_publish(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "batches")
+    client.topics.create(topic)
+
+    done = run("pub", "batches", "--batch", "2", "--ttl", "60", "--json", given="1\n2\n3\n")
+
+    first, second, third = client.poll(topic)
+    told = json.loads(done.stdout)
+    assert told == {"published": 3, "firstId": first.id.hex(), "lastId": third.id.hex()}
+    assert first.timestamp == second.timestamp
+
+
+def test_a_follower_names_the_blocking_transaction_and_continues_after_it(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "followed")
+    client.topics.create(topic)
+    transaction = client.transactions.start()
+    client.publish(topic, "from the transaction", transaction=transaction)
+    command = ["tail", "followed", "--from", "earliest", "-f", "--isolation", "committed"]
+    with started(*command, url=server.url) as follower:
+        said = follower.errors.readline()
+        assert f"blocked by transaction {transaction.transaction_id}," in said
+        client.transactions.commit(transaction)
+        assert follower.out.readline().endswith("Z  from the transaction\n")
+        client.publish(topic, "plain")
+        assert follower.out.readline().endswith("Z  plain\n")
+
+        assert follower.interrupt() == 130
+
+
+def test_a_tail_whose_output_is_closed_ends_without_an_error(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "long")
+    client.topics.create(topic)
+    client.publish(topic, *(["x" * 1000] * 500))
+
+    with started("tail", "long", url=server.url) as tail:
+        tail.out.readline()
+        tail.out.close()
+
+        assert (tail.errors.read(), tail.process.wait(10)) == ("", 0)
+
+
+def test_a_failed_publish_prints_no_count(run: Tuff) -> None:
+    for form in ((), ("--json",)):
+        done = run("pub", "nowhere", "m", *form)
+
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_messages_published_before_an_error_are_counted(run: Tuff, client: tuff.Client) -> None:
+    client.topics.create(tuff.TopicId("default", "partly"))
+    lines = "first\n" + "x" * (17 << 20)
+
+    done = run("pub", "partly", "--batch", "1", given=lines)
+
+    assert (done.returncode, done.stdout) == (1, "published 1 message to default:partly\n")
+
+
+def test_latest_is_behind_what_a_committed_reader_can_receive(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "latest")
+    client.topics.create(topic)
+
+    client.publish(topic, "before")
+    transaction = client.transactions.start()
+    client.publish(topic, "decided later", transaction=transaction)
+    command = ["tail", "latest", "-f", "-n", "1", "--isolation", "committed"]
+    with started(*command, url=client.url) as follower:
+        assert "blocked by transaction" in follower.errors.readline()
+        client.transactions.commit(transaction)
+        out, _ = follower.process.communicate(timeout=30)
+
+    assert out.endswith("  decided later\n")
+
+
+def test_a_follower_survives_a_stopped_transaction_service(
+    client: tuff.Client, server: ServerProcess
+) -> None:
+    topic = tuff.TopicId("default", "patient")
+    client.topics.create(topic)
+    client.publish(topic, "there")
+    command = ["tail", "patient", "-f", "--from", "earliest", "--isolation", "committed"]
+    with ExitStack() as running:
+        with transactions_stopped(server.url):
+            follower = running.enter_context(started(*command, "-n", "1", url=server.url))
+            said = follower.errors.readline()
+        out, rest = follower.process.communicate(timeout=30)
+
+    assert said.startswith("tuff: waiting for the server: the transaction service is stopped")
+    assert out.endswith("  there\n")
+    assert (rest, follower.process.returncode) == ("tuff: the server answers again\n", 0)
+
+
+def test_a_tail_without_follow_fails_while_the_service_is_stopped(
+    run: Tuff, client: tuff.Client
+) -> None:
+    client.topics.create(tuff.TopicId("default", "impatient"))
+
+    with transactions_stopped(client.url):
+        done = run("tail", "impatient", "--isolation", "committed")
+
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Path) -> None:
+    topic = tuff.TopicId("default", "outlives")
+    server = serve(tmp_path)
+    with tuff.Client(server.url) as client:
+        client.topics.create(topic)
+        client.publish(topic, "before")
+    command = ["tail", "outlives", "-f", "--from", "earliest"]
+    with started(*command, url=server.url) as follower:
+        assert follower.out.readline().endswith("  before\n")
+
+        server.kill()
+        assert follower.errors.readline().startswith("tuff: waiting for the server: ")
+        with serve(tmp_path, port=server.port) as server, tuff.Client(server.url) as client:
+            client.publish(topic, "after")
+            assert follower.out.readline().endswith("  after\n")
+            assert follower.errors.readline() == "tuff: the server answers again\n"
+
+            assert follower.interrupt() == 130
+        assert follower.out.read() == ""

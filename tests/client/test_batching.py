@@ -1,0 +1,221 @@
+"""Messages that wait in memory: the batches of a publisher, decided without a clock, and the buffer
+of a transaction (protocol §3.2, §5.2)."""
+
+from contextlib import suppress
+
+import pytest
+
+import tuff
+from tests.client.recording import PlayedService, Record
+from tuff.batching import BUFFER_BYTES_MAX, MESSAGE_BYTES, Accumulator
+from tuff.blocking.context import TransactionContext
+from tuff.client_errors import ConnectionLostError
+from tuff.protocol.ids import TopicId
+
+Strings = Accumulator[str]
+ORDERS = TopicId("shop", "orders")
+
+
+def accumulator(*, batch_count: int = 3, linger_s: float = 5.0, unwanted: str = "") -> Strings:
+    """Of messages with one byte each, so many fill a batch."""
+    size_bytes = batch_count * (1 + MESSAGE_BYTES)
+    return Accumulator(
+        batch_bytes=size_bytes, linger_s=linger_s, claim=lambda name: name not in unwanted
+    )
+
+
+def add(into: Strings, names: str, *, now_s: float = 0.0) -> None:
+    for name in names:
+        into.add(name.encode(), name, now_s=now_s)
+
+
+def test_a_lone_message_lingers_so_long_and_no_longer() -> None:
+    waiting = accumulator()
+    assert waiting.due_in_s(now_s=0) is None
+
+    add(waiting, "a", now_s=10)
+    add(waiting, "b", now_s=12)
+
+    assert [waiting.due_in_s(now_s=now_s) for now_s in (12, 15, 99)] == [3, 0, 0]
+
+
+def test_a_full_batch_does_not_linger() -> None:
+    waiting = accumulator()
+
+    add(waiting, "abc")
+
+    assert waiting.is_full
+    assert waiting.due_in_s(now_s=0) == 0
+
+
+def test_batches_keep_the_order_and_their_bound() -> None:
+    waiting = accumulator()
+    add(waiting, "abcdefg")
+
+    batches = [waiting.take() for _ in range(3)]
+
+    assert [batch.receipts for batch in batches] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert batches[0].payloads == [b"a", b"b", b"c"]
+    assert waiting.is_empty
+
+
+def test_a_message_larger_than_a_batch_goes_alone() -> None:
+    waiting = accumulator()
+    add(waiting, "a")
+    waiting.add(b"x" * 1000, "large", now_s=0)
+    add(waiting, "b")
+
+    assert [waiting.take().receipts for _ in range(3)] == [["a"], ["large"], ["b"]]
+
+
+def test_a_flush_is_for_the_messages_that_waited_then() -> None:
+    waiting = accumulator()
+    add(waiting, "a")
+    waiting.flush()
+    assert waiting.due_in_s(now_s=0) == 0
+    waiting.take()
+
+    add(waiting, "b", now_s=1)
+
+    assert waiting.due_in_s(now_s=1) == 5
+
+
+def test_a_cancelled_message_is_left_out_and_counts_as_settled() -> None:
+    waiting = accumulator(unwanted="bd")
+    add(waiting, "abcd")
+
+    batch = waiting.take()
+    waiting.settled(batch)
+
+    assert batch.receipts == ["a", "c"]
+    assert (waiting.added_count, waiting.settled_count) == (4, 4)
+
+
+def test_there_is_room_for_eight_batches_until_one_is_settled() -> None:
+    waiting = accumulator()
+    add(waiting, "abc" * 8)
+    assert not waiting.has_room(b"x")
+
+    batch = waiting.take()
+    assert not waiting.has_room(b"x"), "it is still in memory while it is on its way"
+    waiting.settled(batch)
+
+    assert waiting.has_room(b"x")
+
+
+def test_no_message_is_too_large_for_an_empty_accumulator() -> None:
+    waiting = accumulator()
+
+    assert waiting.has_room(b"x" * 100_000)
+    add(waiting, "a")
+    assert not waiting.has_room(b"x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({"batch_bytes": 0}, "batch_bytes"),
+        ({"batch_bytes": (1 << 20) + 1}, "batch_bytes"),
+        ({"linger": -1}, "linger"),
+        ({"linger": 60.1}, "linger"),
+    ],
+)
+def test_numbers_out_of_their_range_are_refused(numbers: dict[str, int], named: str) -> None:
+    with tuff.Client() as client, pytest.raises(ValueError, match=named):
+        client.publisher(tuff.TopicId("a", "b"), **numbers)
+
+
+@pytest.fixture
+def record() -> Record:
+    return Record()
+
+
+@pytest.fixture
+def service(record: Record) -> PlayedService:
+    return PlayedService(record)
+
+
+@pytest.fixture
+def context(service: PlayedService) -> TransactionContext:
+    return tuff.Client(transport=service, client_id="tests", retries=0).transaction()
+
+
+def test_messages_that_do_not_fit_into_memory_are_stored_and_referred_to_behind_the_rest(
+    context: TransactionContext, record: Record, service: PlayedService
+) -> None:
+    big = "x" * (BUFFER_BYTES_MAX - 200)
+
+    with context as tx:
+        tx.publish(ORDERS, "first")
+        tx.publish(ORDERS, big, "stored")
+        tx.publish(ORDERS, "stored as well")
+        tx.publish(TopicId("shop", "audit"), "y" * 200)
+
+    assert record.steps == ["start", "store", "store", "store", "commit"]
+    assert [tuple(request.payloads) for request in service.stored] == [
+        (b"stored",), (b"stored as well",), (b"y" * 200,),
+    ]  # fmt: skip
+    assert [(entry["topic"], len(entry["messages"])) for entry in service.entries] == [
+        ("orders", 2), ("orders", 0), ("audit", 0),
+    ]  # fmt: skip
+
+
+def test_a_commit_refers_to_every_pointer_with_stored_messages(
+    context: TransactionContext, service: PlayedService
+) -> None:
+    with context as tx:
+        tx.publish(ORDERS, "x" * BUFFER_BYTES_MAX)
+        tx.checkpoint()
+        tx.publish(ORDERS, "x" * BUFFER_BYTES_MAX)
+
+    assert [(entry["pointer"], entry["messages"]) for entry in service.entries] == [
+        ("10", []), ("11", []),
+    ]  # fmt: skip
+
+
+def test_messages_that_could_not_be_stored_can_not_be_committed(
+    context: TransactionContext, record: Record
+) -> None:
+    """A store whose reply was lost may be there: published again, it would come twice."""
+    record.fail["store"] = ConnectionLostError("lost", outcome_unknown=True)
+
+    def ignore_the_error() -> None:
+        with context as tx, suppress(ConnectionLostError):
+            tx.publish(ORDERS, "x" * BUFFER_BYTES_MAX)
+
+    with pytest.raises(RuntimeError, match="could not be stored"):
+        ignore_the_error()
+
+    assert record.steps == ["start", "store", "abort"]
+
+
+def test_a_real_server_hands_a_large_transaction_out_in_its_order(
+    client: tuff.Client, topic: TopicId
+) -> None:
+    """Beyond the buffer, across a checkpoint, and of a second topic between."""
+    big = b"x" * (BUFFER_BYTES_MAX // 2)
+    published = [b"first", big, b"\xff" + big, big, b"after", b"checkpointed"]
+    other = TopicId(topic.namespace, f"{topic.name}-other")
+    client.topics.create(other)
+
+    with client.transaction() as tx:
+        tx.publish(topic, *published[:3])
+        tx.publish(other, "late")
+        tx.publish(topic, *published[3:5])
+        tx.checkpoint()
+        tx.publish(topic, published[5])
+        assert list(client.poll(topic)) == []
+
+    read = list(client.poll(topic, isolation="committed", limit=100))
+    assert [message.payload for message in read] == published
+    assert [message.payload for message in client.poll(other, isolation="committed")] == [b"late"]
+
+
+def test_stored_messages_of_a_transaction_that_rolls_back_never_appear(
+    client: tuff.Client, topic: TopicId
+) -> None:
+    with client.transaction() as tx:
+        tx.publish(topic, b"x" * (2 * BUFFER_BYTES_MAX))
+        tx.abort()
+
+    assert list(client.poll(topic)) == []

@@ -18,7 +18,7 @@ from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, Stre
 from tuff.disk.files import make_directory
 from tuff.disk.locks import CallsInFlight, DirectoryLock
 from tuff.leveldb.log import MalformedError
-from tuff.leveldb.opening import holds_database, start
+from tuff.leveldb.opening import holds_database, open_or_create
 from tuff.leveldb.scan import scan as scan_database
 from tuff.leveldb.scan import scan_backward
 
@@ -86,7 +86,9 @@ class LevelDbStore:
         except OSError as error:
             raise StoreError(f"{directory} can't hold messages: {error.strerror}") from error
         try:
-            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
+            self._db = open_or_create(
+                directory, partial(_open, directory), damaged=plyvel.CorruptionError
+            )
         except (plyvel.Error, OSError) as error:
             self._lock.close()
             raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error

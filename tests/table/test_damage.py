@@ -12,11 +12,12 @@ import pytest
 
 from tests.table.service import Service
 from tuff.client_errors import WrongStateError
+from tuff.leveldb.database import _leave_inherited, error_text
 from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
 from tuff.protocol.transaction import Transaction
-from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase, _leave_inherited, _text
+from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
 
@@ -46,7 +47,7 @@ def home(tmp_path: Path) -> Path:
             table.commit_tx()
             service.commit(transaction)
             table.post_commit()
-        table._versions._store._db.compact_range()
+        table._versions._store._database.db.compact_range()
     return home
 
 
@@ -284,6 +285,7 @@ def test_a_table_that_leveldb_can_not_open_is_free_for_the_next_attempt(home: Pa
 
 def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path) -> None:
     inherited = TableDatabase(tmp_path / "table")
+    calls_of_parent = inherited._database.calls
     _leave_inherited()
 
     for call in (
@@ -295,10 +297,10 @@ def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path
             call()
     inherited.close()
 
-    assert inherited._db.closed is False
+    assert inherited._database.db.closed is False
     with pytest.raises(StorageUnavailableError, match="already open"):
         TableDatabase(tmp_path / "table")
-    inherited._is_inherited = False
+    inherited._database.calls = calls_of_parent
     inherited.close()
 
 
@@ -328,7 +330,7 @@ def test_a_scan_reads_ahead_by_pages_that_grow_up_to_a_limit(
 
 def test_a_scan_that_is_left_releases_its_iterator(home: Path) -> None:
     with closing(TableDatabase(home)) as store:
-        rows = store_scan(store._db, b"r", b"s")
+        rows = store_scan(store._database.db, b"r", b"s")
         pages = store._paged(rows)
         next(pages)
 
@@ -380,10 +382,10 @@ def test_leveldb_is_asked_to_sync_to_verify_and_to_begin_nothing_by_itself(
             return self._database.write_batch(**options)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tuff.tables.leveldb_store.plyvel.DB", note)
+        patched.setattr("tuff.leveldb.database.plyvel.DB", note)
         store = TableDatabase(tmp_path / "table")
     with closing(store):
-        store._db = Noting(store._db)
+        store._database.db = Noting(store._database.db)
         store.write([(b"r", b"1")])
         assert store.get(b"r") == b"1"
 
@@ -393,6 +395,6 @@ def test_leveldb_is_asked_to_sync_to_verify_and_to_begin_nothing_by_itself(
 
 
 def test_errors_of_leveldb_are_shown_as_text() -> None:
-    assert _text(plyvel.Error(b"Corruption: \xff")) == "Corruption: \ufffd"
-    assert _text(OSError(28, "No space left")) == "No space left"
-    assert _text(plyvel.Error()) == ""
+    assert error_text(plyvel.Error(b"Corruption: \xff")) == "Corruption: \ufffd"
+    assert error_text(OSError(28, "No space left")) == "No space left"
+    assert error_text(plyvel.Error()) == ""

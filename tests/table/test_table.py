@@ -330,7 +330,7 @@ def test_a_table_is_closed_after_the_write_that_is_under_way(tmp_path: Path) -> 
 
     def rows() -> Iterator[tuple[bytes, bytes | None]]:
         closing.start()
-        while not store._users.is_closing:
+        while not store._database.calls.is_closing:
             pass
         closing.join(0)
         assert closing.is_alive()

@@ -1,18 +1,14 @@
 """The LevelDB database of a `TransactionalTable`: synced batches, and verified reads."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from weakref import WeakSet
 
 import plyvel
 
 from tuff.client_errors import WrongStateError
-from tuff.disk.files import make_directory
-from tuff.disk.locks import CallsInFlight, DirectoryLock, DirectoryLockedError
-from tuff.leveldb.opening import start
+from tuff.disk.locks import DirectoryLockedError
+from tuff.leveldb.database import Database, error_text
 from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as scan_database
 from tuff.protocol.errors import StorageUnavailableError
@@ -43,35 +39,27 @@ class TableDatabase:
         """Raises: StorageUnavailableError: another process has it open, or LevelDB can't open
         it."""
         self.directory = directory
-        self._users = CallsInFlight(
-            closed=lambda: WrongStateError(f"the table {self.directory} is closed")
-        )
         self._failure: str | None = None
-        self._is_inherited = False
         try:
-            make_directory(directory)
-            self._lock = DirectoryLock(directory)
-        except (DirectoryLockedError, OSError) as error:
+            self._database = Database(
+                directory,
+                closed=lambda why: WrongStateError(f"the table {directory} {why}"),
+                write_buffer_size=WRITE_BUFFER_BYTES,
+                lru_cache_size=BLOCK_CACHE_BYTES,
+                max_open_files=OPEN_FILES_MAX,
+            )
+        except DirectoryLockedError as error:
             raise StorageUnavailableError(f"the table can't be opened: {error}") from error
-        try:
-            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
         except (plyvel.Error, OSError) as error:
-            self._lock.close()
             raise StorageUnavailableError(
-                f"LevelDB can't open the table {directory}: {_text(error)}; is the disk full or "
-                "damaged? Else restore the table from a copy"
+                f"LevelDB can't open the table {directory}: {error_text(error)}; is the disk full "
+                "or damaged? Else restore the table from a copy"
             ) from error
-        _open_ones.add(self)
-
-    def leave_inherited(self) -> None:
-        """In a forked child: refuse all calls. With LevelDB open in two processes, the writes of
-        one were lost, and the database could not be read afterwards."""
-        self._is_inherited = True
 
     def get(self, key: bytes) -> bytes | None:
         """Raises: StoreDamagedError, StorageUnavailableError."""
-        with self._using():
-            found: bytes | None = self._db.get(key, verify_checksums=True)
+        with self._using() as db:
+            found: bytes | None = db.get(key, verify_checksums=True)
         if found is not None:
             return found
         # LevelDB answers "not found" for a key whose table file is gone, too; a scan raises.
@@ -83,8 +71,8 @@ class TableDatabase:
 
         Raises, where the scan meets it: StoreDamagedError, StorageUnavailableError.
         """
-        with self._using():
-            rows = scan_database(self._db, start, stop)
+        with self._using() as db:
+            rows = scan_database(db, start, stop)
         return self._paged(rows)
 
     def write(self, batch: Batch) -> None:
@@ -96,28 +84,25 @@ class TableDatabase:
         with self._using():
             if self._failure is not None:
                 raise StorageUnavailableError(self._failure)
-            writes = self._db.write_batch(sync=True)
-            for key, value in batch:
-                if value is None:
-                    writes.delete(key)
-                else:
-                    writes.put(key, value)
             try:
-                writes.write()
+                self._database.write(batch)
             except (plyvel.Error, OSError) as error:
                 # If the log has a half-written record, LevelDB drops everything behind it when it
                 # reads the log again, acknowledged writes included. So nothing more is written.
                 self._failure = (
-                    f"writing to the table {self.directory} failed: {_text(error)}; nothing more "
-                    "is written until it is opened again"
+                    f"writing to the table {self.directory} failed: {error_text(error)}; nothing "
+                    "more is written until it is opened again"
                 )
                 raise StorageUnavailableError(self._failure) from error
 
     def readable_from(self, start: bytes, stop: bytes, *, row_start: RowStart) -> bytes | None:
         """The start of the first row that can be read behind the damaged block after `start`; None:
         there is none. `row_start` returns where the versions of a stored key's row begin."""
-        unverified = scan_database(self._db, start, stop, is_verified=False)
-        with self._using(), closing(unverified) as rows, suppress(plyvel.CorruptionError):
+        with (
+            self._using() as db,
+            closing(scan_database(db, start, stop, is_verified=False)) as rows,
+            suppress(plyvel.CorruptionError),
+        ):
             for _, (key, _value) in zip(range(LOOK_BEHIND_ROWS_MAX), rows, strict=False):
                 found = row_start(key)
                 if found is not None and found > start and self._is_readable(found, stop):
@@ -126,14 +111,10 @@ class TableDatabase:
 
     def close(self) -> None:
         """Wait for the calls in flight and release the directory. Repeating it is harmless."""
-        if self._is_inherited:
-            return
-        if self._users.close():
-            self._db.close()
-            self._lock.close()
+        self._database.close()
 
     def _is_readable(self, start: bytes, stop: bytes) -> bool:
-        with closing(scan_database(self._db, start, stop)) as rows:
+        with closing(scan_database(self._database.db, start, stop)) as rows:
             try:
                 return next(rows, None) is not None
             except plyvel.CorruptionError:
@@ -171,47 +152,13 @@ class TableDatabase:
         return page, None
 
     @contextmanager
-    def _using(self) -> Iterator[None]:
-        if self._is_inherited:
-            raise WrongStateError(
-                f"the table {self.directory} was opened before this process was forked, and "
-                "belongs to the one that opened it; open it in one process only"
-            )
+    def _using(self) -> Iterator[plyvel.DB]:
         try:
-            with self._users.using():
-                yield
+            with self._database.calls.using():
+                yield self._database.db
         except plyvel.CorruptionError as error:
-            raise StoreDamagedError(_text(error)) from error
+            raise StoreDamagedError(error_text(error)) from error
         except (plyvel.Error, OSError) as error:
             raise StorageUnavailableError(
-                f"the table {self.directory} can't be read: {_text(error)}"
+                f"the table {self.directory} can't be read: {error_text(error)}"
             ) from error
-
-
-_open_ones: WeakSet[TableDatabase] = WeakSet()
-
-
-def _leave_inherited() -> None:
-    for store in list(_open_ones):
-        store.leave_inherited()
-
-
-os.register_at_fork(after_in_child=_leave_inherited)
-
-
-def _open(directory: Path) -> plyvel.DB:
-    return plyvel.DB(
-        str(directory),
-        create_if_missing=False,
-        paranoid_checks=True,
-        write_buffer_size=WRITE_BUFFER_BYTES,
-        lru_cache_size=BLOCK_CACHE_BYTES,
-        max_open_files=OPEN_FILES_MAX,
-    )
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:  # plyvel's IOError is an OSError, too
-        return error.strerror
-    first = error.args[0] if error.args else error
-    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

@@ -156,7 +156,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if self._failure is None:",
     ): "a batch of nothing writes nothing where the length is proven",
     (
-        "tuff/tables/leveldb_store.py",
+        "tuff/tables/leveldb_database.py",
         "TableDatabase.get",
         "return found",
         "pass",

@@ -21,7 +21,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import droppable
-from tuff.tables.leveldb_store import Batch, TableDatabase
+from tuff.tables.leveldb_database import Batch, TableDatabase
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
 

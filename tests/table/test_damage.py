@@ -17,7 +17,7 @@ from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
 from tuff.protocol.transaction import Transaction
-from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
+from tuff.tables.leveldb_database import StoreDamagedError, TableDatabase
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
 
@@ -307,8 +307,8 @@ def test_a_database_that_was_open_at_a_fork_is_left_to_the_parent(tmp_path: Path
 def test_a_scan_reads_ahead_by_pages_that_grow_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuff.tables.leveldb_store.PAGE_ROWS_MAX", 4)
-    monkeypatch.setattr("tuff.tables.leveldb_store.PAGE_BYTES_MAX", 20)
+    monkeypatch.setattr("tuff.tables.leveldb_database.PAGE_ROWS_MAX", 4)
+    monkeypatch.setattr("tuff.tables.leveldb_database.PAGE_BYTES_MAX", 20)
     taken: list[bytes] = []
 
     def rows(size_bytes: int) -> Rows:

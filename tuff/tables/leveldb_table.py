@@ -13,7 +13,7 @@ from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import BATCH_ROWS, Compacted, droppable
-from tuff.tables.leveldb_store import StoreDamagedError, TableDatabase
+from tuff.tables.leveldb_database import StoreDamagedError, TableDatabase
 from tuff.tables.open_transactions import BUFFER_BYTES_MAX, Found, Founds, Work
 from tuff.tables.row_format import (
     COMPACTED,

@@ -206,7 +206,7 @@ def test_a_thread_that_ended_leaves_no_connection_open(
             thread.start()
             thread.join()
 
-        assert len(table._versions._cells._gateways._open) <= 2
+        assert len(table._store._cells._gateways._open) <= 2
 
 
 def test_the_program_of_the_howto_runs(

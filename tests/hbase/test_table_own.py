@@ -164,11 +164,11 @@ def test_who_compacts_beside_another_process_leaves_it_to_that(
         pass_time(service, 1)
         table.compact(service)
 
-        assert table._versions.compact(earlier, bound=earlier.visibility_upper_bound) == []
+        assert table._store.compact(earlier, bound=earlier.visibility_upper_bound) == []
         pass_time(service, 3 * GRACE_S)
         table.compact(service)
         with pytest.raises(BadRequestError, match="own server"):
-            table._versions.compact(earlier, bound=earlier.visibility_upper_bound)
+            table._store.compact(earlier, bound=earlier.visibility_upper_bound)
 
 
 def test_another_process_sees_an_announcement_long_before_it_is_acted_on(
@@ -231,7 +231,7 @@ def test_the_age_of_an_announcement_counts_while_the_machine_is_suspended(
         assert read(service, compacting) == []
 
 
-@pytest.mark.parametrize("call", ["put_others", "put"])
+@pytest.mark.parametrize("call", ["put_undo_rows", "put"])
 def test_a_process_that_stands_still_in_a_write_leaves_nothing_for_others_to_read(
     hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:

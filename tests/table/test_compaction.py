@@ -56,7 +56,7 @@ def left_invalid(
 
 def stored(table: VersionedTable, kind: bytes = b"r") -> list[bytes]:
     """What lies in the directory, by the first byte of the key."""
-    store = table._versions._store
+    store = table._store._database
     return [key for key, _ in store.scan(kind, bytes((kind[0] + 1,)))]
 
 
@@ -245,7 +245,7 @@ def test_a_compaction_waits_for_who_was_writing_when_it_began(
 ) -> None:
     late = service.start()
     begun, go_on = Event(), Event()
-    write_really, gate = TableDatabase.write, table._versions._gate
+    write_really, gate = TableDatabase.write, table._store._gate
     wait_really = gate.wait_for
 
     def slow(store: TableDatabase, batch: Batch) -> None:

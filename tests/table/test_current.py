@@ -119,7 +119,7 @@ def test_a_hook_waits_for_the_call_of_another_thread(
     service: Service, table: VersionedTable, hook: str
 ) -> None:
     table.start_tx(service.start())
-    work, lock, done = table._current.get(), Noting(), list[str]()
+    work, lock, done = table._transactions.current(), Noting(), list[str]()
     work.lock = table._compacting = lock  # type: ignore[assignment] # as far as it is used
 
     def call() -> None:
@@ -258,7 +258,7 @@ def test_a_hook_of_a_transaction_that_was_ended_elsewhere_is_refused(
 
 def test_contexts_take_turns_to_join_a_transaction(service: Service, table: VersionedTable) -> None:
     started, lock, done = service.start(), Noting(), list[str]()
-    table._current._joining = lock  # type: ignore[assignment] # as far as it is used
+    table._transactions._joining = lock  # type: ignore[assignment] # as far as it is used
     joining = Thread(target=lambda: [table.start_tx(started), done.append("joined")])
 
     with lock:

@@ -17,14 +17,14 @@ from tuff.leveldb.scan import Rows
 from tuff.leveldb.scan import scan as store_scan
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, StorageUnavailableError
 from tuff.protocol.transaction import Transaction
-from tuff.tables.leveldb_database import StoreDamagedError, TableDatabase
+from tuff.tables.leveldb_database import DatabaseDamagedError, TableDatabase
 from tuff.tables.leveldb_table import TransactionalTable
-from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, fact_keys
+from tuff.tables.row_format import COMPACTED, FORMAT, TABLE_ID, Version, metadata_keys
 
 ROW_COUNT = 150
 BIT_STEP = 61 * 8 + 3  # bits; every byte in turn would take minutes, and this meets each kind
 
-Found = list[tuple[bytes, bytes]]
+VersionedValue = list[tuple[bytes, bytes]]
 
 
 def key_of(number: int) -> bytes:
@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Path:
             table.commit_tx()
             service.commit(transaction)
             table.post_commit()
-        table._versions._store._database.db.compact_range()
+        table._store._database._database.db.compact_range()
     return home
 
 
@@ -71,9 +71,9 @@ def set_record(home: Path, key: bytes, value: bytes | None) -> None:
     database.close()
 
 
-def read_all(table: TransactionalTable) -> tuple[Found, list[DamagedRecordError]]:
+def read_all(table: TransactionalTable) -> tuple[VersionedValue, list[DamagedRecordError]]:
     """Every row that a scan gives, going on behind each damage."""
-    rows: Found = []
+    rows: VersionedValue = []
     errors: list[DamagedRecordError] = []
     start: bytes | None = b""
     while start is not None:
@@ -147,7 +147,7 @@ def test_a_row_can_be_written_over_damage(home: Path) -> None:
 
 def test_a_value_under_another_key_is_damage(home: Path) -> None:
     with TransactionalTable(home) as table:
-        foreign = table._versions._store.get(Version(key_of(8), 1002).stored_key)
+        foreign = table._store._database.get(Version(key_of(8), 1002).stored_key)
     set_record(home, Version(key_of(7), 1002).stored_key, foreign)
 
     with TransactionalTable(home) as table:
@@ -162,7 +162,7 @@ def test_damage_in_what_undoes_a_transaction_fails_its_rollback(tmp_path: Path) 
         table.start_tx(transaction)
         table.put(b"a", b"1")
         table.commit_tx()
-        [undo] = [key for key, _ in table._versions._store.scan(b"u", b"v")]
+        [undo] = [key for key, _ in table._store._database.scan(b"u", b"v")]
     set_record(tmp_path, undo, b"wrong")
 
     with TransactionalTable(tmp_path) as table:
@@ -176,7 +176,7 @@ def test_damage_in_what_undoes_a_transaction_fails_its_rollback(tmp_path: Path) 
 def test_a_fact_is_read_from_its_other_copy_when_one_is_damaged(
     home: Path, name: bytes, copy: int
 ) -> None:
-    set_record(home, fact_keys(name)[copy], b"wrong")
+    set_record(home, metadata_keys(name)[copy], b"wrong")
 
     with TransactionalTable(home) as table:
         table.start_tx(reader())
@@ -185,7 +185,7 @@ def test_a_fact_is_read_from_its_other_copy_when_one_is_damaged(
 
 @pytest.mark.parametrize("name", [FORMAT, TABLE_ID, COMPACTED])
 def test_a_table_whose_facts_are_damaged_is_not_opened(home: Path, name: bytes) -> None:
-    for key in fact_keys(name):
+    for key in metadata_keys(name):
         set_record(home, key, b"wrong")
 
     with pytest.raises(DamagedRecordError, match=name.decode()):
@@ -194,7 +194,7 @@ def test_a_table_whose_facts_are_damaged_is_not_opened(home: Path, name: bytes) 
 
 @pytest.mark.parametrize("name", [TABLE_ID, COMPACTED])
 def test_a_table_that_lost_a_fact_is_not_given_another(home: Path, name: bytes) -> None:
-    for key in fact_keys(name):
+    for key in metadata_keys(name):
         set_record(home, key, None)
 
     with pytest.raises(DamagedRecordError, match="missing"):
@@ -220,7 +220,7 @@ def test_damage_that_nothing_can_be_read_behind_says_so(home: Path) -> None:
         rows, [error] = read_all(table)
 
     assert error.members == {"key": "row-149", "next": None}
-    assert "nothing can be read behind it" in error.detail
+    assert "no row behind it can be read" in error.detail
     assert rows == ROWS
 
 
@@ -254,7 +254,7 @@ def test_a_damaged_end_of_the_table_is_not_the_end_of_its_rows(tmp_path: Path) -
     with closing(TableDatabase(home)) as store:
         scan = store.scan(b"r", b"s")
         assert list(islice(scan, 8)) == rows[:8]
-        with pytest.raises(StoreDamagedError):
+        with pytest.raises(DatabaseDamagedError):
             list(scan)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tuff.protocol.errors import DamagedRecordError
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import (
-    UNDO_BYTES_MAX,
+    UNDO_BODY_BYTES,
     Cell,
-    Held,
     Removal,
-    fact_row,
+    StoredVersion,
+    metadata_row,
     read_cell,
     removal,
     undo_range,
@@ -27,7 +27,7 @@ from tuff.tables.hbase_row_format import (
 from tuff.tables.row_format import (
     COMPACTED,
     Version,
-    pack_fact,
+    pack_metadata,
     pack_undo,
     pack_undone,
     pack_value,
@@ -46,14 +46,14 @@ pointers = st.integers(1, 12)
 def rows() -> dict[str, tuple[bytes, bytes]]:
     """A row of each kind, by its name in the golden file and in docs/formats.md."""
     apple = Version(b"apple", P)
-    undo, compacted = undo_row(P, WRITER, 1), fact_row(COMPACTED)
+    undo, compacted = undo_row(P, WRITER, 1), metadata_row(COMPACTED)
     how_far = Compacted(bound=P - 4, started=P, open=(P - 3, P - 1))
     return {
         "version": (version_row(b"apple"), pack_value(apple.stored_key, b"41")),
         "delete-marker": (version_row(b"apple"), pack_value(apple.stored_key, None)),
         "undone": (version_row(b"apple"), pack_undone(apple.stored_key)),
         "undo": (undo, pack_undo(undo, [apple])),
-        "metadata-compacted": (compacted, pack_fact(compacted, how_far.to_bytes())),
+        "metadata-compacted": (compacted, pack_metadata(compacted, how_far.to_bytes())),
     }
 
 
@@ -106,15 +106,15 @@ def test_undo_rows_stay_small_and_list_everything_in_the_range_of_their_transact
     made = dict(undo_rows(P, WRITER, 5, versions))
 
     assert [one for row, data in made.items() for one in read_undo(row, data)] == versions
-    assert max(map(len, made.values())) < 2 * UNDO_BYTES_MAX
+    assert max(map(len, made.values())) < 2 * UNDO_BODY_BYTES
     start, stop = undo_range(P)
     assert all(start <= row < stop for row in made)
     assert not any(start <= row < stop for row in (undo_row(P - 1, WRITER, 9), stop))
 
 
-def held(pointer: int, kind: str) -> Held:
+def stored(pointer: int, kind: str) -> StoredVersion:
     value = None if kind in {"marker", "undone"} else b"v"
-    return Held(Version(b"k", pointer), value, is_undone=kind == "undone")
+    return StoredVersion(Version(b"k", pointer), value, is_undone=kind == "undone")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def held(pointer: int, kind: str) -> Held:
 def test_a_mark_takes_the_oldest_and_what_is_above_it_is_overwritten(
     versions: list[tuple[int, str]], invalids: Sequence[int], goes: Removal
 ) -> None:
-    assert removal([held(*one) for one in versions], bound=BOUND, invalids=invalids) == goes
+    assert removal([stored(*one) for one in versions], bound=BOUND, invalids=invalids) == goes
 
 
 kinds = st.sampled_from(["value", "marker", "undone"])
@@ -152,11 +152,11 @@ def test_nobody_reads_anything_else_after_a_removal(
     versions: dict[int, str], invalids: set[int], read_pointer: int, others: set[int]
 ) -> None:
     """For a reader that sees everything up to the bound, which all who are in progress do."""
-    every = [held(pointer, versions[pointer]) for pointer in sorted(versions, reverse=True)]
+    every = [stored(pointer, versions[pointer]) for pointer in sorted(versions, reverse=True)]
 
     goes = removal(every, bound=BOUND, invalids=sorted(invalids))
 
-    def read(rows: Sequence[Held]) -> bytes | None:
+    def read(rows: Sequence[StoredVersion]) -> bytes | None:
         for one in rows:
             pointer = one.version.pointer
             if pointer <= read_pointer and pointer not in invalids | others and not one.is_undone:
@@ -164,7 +164,7 @@ def test_nobody_reads_anything_else_after_a_removal(
         return None
 
     left = [
-        held(one.version.pointer, "undone") if one.version.pointer in goes.undone else one
+        stored(one.version.pointer, "undone") if one.version.pointer in goes.undone else one
         for one in every
         if goes.through is None or one.version.pointer > goes.through
     ]

@@ -18,13 +18,13 @@ from tuff.tables.row_format import (
     MalformedKeyError,
     Version,
     check_format,
-    fact_keys,
-    pack_fact,
+    metadata_keys,
     pack_format,
+    pack_metadata,
     pack_undo,
     pack_undone,
     pack_value,
-    read_fact,
+    read_metadata,
     read_undo,
     read_undo_key,
     read_value,
@@ -50,15 +50,15 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
     apple, zero = Version(b"apple", P), Version(b"a\x00", P)
     undo = undo_key(P, 0)
     compacted = Compacted(bound=P - 4, started=P, open=(P - 3, P - 1))
-    form, table_id, how_far = (fact_keys(name)[0] for name in (FORMAT, TABLE_ID, COMPACTED))
+    form, table_id, how_far = (metadata_keys(name)[0] for name in (FORMAT, TABLE_ID, COMPACTED))
     return {
         "version": (apple.stored_key, pack_value(apple.stored_key, b"41")),
         "version-with-a-zero": (zero.stored_key, pack_value(zero.stored_key, b"")),
         "delete-marker": (apple.stored_key, pack_value(apple.stored_key, None)),
         "undo": (undo, pack_undo(undo, [apple, zero])),
-        "metadata-format": (form, pack_fact(form, pack_format())),
-        "metadata-id": (table_id, pack_fact(table_id, bytes(range(16)))),
-        "metadata-compacted": (how_far, pack_fact(how_far, compacted.to_bytes())),
+        "metadata-format": (form, pack_metadata(form, pack_format())),
+        "metadata-id": (table_id, pack_metadata(table_id, bytes(range(16)))),
+        "metadata-compacted": (how_far, pack_metadata(how_far, compacted.to_bytes())),
     }
 
 
@@ -89,8 +89,8 @@ def test_every_record_is_read_back() -> None:
     assert read_value(*made["delete-marker"]) is None
     assert read_undo_key(made["undo"][0]) == (P, 0)
     assert list(read_undo(*made["undo"])) == [Version(b"apple", P), Version(b"a\x00", P)]
-    check_format(read_fact(*made["metadata-format"]))
-    assert Compacted.from_bytes(read_fact(*made["metadata-compacted"])) == Compacted(
+    check_format(read_metadata(*made["metadata-format"]))
+    assert Compacted.from_bytes(read_metadata(*made["metadata-compacted"])) == Compacted(
         bound=P - 4, started=P, open=(P - 3, P - 1)
     )
 
@@ -145,7 +145,13 @@ def test_the_undo_rows_of_a_transaction_are_its_own(
 @pytest.mark.parametrize("name", GOLDEN)
 def test_any_flipped_bit_is_seen(name: str) -> None:
     key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
-    read = read_undo if name == "undo" else read_fact if name.startswith("metadata") else read_value
+    read = (
+        read_undo
+        if name == "undo"
+        else read_metadata
+        if name.startswith("metadata")
+        else read_value
+    )
     record = key + value
 
     def spoilt(bit: int) -> tuple[bytes, bytes]:
@@ -172,7 +178,7 @@ def test_a_body_that_is_whole_but_of_another_form_is_damage() -> None:
 
     for body in (b"\x00" * 5, b"\x00" * 8 + b"\x00\x00\x00\x09abc"):
         with pytest.raises(DamagedRecordError, match="cut off"):
-            list(read_undo(undo, pack_fact(undo, body)))
+            list(read_undo(undo, pack_metadata(undo, body)))
     for body in (b"\x00" * 5, Compacted(open=(1, 2)).to_bytes()[:-1]):
         with pytest.raises(DamagedRecordError, match="cut off"):
             Compacted.from_bytes(body)

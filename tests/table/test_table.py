@@ -256,7 +256,7 @@ def test_a_directory_has_one_owner(tmp_path: Path, path: str) -> None:
 
 
 def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: VersionedTable) -> None:
-    key_bytes_max = table._versions.key_bytes_max
+    key_bytes_max = table._store.key_bytes_max
     with transaction(service, table):
         with pytest.raises(TypeError, match="encode"):
             table.put("apple", b"1")  # type: ignore[arg-type] # what a program may do
@@ -267,7 +267,7 @@ def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: Vers
         with pytest.raises(RequestTooLargeError, match=f"{key_bytes_max + 1}"):
             table.get(b"k" * (key_bytes_max + 1))
         with pytest.raises(RequestTooLargeError):
-            table.put(b"k", bytes(table._versions.value_bytes_max + 1))
+            table.put(b"k", bytes(table._store.value_bytes_max + 1))
         table.put(b"k" * key_bytes_max, b"")
         assert table.get(b"k" * key_bytes_max) == b""
 
@@ -305,9 +305,9 @@ def test_what_is_written_goes_to_the_disk_early_where_it_takes_much_memory(
         writer = service.start()
         table.start_tx(writer)
         table.put(b"a", b"x" * 500)
-        assert list(table._versions.keys_of(writer.transaction_id)) == []
+        assert list(table._store.keys_of(writer.transaction_id)) == []
         table.put(b"b", b"x" * 500)
-        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b"]
+        assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b"]
         table.rollback_tx()
 
 
@@ -318,14 +318,14 @@ def test_a_damaged_version_that_a_newer_one_hides_hides_nothing(
     service.commit(first)
     fill(service, table, "apple")
     old = Version(b"apple", first.write_pointer).stored_key
-    table._versions._store.write([(old, b"damaged")])
+    table._store._database.write([(old, b"damaged")])
 
     assert read(service, table) == [(b"apple", b"apple")]
 
 
 def test_a_table_is_closed_after_the_write_that_is_under_way(tmp_path: Path) -> None:
     table = TransactionalTable(tmp_path / "table")
-    store = table._versions._store
+    store = table._store._database
     closing = Thread(target=table.close)
 
     def rows() -> Iterator[tuple[bytes, bytes | None]]:
@@ -362,17 +362,17 @@ def test_a_store_without_views_takes_no_writes_early_while_a_scan_is_open(
 ) -> None:
     """The scan would see them, and a scan sees no write that came after it."""
     with open_table(tmp_path / "small", buffer_bytes=1) as table:
-        monkeypatch.setattr(type(table._versions), "has_views", has_views)
+        monkeypatch.setattr(type(table._store), "has_views", has_views)
         writer = service.start()
         table.start_tx(writer)
         table.put(b"a", b"early")
         rows = table.scan()
         table.put(b"b", b"late")
-        while_scanning = list(table._versions.keys_of(writer.transaction_id))
+        while_scanning = list(table._store.keys_of(writer.transaction_id))
 
         assert list(rows) == [(b"a", b"early")]
 
         table.put(b"c", b"")
         assert while_scanning == ([b"a", b"b"] if has_views else [b"a"])
-        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
+        assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
         table.rollback_tx()

@@ -21,11 +21,11 @@ PAGE_BYTES_MAX = 1 << 20  # bytes of a page; large values are read one by one
 LOOK_BEHIND_ROWS_MAX = 10_000  # rows; a damaged block of 4 KiB holds a few hundred
 
 Batch = Sequence[tuple[bytes, bytes | None]]
-RowStart = Callable[[bytes], bytes | None]  # None: the key is not one of a row
+RowStart = Callable[[bytes], bytes | None]  # None: the key is not that of a version
 
 
-class StoreDamagedError(Exception):
-    """LevelDB read corrupt data; nothing behind it was read."""
+class DatabaseDamagedError(Exception):
+    """LevelDB met a corrupt block; a scan ends there."""
 
 
 class TableDatabase:
@@ -57,7 +57,7 @@ class TableDatabase:
             ) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Raises: StoreDamagedError, StorageUnavailableError."""
+        """Raises: DatabaseDamagedError, StorageUnavailableError."""
         with self._using() as db:
             found: bytes | None = db.get(key, verify_checksums=True)
         if found is not None:
@@ -69,7 +69,7 @@ class TableDatabase:
     def scan(self, start: bytes, stop: bytes) -> Rows:
         """Every `start <= key < stop`, as of the moment of the call.
 
-        Raises, where the scan meets it: StoreDamagedError, StorageUnavailableError.
+        Raises, where the scan meets it: DatabaseDamagedError, StorageUnavailableError.
         """
         with self._using() as db:
             rows = scan_database(db, start, stop)
@@ -87,8 +87,8 @@ class TableDatabase:
             try:
                 self._database.write(batch)
             except (plyvel.Error, OSError) as error:
-                # If the log has a half-written record, LevelDB drops everything behind it when it
-                # reads the log again, acknowledged writes included. So nothing more is written.
+                # Behind a half-written record of the log, LevelDB drops everything when it reads
+                # the log again, acknowledged writes included. So nothing more is written.
                 self._failure = (
                     f"writing to the table {self.directory} failed: {error_text(error)}; nothing "
                     "more is written until it is opened again"
@@ -121,7 +121,7 @@ class TableDatabase:
                 return False
 
     def _paged(self, rows: Rows) -> Rows:
-        # A get usually needs one row, and a scan many, so pages start small and grow.
+        # The reader may need one row only, so pages start small and grow.
         with closing(rows):
             count_max = 1
             while True:
@@ -147,7 +147,7 @@ class TableDatabase:
                         break
                     page.append(row)
                     size_bytes += len(row[1])
-        except (StoreDamagedError, StorageUnavailableError, WrongStateError) as error:
+        except (DatabaseDamagedError, StorageUnavailableError, WrongStateError) as error:
             return page, error
         return page, None
 
@@ -157,7 +157,7 @@ class TableDatabase:
             with self._database.calls.using():
                 yield self._database.db
         except plyvel.CorruptionError as error:
-            raise StoreDamagedError(error_text(error)) from error
+            raise DatabaseDamagedError(error_text(error)) from error
         except (plyvel.Error, OSError) as error:
             raise StorageUnavailableError(
                 f"the table {self.directory} can't be read: {error_text(error)}"

@@ -13,11 +13,11 @@ import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.TestFactory;
 
-/** The rules decide as the golden cases say, which the server follows too. */
-final class RulesTest {
+/** The decisions of the golden cases, which the server's tests check too. */
+final class DecisionTest {
 
   @TestFactory
-  Stream<DynamicTest> retentionDecidesAsTheGoldenCasesSay() throws IOException {
+  Stream<DynamicTest> decisionsFollowTheGoldenCases() throws IOException {
     JsonObject golden = Golden.retention();
     return StreamSupport.stream(golden.getAsJsonArray("cases").spliterator(), false)
         .map(JsonElement::getAsJsonObject)
@@ -25,17 +25,18 @@ final class RulesTest {
   }
 
   private static void decide(JsonObject golden, JsonObject given) {
-    Row row =
-        new Row(
+    RetainedRow row =
+        new RetainedRow(
             Table.named(given.get("table").getAsString()),
             given.get("generation").getAsInt(),
-            Golden.place(given.getAsJsonArray("place")),
+            Golden.offset(given.getAsJsonArray("place")),
             given.has("tx_pointer") ? given.get("tx_pointer").getAsLong() : 0,
-            given.has("ttl_s") ? given.get("ttl_s").getAsLong() : Row.NO_TTL);
+            given.has("ttl_s") ? given.get("ttl_s").getAsLong() : RetainedRow.NO_TTL);
 
-    Fate fate = Rules.fate(row, topic(golden, given), Golden.state(golden, Map.of()));
+    Decision decision = Decision.of(row, topic(golden, given), Golden.state(golden, Map.of()));
 
-    assertEquals(Fate.valueOf(given.get("fate").getAsString().toUpperCase(Locale.ROOT)), fate);
+    String expected = given.get("fate").getAsString().toUpperCase(Locale.ROOT);
+    assertEquals(Decision.valueOf(expected), decision);
   }
 
   private static TopicRule topic(JsonObject golden, JsonObject given) {
@@ -46,7 +47,7 @@ final class RulesTest {
     TopicRule rule = Golden.rule(golden.getAsJsonObject(name));
     return given.has("floor")
         ? new TopicRule(
-            rule.generation(), rule.ttlS(), Golden.place(given.getAsJsonArray("floor")))
+            rule.generation(), rule.ttlS(), Golden.offset(given.getAsJsonArray("floor")))
         : rule;
   }
 }

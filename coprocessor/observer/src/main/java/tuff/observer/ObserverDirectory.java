@@ -15,37 +15,39 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The directory between the server and the regions of one region server: one daemon thread reads the
- * state again and again, and writes what regions record. Flushes and compactions never wait for it.
+ * The directory that the server and the regions of one region server share. One daemon thread reads
+ * the state periodically, and writes the records of the regions. Flushes and compactions never wait
+ * for it.
  *
- * <p>A state that is missing, can't be read, or is stale counts as none; nothing is removed then.
+ * <p>While the state is missing, unreadable or stale, there is no current state, and nothing is
+ * removed.
  */
-final class Exchange {
+final class ObserverDirectory {
 
-  /** Older states would do no harm, but who left one lying for so long is not there any more. */
+  /** An older state would do no harm, but the server that wrote it seems to be gone. */
   static final long STALE_MS = TimeUnit.HOURS.toMillis(1);
 
-  private static final Logger LOG = LoggerFactory.getLogger(Exchange.class);
+  private static final Logger LOG = LoggerFactory.getLogger(ObserverDirectory.class);
 
   private final Files files;
   private final LongSupplier clockMs;
   private final ScheduledExecutorService thread;
-  private final Set<Consumer<State>> readers = ConcurrentHashMap.newKeySet();
+  private final Set<Consumer<RetentionState>> readers = ConcurrentHashMap.newKeySet();
   private final Map<String, byte[]> unwritten = new ConcurrentHashMap<>();
-  private volatile State newest;
-  private String complaint = "";
+  private volatile RetentionState newest;
+  private String problem = ""; // why there is no state
 
-  /** Where the files lie. Calls may block, and are made by one thread. */
+  /** Access to the files. Calls may block; one thread makes them. */
   interface Files {
 
-    /** The whole state; nothing where there is none. */
+    /** The whole file with the state, if it exists. */
     Optional<byte[]> readState() throws IOException;
 
-    /** Replaces the record of that name. */
+    /** Replace the record of that name. */
     void writeRecord(String name, byte[] record) throws IOException;
   }
 
-  Exchange(Files files, LongSupplier clockMs) {
+  ObserverDirectory(Files files, LongSupplier clockMs) {
     this.files = files;
     this.clockMs = clockMs;
     this.thread =
@@ -57,75 +59,77 @@ final class Exchange {
             });
   }
 
-  /** Begin to read, every so many ms. */
+  /** Begin to read the state periodically. */
   void start(long refreshMs) {
     thread.scheduleWithFixedDelay(this::refresh, 0, refreshMs, TimeUnit.MILLISECONDS);
   }
 
-  /** Write what waits, and end. */
+  /** Write the records that wait, and end the thread. */
   void stop() {
     thread.shutdown();
   }
 
-  /** The state to go by now; nothing where there is none that can be gone by. */
-  Optional<State> current() {
-    State state = newest;
+  /** The newest state, unless it is stale. */
+  Optional<RetentionState> current() {
+    RetentionState state = newest;
     boolean isFresh = state != null && Math.abs(clockMs.getAsLong() - state.nowMs()) <= STALE_MS;
     return isFresh ? Optional.of(state) : Optional.empty();
   }
 
-  /** Be told of each state that was read, on the thread of this. */
-  void addReader(Consumer<State> reader) {
+  /** Call the reader with each state that is read, in the thread of this object. */
+  void addReader(Consumer<RetentionState> reader) {
     readers.add(reader);
   }
 
-  void removeReader(Consumer<State> reader) {
+  void removeReader(Consumer<RetentionState> reader) {
     readers.remove(reader);
   }
 
-  /** Write a record soon; a newer one of that name takes its place until then. */
+  /** Write a record soon, or the newest one of that name if there are more until then. */
   void record(String name, byte[] record) {
     unwritten.put(name, record);
     try {
       thread.execute(this::writeRecords);
     } catch (RejectedExecutionException stopped) {
-      LOG.warn("the record {} comes too late to be written", name);
+      LOG.warn("retention: the record {} is not written, since the last region is closed", name);
     }
   }
 
-  /** Look at the state once more, and write what waits; one at a time. */
+  /** Read the state, and write the records that wait. */
   synchronized void refresh() {
     try {
       newest = read();
-      complain("");
+      noteProblem("");
     } catch (IOException | RuntimeException | LinkageError error) {
       newest = null;
-      complain(error.toString());
+      noteProblem(error.toString());
     }
-    current().ifPresent(state -> readers.forEach(reader -> tell(reader, state)));
+    current().ifPresent(state -> readers.forEach(reader -> call(reader, state)));
     writeRecords();
   }
 
-  private State read() throws IOException {
+  private RetentionState read() throws IOException {
     Optional<byte[]> file = files.readState();
     if (file.isEmpty()) {
-      throw new IOException("there is none");
+      throw new IOException("the file does not exist");
     }
-    return State.read(file.get());
+    return RetentionState.read(file.get());
   }
 
-  private void complain(String now) {
-    if (!now.equals(complaint)) {
-      complaint = now;
-      LOG.info("retention: {}", now.isEmpty() ? "a state is there" : "no state, all is kept: " + now);
+  private void noteProblem(String now) {
+    if (!now.equals(problem)) {
+      problem = now;
+      LOG.info(
+          "retention: {}",
+          now.isEmpty() ? "the state was read" : "no state, all rows are kept: " + now);
     }
   }
 
-  private static void tell(Consumer<State> reader, State state) {
+  private static void call(Consumer<RetentionState> reader, RetentionState state) {
     try {
       reader.accept(state);
     } catch (RuntimeException | LinkageError error) {
-      LOG.error("a region could not look at itself", error);
+      LOG.error("retention: a region failed to handle a new state", error);
     }
   }
 
@@ -139,8 +143,8 @@ final class Exchange {
         files.writeRecord(name, record);
         unwritten.remove(name, record);
       } catch (IOException | RuntimeException | LinkageError error) {
-        // Tried again with the next state; until then less can be pruned.
-        LOG.warn("the record {} is not written: {}", name, error.toString());
+        // The next refresh tries again; until then less can be pruned.
+        LOG.warn("retention: the record {} is not written: {}", name, error.toString());
       }
     }
   }

@@ -11,40 +11,40 @@ import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-/** A state is read as the server wrote it, or not at all. */
-final class StateTest {
+/** A state is read as the server wrote it, or refused. */
+final class RetentionStateTest {
 
   @Test
-  void whatTheServerWroteIsRead() throws IOException {
-    State state = State.read(Golden.bytes("retention-state.hex"));
+  void aStateOfTheServerIsRead() throws IOException {
+    RetentionState state = RetentionState.read(Golden.bytes("retention-state.hex"));
 
     ByteBuffer audit = ByteBuffer.wrap("default:audit:".getBytes(StandardCharsets.US_ASCII));
     assertEquals(
-        new State(
+        new RetentionState(
             1_480_001_000_000L,
             100_000,
-            Map.of(audit, new TopicRule(1, 100, new Place(0, 0))),
+            Map.of(audit, new TopicRule(1, 100, new Offset(0, 0))),
             Set.of(70L),
             Set.of(66L)),
         state);
   }
 
   @Test
-  void noPartOfAStateIsTakenForOne() throws IOException {
+  void aTruncatedStateIsRefused() throws IOException {
     byte[] whole = Golden.bytes("retention-state.hex");
     for (int size = 0; size < whole.length; size++) {
       byte[] cut = Arrays.copyOf(whole, size);
-      assertThrows(UnreadableStateException.class, () -> State.read(cut));
+      assertThrows(UnreadableStateException.class, () -> RetentionState.read(cut));
     }
   }
 
   @Test
-  void noChangedBitIsTakenForRight() throws IOException {
+  void aFlippedBitIsRefused() throws IOException {
     byte[] whole = Golden.bytes("retention-state.hex");
     for (int bit = 0; bit < whole.length * 8; bit++) {
       byte[] flipped = whole.clone();
       flipped[bit / 8] ^= (byte) (1 << (bit % 8));
-      assertThrows(UnreadableStateException.class, () -> State.read(flipped));
+      assertThrows(UnreadableStateException.class, () -> RetentionState.read(flipped));
     }
   }
 }

@@ -32,8 +32,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What a flush or a compaction is given to write, beside what it would have written. */
-final class CleanerTest {
+/** The cells that a flush or a compaction gets to write. */
+final class CleaningScannerTest {
 
   private static final byte[] FAMILY = {'d'};
   private static final byte[] HEAD = {'t'};
@@ -41,7 +41,7 @@ final class CleanerTest {
   private static final long WRITTEN_MS = 1_479_999_999_999L;
   private static final long SEQUENCE = 77;
 
-  /** Hands out cells as a store does: so many in a call, and only those of one row. */
+  /** Returns cells as a store does: up to `callSize` in a call, all of one row. */
   private static final class Source implements InternalScanner, Shipper {
     private final List<Cell> cells;
     private final int callSize;
@@ -94,7 +94,7 @@ final class CleanerTest {
     return new KeyValue(salted(key), FAMILY, column, WRITTEN_MS - 1, KeyValue.Type.DeleteColumn);
   }
 
-  /** The head of a value that the golden cases give as a whole, which needs no flags to be read. */
+  /** The size of the part of a value before its payload. */
   private static int headSize(byte[] value) {
     if (value.length < 5 || (value[0] & 0xF0) != 0) {
       return Math.min(value.length, 5);
@@ -120,12 +120,13 @@ final class CleanerTest {
     return cells;
   }
 
-  private static Cleaner cleaner(InternalScanner source, Table table, State state) {
+  private static CleaningScanner cleaner(
+      InternalScanner source, Table table, RetentionState state) {
     Cells cells = new Cells(table, RawCellBuilderFactory::create);
-    return new Cleaner(source, cells, new Judge(state), done -> {});
+    return new CleaningScanner(source, cells, state, done -> {});
   }
 
-  private static List<Cell> written(Cleaner cleaner) throws IOException {
+  private static List<Cell> written(CleaningScanner cleaner) throws IOException {
     List<Cell> all = new ArrayList<>();
     List<Cell> some = new ArrayList<>();
     boolean hasMore = true;
@@ -160,7 +161,7 @@ final class CleanerTest {
         JsonObject row = rows.next();
         byte[] key = Golden.bytes(row, "key");
         List<Cell> before = cells(key, Golden.bytes(row, "value"));
-        byte[] kept = row.has("becomes") ? Golden.bytes(row, "becomes") : Golden.bytes(row, "value");
+        byte[] kept = Golden.bytes(row, row.has("becomes") ? "becomes" : "value");
         List<Cell> expected =
             row.get("fate").getAsString().equals("drop") ? List.of() : cells(key, kept);
 
@@ -210,7 +211,7 @@ final class CleanerTest {
 
   @ParameterizedTest
   @ValueSource(ints = {1, 2, 3, 10})
-  void aPayloadWhoseHeadIsMissingIsWritten(int callSize) throws IOException {
+  void aPayloadWithoutItsHeadIsWritten(int callSize) throws IOException {
     JsonObject row = golden("an expired message");
     byte[] key = Golden.bytes(row, "key");
     Cell lonely = cells(key, Golden.bytes(row, "value")).get(0);
@@ -226,7 +227,7 @@ final class CleanerTest {
 
   @ParameterizedTest
   @ValueSource(ints = {1, 10})
-  void aPayloadIsNotTakenForThatOfARowBehindIt(int callSize) throws IOException {
+  void aPayloadIsNotCombinedWithTheHeadOfAnotherRow(int callSize) throws IOException {
     JsonObject row = golden("an expired message");
     Cell lonely = cells(Golden.bytes(row, "key"), Golden.bytes(row, "value")).get(0);
     JsonObject next = golden("a reference row of an invalid transaction");
@@ -243,12 +244,12 @@ final class CleanerTest {
   }
 
   @Test
-  void whatIsHeldBackSurvivesThatItsMemoryIsUsedForSomethingElse() throws IOException {
+  void aPayloadThatWaitsIsCopiedBeforeItsMemoryIsReused() throws IOException {
     JsonObject row = golden("a live message");
     List<Cell> before = cells(Golden.bytes(row, "key"), Golden.bytes(row, "value"));
     KeyValue payload = (KeyValue) before.get(0);
     byte[] content = CellUtil.cloneValue(payload);
-    Cleaner cleaner =
+    CleaningScanner cleaner =
         cleaner(new Source(before, 1), Table.MESSAGE, Golden.stateOfRows());
     List<Cell> out = new ArrayList<>();
     cleaner.next(out);
@@ -261,7 +262,7 @@ final class CleanerTest {
   }
 
   @Test
-  void noCellIsChangedInItsPlaceAndItsTagsStay() throws IOException {
+  void anInvertedRowIsANewCellWithTheTagsOfTheOld() throws IOException {
     JsonObject row = golden("a message of an invalid transaction");
     byte[] key = Golden.bytes(row, "key");
     byte[] value = Golden.bytes(row, "value");
@@ -277,7 +278,7 @@ final class CleanerTest {
   }
 
   @Test
-  void whereJudgingFailsCellsPassAsTheyCame() throws IOException {
+  void afterAnErrorAllCellsPassUnchanged() throws IOException {
     JsonObject expired = golden("an expired message");
     JsonObject invalid = golden("a message of an invalid transaction");
     List<Cell> before = cells(Golden.bytes(invalid, "key"), Golden.bytes(invalid, "value"));
@@ -288,15 +289,15 @@ final class CleanerTest {
             () -> {
               throw new IllegalStateException("a bug");
             });
-    Judge judge = new Judge(Golden.stateOfRows());
-    Cleaner cleaner = new Cleaner(new Source(before, 2), failing, judge, done -> {});
+    CleaningScanner cleaner =
+        new CleaningScanner(new Source(before, 2), failing, Golden.stateOfRows(), done -> {});
 
     assertEquals(before, written(cleaner));
     assertEquals(Optional.empty(), cleaner.stillCarried());
   }
 
   @Test
-  void whatFailsBelowFailsAsItWouldWithoutUs() {
+  void anErrorOfTheSourceIsThrown() {
     InternalScanner failing =
         new InternalScanner() {
           @Override
@@ -314,14 +315,15 @@ final class CleanerTest {
   }
 
   @Test
-  void shippingAndClosingReachTheSourceAndWhatIsDoneIsTold() throws IOException {
+  void shippedAndCloseReachTheSourceAndTheCallback() throws IOException {
     JsonObject row = golden("an expired message");
     Source source = new Source(cells(Golden.bytes(row, "key"), Golden.bytes(row, "value")), 10);
     Cells cells = new Cells(Table.MESSAGE, RawCellBuilderFactory::create);
     List<Counts> told = new ArrayList<>();
-    Judge judge = new Judge(Golden.stateOfRows());
 
-    written(new Cleaner(source, cells, judge, done -> told.add(done.counts())));
+    written(
+        new CleaningScanner(
+            source, cells, Golden.stateOfRows(), done -> told.add(done.counts())));
 
     assertEquals(1, source.shipped);
     assertTrue(source.isClosed);
@@ -332,7 +334,7 @@ final class CleanerTest {
   void aRowOfAnUnknownTopicStillCarriesItsPointer() throws IOException {
     JsonObject row = golden("a message of an invalid transaction and an unknown topic");
     Source source = new Source(cells(Golden.bytes(row, "key"), Golden.bytes(row, "value")), 10);
-    Cleaner cleaner = cleaner(source, Table.MESSAGE, Golden.stateOfRows());
+    CleaningScanner cleaner = cleaner(source, Table.MESSAGE, Golden.stateOfRows());
 
     written(cleaner);
 
@@ -343,7 +345,7 @@ final class CleanerTest {
   void aRowThatCannotBeReadMayCarryAnyPointer() throws IOException {
     JsonObject row = golden("an expired message with a flipped bit");
     Source source = new Source(cells(Golden.bytes(row, "key"), Golden.bytes(row, "value")), 10);
-    Cleaner cleaner = cleaner(source, Table.MESSAGE, Golden.stateOfRows());
+    CleaningScanner cleaner = cleaner(source, Table.MESSAGE, Golden.stateOfRows());
 
     written(cleaner);
 
@@ -355,7 +357,7 @@ final class CleanerTest {
   void aStateWithoutTopicsKeepsEverything() throws IOException {
     JsonObject row = golden("an expired message");
     List<Cell> before = cells(Golden.bytes(row, "key"), Golden.bytes(row, "value"));
-    State empty = new State(Long.MAX_VALUE / 2, 0, Map.of(), Set.of(), Set.of());
+    RetentionState empty = new RetentionState(Long.MAX_VALUE / 2, 0, Map.of(), Set.of(), Set.of());
 
     assertEquals(before, written(cleaner(new Source(before, 10), Table.MESSAGE, empty)));
   }

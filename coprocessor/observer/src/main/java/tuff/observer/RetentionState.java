@@ -10,7 +10,8 @@ import java.util.Set;
 import java.util.zip.CRC32;
 
 /**
- * What rows may be removed by, as of one moment of the server's clock; the server writes it.
+ * Topics and transactions at one moment of the server's clock, by which rows are removed. The
+ * server writes it.
  *
  * <pre>
  * state    := "TUFFRTST" version(2) crc(4) now_ms(8) longest_ms(8) count(4) topic* pointers pointers
@@ -18,13 +19,13 @@ import java.util.zip.CRC32;
  * pointers := count(4) pointer(8)*                           in progress, then invalid
  * </pre>
  *
- * Big-endian; the CRC-32 covers all that follows it. An older state removes less than a newer one and
- * nothing else, so reading one late does no harm.
+ * Big-endian; the CRC-32 covers everything behind it. With an older state less is removed than with
+ * a newer one, and nothing else, so a late read does no harm.
  *
- * @param topics by what the topic's keys begin with
- * @param longestTransactionMs how long a payload may have waited for its publish
+ * @param topics by the prefix of the topic's keys
+ * @param longestTransactionMs the longest time between the store of a payload and its publish
  */
-record State(
+record RetentionState(
     long nowMs,
     long longestTransactionMs,
     Map<ByteBuffer, TopicRule> topics,
@@ -35,18 +36,18 @@ record State(
   private static final int BODY_AT = BEGINNING.length + Integer.BYTES;
   private static final long UNSIGNED = 0xFFFFFFFFL;
 
-  State {
+  RetentionState {
     topics = Map.copyOf(topics);
     inProgress = Set.copyOf(inProgress);
     invalid = Set.copyOf(invalid);
   }
 
   /**
-   * The state that a file holds.
+   * The state in a file.
    *
-   * @throws UnreadableStateException it is not whole, or of another version.
+   * @throws UnreadableStateException the file is damaged, or of another version.
    */
-  static State read(byte[] file) throws UnreadableStateException {
+  static RetentionState read(byte[] file) throws UnreadableStateException {
     if (file.length < BODY_AT
         || !Arrays.equals(file, 0, BEGINNING.length, BEGINNING, 0, BEGINNING.length)) {
       throw new UnreadableStateException("it does not begin as a state of this version does");
@@ -64,7 +65,7 @@ record State(
     }
   }
 
-  private static State readBody(ByteBuffer bytes) throws UnreadableStateException {
+  private static RetentionState readBody(ByteBuffer bytes) throws UnreadableStateException {
     long nowMs = bytes.getLong();
     long longestTransactionMs = bytes.getLong();
     Map<ByteBuffer, TopicRule> topics = readTopics(bytes);
@@ -73,7 +74,7 @@ record State(
     if (bytes.hasRemaining()) {
       throw new UnreadableStateException("something follows its end");
     }
-    return new State(nowMs, longestTransactionMs, topics, inProgress, invalid);
+    return new RetentionState(nowMs, longestTransactionMs, topics, inProgress, invalid);
   }
 
   private static Map<ByteBuffer, TopicRule> readTopics(ByteBuffer bytes) {
@@ -83,7 +84,7 @@ record State(
       bytes.get(name);
       int generation = bytes.getInt();
       long ttlS = bytes.getInt() & UNSIGNED;
-      Place floor = new Place(bytes.getLong(), Short.toUnsignedInt(bytes.getShort()));
+      Offset floor = new Offset(bytes.getLong(), Short.toUnsignedInt(bytes.getShort()));
       topics.put(ByteBuffer.wrap(name), new TopicRule(generation, ttlS, floor));
     }
     return topics;

@@ -2,6 +2,7 @@ package tuff.observer;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -15,47 +16,58 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The cells that a flush or a compaction is to write, less those of rows that are dead.
+ * Passes the cells that a flush or a compaction writes, without those of rows that retention drops.
  *
- * <p>A row is judged as a whole, by its payload and its head. They come in this order, and nearly
- * always from one call, which ends early after ten cells. So what is held back until the next call is
- * one payload at the most, with what follows it. Delete markers pass.
+ * <p>The decision needs both cells of a row, first the payload and then the head. One call nearly
+ * always returns both, but it ends after ten cells. So the last payload of a call may have to wait
+ * for the next call, together with the cells behind it. Delete markers always pass.
  *
- * <p>Used by one thread. Whatever goes wrong in here, the cells pass as they came.
+ * <p>Used by one thread. After an error in this class, all cells pass unchanged.
  */
-final class Cleaner implements InternalScanner, Shipper {
+final class CleaningScanner implements InternalScanner, Shipper {
 
-  private static final Logger LOG = LoggerFactory.getLogger(Cleaner.class);
+  private static final Logger LOG = LoggerFactory.getLogger(CleaningScanner.class);
   private static final int NOWHERE = -1;
 
   private final InternalScanner source;
   private final Cells cells;
-  private final Judge judge;
-  private final Consumer<Cleaner> whenClosed;
+  private final RetentionState state;
+  private final Consumer<CleaningScanner> whenClosed;
   private final List<Cell> taken = new ArrayList<>();
   private final List<Cell> cleaned = new ArrayList<>();
-  private final List<Cell> held = new ArrayList<>(); // a payload whose head may come, and behind it
+  private final List<Cell> held = new ArrayList<>(); // a payload without its head, and cells behind
+  private final Set<Long> stillCarried = new HashSet<>();
+  private long dropped;
+  private long inverted;
+  private long unreadable;
   private boolean hasFailed;
 
-  Cleaner(InternalScanner source, Cells cells, Judge judge, Consumer<Cleaner> whenClosed) {
+  CleaningScanner(
+      InternalScanner source,
+      Cells cells,
+      RetentionState state,
+      Consumer<CleaningScanner> whenClosed) {
     this.source = source;
     this.cells = cells;
-    this.judge = judge;
+    this.state = state;
     this.whenClosed = whenClosed;
   }
 
-  State state() {
-    return judge.state();
+  RetentionState state() {
+    return state;
   }
 
   Counts counts() {
-    return judge.counts();
+    return new Counts(dropped, inverted, unreadable);
   }
 
-  /** Invalid pointers that rows still carry; empty where nobody knows, since some went unread. */
+  /**
+   * The invalid pointers of rows that stay, since their topic is unknown. Empty if it can't be
+   * told, since some rows were not read.
+   */
   Optional<Set<Long>> stillCarried() {
-    boolean isKnown = !hasFailed && judge.counts().unreadable() == 0;
-    return isKnown ? Optional.of(judge.stillCarried()) : Optional.empty();
+    boolean isKnown = !hasFailed && unreadable == 0;
+    return isKnown ? Optional.of(Set.copyOf(stillCarried)) : Optional.empty();
   }
 
   @Override
@@ -71,7 +83,7 @@ final class Cleaner implements InternalScanner, Shipper {
   @Override
   public void shipped() throws IOException {
     for (int index = 0; index < held.size(); index++) {
-      // The memory that it lies in may be used for something else from now on.
+      // HBase reuses the memory of a cell after this call.
       held.set(index, cells.copy(held.get(index)));
     }
     if (source instanceof Shipper shipper) {
@@ -91,7 +103,7 @@ final class Cleaner implements InternalScanner, Shipper {
       clean(hasMore);
       return cleaned;
     } catch (IOException | RuntimeException | LinkageError error) {
-      LOG.error("rows are written as they are from here on", error);
+      LOG.error("retention: all further rows of this file are kept", error);
       hasFailed = true;
       held.clear();
       return taken;
@@ -105,25 +117,25 @@ final class Cleaner implements InternalScanner, Shipper {
         payloadAt = cleaned.size();
         cleaned.add(cell);
       } else if (Cells.isHead(cell)) {
-        judge(cell, payloadAt);
+        addHead(cell, payloadAt);
         payloadAt = NOWHERE;
       } else {
         cleaned.add(cell);
       }
     }
     if (hasMore && payloadAt != NOWHERE) {
-      // With all that follows it, since cells are written in their order.
+      // Together with the cells behind it, since cells must be written in their order.
       List<Cell> open = cleaned.subList(payloadAt, cleaned.size());
       held.addAll(open);
       open.clear();
     }
   }
 
-  private void judge(Cell head, int payloadAt) throws IOException {
+  private void addHead(Cell head, int payloadAt) throws IOException {
     Cell before = payloadAt == NOWHERE ? null : cleaned.get(payloadAt);
     Cell payload = before != null && CellUtil.matchingRows(before, head) ? before : null;
     StoredRow row = cells.row(head, payload);
-    switch (judge.judge(row)) {
+    switch (decide(row)) {
       case KEEP -> cleaned.add(head);
       case INVERT -> cleaned.add(cells.head(head, row.inverted()));
       case DROP -> {
@@ -132,5 +144,25 @@ final class Cleaner implements InternalScanner, Shipper {
         }
       }
     }
+  }
+
+  private Decision decide(StoredRow stored) {
+    Optional<RetainedRow> read = stored.read();
+    if (read.isEmpty()) {
+      unreadable++;
+      return Decision.KEEP;
+    }
+    RetainedRow row = read.get();
+    Decision decision = Decision.of(row, state.topics().get(stored.topic()), state);
+    switch (decision) {
+      case DROP -> dropped++;
+      case INVERT -> inverted++;
+      case KEEP -> {
+        if (row.table() == Table.MESSAGE && state.invalid().contains(row.pointer())) {
+          stillCarried.add(row.pointer());
+        }
+      }
+    }
+    return decision;
   }
 }

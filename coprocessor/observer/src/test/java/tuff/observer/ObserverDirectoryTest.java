@@ -19,109 +19,109 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** States are gone by while they are whole and fresh; records replace each other. */
-final class ExchangeTest {
+/** A state counts while it is whole and fresh; a record replaces the one before. */
+final class ObserverDirectoryTest {
 
   private static final long STATE_MS = 1_480_001_000_000L;
 
-  @TempDir Path directory;
+  @TempDir Path home;
   private long clockMs = STATE_MS;
-  private Exchange exchange;
+  private ObserverDirectory directory;
 
   @BeforeEach
   void open() throws IOException {
-    HadoopFiles files = new HadoopFiles(directory.toUri().toString(), new Configuration());
-    exchange = new Exchange(files, () -> clockMs);
+    HadoopFiles files = new HadoopFiles(home.toUri().toString(), new Configuration());
+    directory = new ObserverDirectory(files, () -> clockMs);
   }
 
   @AfterEach
   void close() {
-    exchange.stop();
+    directory.stop();
   }
 
   private void write(byte[] state) throws IOException {
-    Files.write(directory.resolve("state"), state);
-    exchange.refresh();
+    Files.write(home.resolve("state"), state);
+    directory.refresh();
   }
 
   @Test
   void withoutAFileThereIsNoState() {
-    exchange.refresh();
+    directory.refresh();
 
-    assertTrue(exchange.current().isEmpty());
+    assertTrue(directory.current().isEmpty());
   }
 
   @Test
-  void theStateOfTheServerIsGoneBy() throws IOException {
+  void theStateOfTheServerIsUsed() throws IOException {
     write(Golden.bytes("retention-state.hex"));
 
-    assertEquals(Set.of(66L), exchange.current().orElseThrow().invalid());
+    assertEquals(Set.of(66L), directory.current().orElseThrow().invalid());
   }
 
   @Test
-  void aStateThatIsNotWholeIsNone() throws IOException {
+  void aDamagedStateIsNotUsed() throws IOException {
     write(Golden.bytes("retention-state.hex"));
     byte[] torn = Golden.bytes("retention-state.hex");
     torn[20] ^= 1;
 
     write(torn);
 
-    assertTrue(exchange.current().isEmpty());
+    assertTrue(directory.current().isEmpty());
   }
 
   @Test
-  void aStateThatIsGoneIsNone() throws IOException {
+  void aStateThatWasDeletedIsNotUsed() throws IOException {
     write(Golden.bytes("retention-state.hex"));
-    Files.delete(directory.resolve("state"));
+    Files.delete(home.resolve("state"));
 
-    exchange.refresh();
+    directory.refresh();
 
-    assertTrue(exchange.current().isEmpty());
+    assertTrue(directory.current().isEmpty());
   }
 
   @Test
-  void aStateThatNobodyReplacedForAnHourIsNone() throws IOException {
+  void aStateOlderThanAnHourIsNotUsed() throws IOException {
     write(Golden.bytes("retention-state.hex"));
-    clockMs = STATE_MS + Exchange.STALE_MS;
-    assertTrue(exchange.current().isPresent());
+    clockMs = STATE_MS + ObserverDirectory.STALE_MS;
+    assertTrue(directory.current().isPresent());
 
     clockMs++;
 
-    assertTrue(exchange.current().isEmpty());
+    assertTrue(directory.current().isEmpty());
   }
 
   @Test
-  void aStateOfAnHourToComeIsNone() throws IOException {
+  void aStateAnHourInTheFutureIsNotUsed() throws IOException {
     write(Golden.bytes("retention-state.hex"));
 
-    clockMs = STATE_MS - Exchange.STALE_MS - 1;
+    clockMs = STATE_MS - ObserverDirectory.STALE_MS - 1;
 
-    assertTrue(exchange.current().isEmpty());
+    assertTrue(directory.current().isEmpty());
   }
 
   @Test
-  void aReaderThatFailsKeepsNobodyFromTheState() throws IOException {
-    List<State> told = new ArrayList<>();
-    exchange.addReader(
+  void aReaderThatFailsDoesNotAffectOthers() throws IOException {
+    List<RetentionState> told = new ArrayList<>();
+    directory.addReader(
         state -> {
           throw new IllegalStateException("a bug");
         });
-    exchange.addReader(told::add);
+    directory.addReader(told::add);
 
     write(Golden.bytes("retention-state.hex"));
 
     assertEquals(1, told.size());
-    assertTrue(exchange.current().isPresent());
+    assertTrue(directory.current().isPresent());
   }
 
   @Test
-  void aRecordIsThereWholeAndReplacesTheOneBefore() throws IOException {
-    exchange.record("aa.major", new byte[] {1});
-    exchange.refresh();
-    exchange.record("aa.major", new byte[] {2, 3});
-    exchange.refresh();
+  void aRecordReplacesTheOneBefore() throws IOException {
+    directory.record("aa.major", new byte[] {1});
+    directory.refresh();
+    directory.record("aa.major", new byte[] {2, 3});
+    directory.refresh();
 
-    Path records = directory.resolve("regions");
+    Path records = home.resolve("regions");
     assertArrayEquals(new byte[] {2, 3}, Files.readAllBytes(records.resolve("aa.major")));
     try (Stream<Path> found = Files.list(records)) {
       // Beside checksums of Hadoop's, which begin with a point.
@@ -136,14 +136,14 @@ final class ExchangeTest {
 
   @Test
   void aRecordThatCannotBeWrittenIsWrittenLater() throws IOException {
-    Path records = directory.resolve("regions");
+    Path records = home.resolve("regions");
     Files.writeString(records, "in the way");
-    exchange.record("aa.major", new byte[] {1});
-    exchange.refresh();
+    directory.record("aa.major", new byte[] {1});
+    directory.refresh();
     assertFalse(Files.isDirectory(records));
     Files.delete(records);
 
-    exchange.refresh();
+    directory.refresh();
 
     assertArrayEquals(new byte[] {1}, Files.readAllBytes(records.resolve("aa.major")));
   }

@@ -11,7 +11,7 @@ import tuff
 from messaging.storage.hbase.settings import HBaseSettings
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tests.http.process import ServerProcess, serve
 from tests.table.conftest import OpenTable
 from tests.table.conftest import service as service

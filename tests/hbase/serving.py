@@ -14,7 +14,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tests.http.process import HBASE, REPOSITORY
 
 # These damage LevelDB's files, or are about the directory of messages, which is not there here.

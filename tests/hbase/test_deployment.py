@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
@@ -21,7 +21,7 @@ from messaging.storage.hbase.table_admin import TableAdmin, TablePlan, plans
 from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from messaging.topics import TopicRecord
 from process.settings import load
-from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
+from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
 from tuff.cli import main
 from tuff.protocol.ids import MessageId, TopicId
 

@@ -14,7 +14,7 @@ from messaging.retention.region_observers import RegionRecord
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
-from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.hbase.local_hbase import ROOT, LocalHBase, why_missing
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import serve
@@ -27,7 +27,7 @@ from messaging.storage.hbase.layout import key_of, value_of
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
 from messaging.storage.hbase.table_admin import plans
-from tests.hbase.tables import deploy, settings_of, stores_of
+from tests.hbase.deployments import deploy, settings_of, stores_of
 from tuff.cli import main
 
 JAR = ROOT / "build" / "observer" / "tuff-observer-1.jar"

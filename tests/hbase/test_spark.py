@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tests.http.process import ServerProcess, serve
 
 pytest.importorskip("happybase")
 
 from messaging.storage.hbase.settings import HBaseSettings
-from tests.hbase.tables import SALTS, deploy, settings_of
+from tests.hbase.deployments import SALTS, deploy, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

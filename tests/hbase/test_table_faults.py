@@ -18,11 +18,11 @@ from tests.faults.checker import check
 from tests.faults.checker_anomalies import Anomaly, report
 from tests.faults.mixed import mixed_history, skewed_history
 from tests.hbase.conftest import gateway
-from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.hbase.local_hbase import ROOT, LocalHBase, why_missing
 from tests.http.process import ServerProcess
 from tests.table import transfers
-from tests.table.service import Service
-from tests.table.working import read
+from tests.table.service_model import Service
+from tests.table.transactions import read
 from tuff.protocol.errors import (
     StorageUnavailableError,
 )

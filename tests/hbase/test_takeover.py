@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
@@ -18,7 +18,7 @@ from messaging.storage.hbase.connections_and_writes import LoggedWrites
 from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
-from tests.hbase.tables import deploy, settings_of, stores_of, through
+from tests.hbase.deployments import deploy, settings_of, stores_of, through
 from tests.http.client import until
 
 pytestmark = [

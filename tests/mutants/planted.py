@@ -321,7 +321,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/tables/row_format.py",
         "    return undo_key(transaction_id, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         "    return undo_key(0, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
-        ("tests/table/test_rows.py::test_the_undo_rows_of_a_transaction_are_its_own",),
+        ("tests/table/test_row_format.py::test_the_undo_rows_of_a_transaction_are_its_own",),
     ),
     Mutant(
         "the tail cache keeps a row as it was before a rollback",

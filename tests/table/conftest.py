@@ -9,7 +9,7 @@ import tuff
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.http.process import ServerProcess
-from tests.table.service import Service
+from tests.table.service_model import Service
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
 

@@ -10,8 +10,8 @@ from threading import Event, Thread
 import pytest
 
 from tests.table.conftest import OpenTable
-from tests.table.crash import copy_as_crashed
-from tests.table.service import Service
+from tests.table.crash_copy import copy_as_crashed
+from tests.table.service_model import Service
 from tuff.client_errors import WrongStateError
 from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import (

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from tests.table.conftest import OpenTable
-from tests.table.service import Service
-from tests.table.working import fill, put_and_fail, read, transaction
+from tests.table.service_model import Service
+from tests.table.transactions import fill, put_and_fail, read, transaction
 from tuff.client_errors import WrongStateError
 from tuff.protocol.errors import (
     RequestTooLargeError,

@@ -9,7 +9,7 @@ from messaging.storage.hbase.connections_and_writes import gateways_of
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase.store import HBaseOpener
 from messaging.storage.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
-from tests.hbase.local import Ports
+from tests.hbase.local_hbase import Ports
 
 SALTS = 4  # enough to be several, and quick to make
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from tests.table.service import Service
+from tests.table.service_model import Service
 from tuff.client_errors import WrongStateError
 from tuff.leveldb.database import _leave_inherited, error_text
 from tuff.leveldb.scan import Rows

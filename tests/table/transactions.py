@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.table.service import Service
+from tests.table.service_model import Service
 from tuff.protocol.transaction import Transaction
 from tuff.tables.versioned_table import VersionedTable
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hbase.local import CommandError, LocalHBase, why_missing
+from tests.hbase.local_hbase import CommandError, LocalHBase, why_missing
 
 happybase = pytest.importorskip("happybase")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.hbase.store import HBaseStore
-from tests.hbase.tables import deploy, settings_of, stores_of
+from tests.hbase.deployments import deploy, settings_of, stores_of
 from tests.http.client import until
 from tests.messaging.test_storage import (
     Batches,

@@ -13,13 +13,13 @@ import happybase
 
 import tuff
 from tests.hbase.conftest import gateway
-from tests.hbase.local import LocalHBase, why_missing
-from tests.table.service import Service
+from tests.hbase.local_hbase import LocalHBase, why_missing
+from tests.table.service_model import Service
 from tests.table.test_compaction import (
     left_invalid,
     write,
 )
-from tests.table.working import fill, read, transaction
+from tests.table.transactions import fill, read, transaction
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,

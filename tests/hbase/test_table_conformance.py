@@ -12,7 +12,7 @@ pytest.importorskip("happybase")
 
 from hypothesis import HealthCheck, settings
 
-from tests.hbase.local import why_missing
+from tests.hbase.local_hbase import why_missing
 from tests.table.conftest import OpenTable
 from tests.table.test_compaction import (
     test_a_snapshot_that_joins_after_the_compaction_reads_what_it_would_have_before,
@@ -20,7 +20,7 @@ from tests.table.test_compaction import (
     test_the_transactions_of_another_server_are_refused,
     test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction,
 )
-from tests.table.test_current import (
+from tests.table.test_current_transaction import (
     test_after_commit_tx_nothing_more_is_read_or_written,
     test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents,
     test_each_thread_works_in_its_own_transaction,

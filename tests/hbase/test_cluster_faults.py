@@ -6,15 +6,15 @@ from contextlib import closing
 
 import pytest
 
-from tests.hbase.local import Cluster, why_missing
+from tests.hbase.local_hbase import Cluster, why_missing
 
 pytest.importorskip("happybase")
 
 from messaging.storage.hbase.layout import Layout
 from messaging.storage.hbase.table_admin import TableAdmin
 from tests.hbase.conftest import NewServer
-from tests.hbase.load import loaded
-from tests.hbase.tables import SALTS, deploy, settings_of
+from tests.hbase.deployments import SALTS, deploy, settings_of
+from tests.hbase.publish_load import loaded
 
 pytestmark = [
     pytest.mark.slow,

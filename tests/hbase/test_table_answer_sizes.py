@@ -18,10 +18,10 @@ from messaging.storage.hbase.table_admin import (
     _thrift,
 )
 from tests.hbase.conftest import gateway
-from tests.hbase.local import LocalHBase, why_missing
-from tests.table.service import Service
+from tests.hbase.local_hbase import LocalHBase, why_missing
+from tests.table.service_model import Service
 from tests.table.test_compaction import left_invalid
-from tests.table.working import read, transaction
+from tests.table.transactions import read, transaction
 from tuff.hbase_gateway import Connection, Gateways
 from tuff.protocol.transaction import Transaction
 from tuff.tables.hbase_cells import FOREVER_S, VERSIONS_MAX

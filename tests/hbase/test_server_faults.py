@@ -10,7 +10,7 @@ from time import CLOCK_BOOTTIME, clock_gettime
 
 import pytest
 
-from tests.hbase.local import Jvm, LocalHBase, Ports, why_missing
+from tests.hbase.local_hbase import Jvm, LocalHBase, Ports, why_missing
 
 pytest.importorskip("happybase")
 
@@ -21,8 +21,8 @@ from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.table_admin import TableAdmin
 from messaging.storage.store_ownership import LEASE_MS
 from tests.hbase.conftest import NewServer
-from tests.hbase.load import Load, loaded
-from tests.hbase.tables import SALTS, deploy, settings_of, through
+from tests.hbase.deployments import SALTS, deploy, settings_of, through
+from tests.hbase.publish_load import Load, loaded
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import one_sentence

@@ -6,8 +6,8 @@ from threading import Event, RLock, Thread
 
 import pytest
 
-from tests.table.service import Service
-from tests.table.working import fill, put_and_fail, read, transaction
+from tests.table.service_model import Service
+from tests.table.transactions import fill, put_and_fail, read, transaction
 from tuff.client_errors import WrongStateError
 from tuff.tables.open_transactions import NESTED_COUNT_MAX
 from tuff.tables.versioned_table import VersionedTable

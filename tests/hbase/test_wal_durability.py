@@ -7,13 +7,13 @@ import pytest
 
 from tests.faults.disk import Shim, build, has_compiler
 from tests.faults.powercut_disk import Call, read_trace
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 
 pytest.importorskip("happybase")
 
 from messaging.storage.hbase.settings import HBaseSettings
 from tests.hbase.conftest import NewServer
-from tests.hbase.tables import deploy, settings_of, stores_of
+from tests.hbase.deployments import deploy, settings_of, stores_of
 from tests.http.calls import Topic
 from tests.http.client import ok
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.hbase.undecided import Undecided
+from tests.hbase.transaction_load import Undecided
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess
 

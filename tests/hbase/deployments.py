@@ -1,4 +1,4 @@
-"""Tables of a test's own in the HBase that runs, and stores on them."""
+"""Tables in the running HBase for one test, and stores and settings of servers on them."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +11,13 @@ from messaging.storage.hbase.store import HBaseOpener
 from messaging.storage.hbase.table_admin import OBSERVER, TableAdmin, plans, write_layout
 from tests.hbase.local_hbase import Ports
 
-SALTS = 4  # enough to be several, and quick to make
+SALTS = 4  # several, and quickly created
 
 _numbers = count()
 
 
 def settings_of(ports: Ports, prefix: str = "", **others: object) -> HBaseSettings:
-    """How to reach tables whose names begin like this; a prefix of nobody else's, if not named."""
+    """The settings for tables with this prefix; empty: with an unused one."""
     return HBaseSettings(
         gateways=(f"127.0.0.1:{ports.thrift}",),
         admin_gateway=f"127.0.0.1:{ports.thrift2}",
@@ -28,7 +28,7 @@ def settings_of(ports: Ports, prefix: str = "", **others: object) -> HBaseSettin
 
 
 def deploy(settings: HBaseSettings, observer_arguments: bytes = b"") -> HBaseSettings:
-    """Make the tables; the arguments go behind those that observers have anyway."""
+    """Create the tables; the arguments are added to those of the observers."""
     admin = TableAdmin(settings.admin_address())
     for plan in plans(settings):
         attributes = dict(plan.attributes)
@@ -49,8 +49,18 @@ def through(place: HBaseSettings, *ports: int) -> HBaseSettings:
     )
 
 
+def server_settings(tables: HBaseSettings) -> tuple[str, ...]:
+    """The settings of a server with these tables."""
+    return (
+        "messaging.store=hbase",
+        "server.max_request_bytes=8388608",
+        f"hbase.gateways={list(tables.gateways)}",
+        f"hbase.prefix={tables.prefix}",
+    )
+
+
 def stores_of(settings: HBaseSettings, *, rows_live_s: int = FOREVER_S) -> HBaseOpener:
-    """What opens them as one server does."""
+    """Opens the tables as one server does."""
     return HBaseOpener(
         settings,
         rows_live_s=rows_live_s,

@@ -1,6 +1,6 @@
 """A real HBase for tests: ZooKeeper, master, region server and both gateways, in one JVM or five.
 
-Whoever started it ends it: the JVM stops when its standard input does.
+A JVM ends with its standard input, so it never outlives the tests.
 """
 
 import selectors
@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "hbase" / "lib"
 OPTIONS = ROOT / "coprocessor" / "runtime" / "jvm.options"
@@ -23,7 +25,7 @@ PARTS = ("zookeeper", "master", "region-server", "thrift", "thrift2")
 
 
 class Ports(NamedTuple):
-    """Where the parts listen, on 127.0.0.1."""
+    """The ports of the parts, on 127.0.0.1."""
 
     zookeeper: int
     master: int
@@ -33,7 +35,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def free(cls) -> "Ports":
-        """Ports that nobody listens on now."""
+        """Ports that are free now."""
         sockets = [socket.socket() for _ in cls._fields]
         try:
             for each in sockets:
@@ -59,8 +61,8 @@ class Jvm:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts it, and returns once it can be used; what it logs is in `HOME/PART.log`.
-        `environment` None: that of the tests."""
+        """Start it, and return once it can be used. Its log is `HOME/PART.log`. `environment` None:
+        that of the tests."""
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / f"{part}.log"
         command = ["java", f"@{OPTIONS}", "-cp", f"{JARS}/*", LAUNCHER, part, str(home)]
@@ -81,7 +83,7 @@ class Jvm:
             raise
 
     def command(self, *words: str) -> list[str]:
-        """Let it do one of the launcher's commands; the lines of data it answered.
+        """Execute one of the launcher's commands. Returns the lines of data in its answer.
 
         Raises: CommandError.
         """
@@ -97,14 +99,14 @@ class Jvm:
         self._close()
 
     def pause(self) -> None:
-        """SIGSTOP: it holds its connections and answers nothing, until `resume`."""
+        """SIGSTOP: it keeps its connections and answers nothing, until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Let it end in good order; kill it if it does not."""
+        """End it in good order; kill it if that takes too long."""
         self._close()
         try:
             self._process.wait(STOPS_WITHIN_S)
@@ -130,7 +132,7 @@ class Jvm:
                 data.append(rest)
 
     def _line(self) -> str:
-        """The next line. A deadline, since a JVM that hangs must not hang the tests."""
+        """The next line. The deadline keeps a hanging JVM from hanging the tests."""
         assert self._process.stdout is not None
         deadline_s = time.monotonic() + ANSWERS_WITHIN_S
         with selectors.DefaultSelector() as selector:
@@ -147,7 +149,7 @@ class Jvm:
 
 
 class LocalHBase:
-    """All of HBase in one JVM. Started again on the same home, it goes on with what is there."""
+    """All of HBase in one JVM. A restart on the same home continues with its files."""
 
     def __init__(self, home: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.home = home
@@ -191,8 +193,8 @@ class Cluster:
         self.jvms[part] = Jvm(self.home, self.ports, part)
 
     def replace(self, part: str) -> Jvm:
-        """Start one more of this part, on a port of its own, which is the part from now on; the
-        one so far, which still runs."""
+        """Start one more of this part, on its own port, which is the part from now on. Returns the
+        present one, which still runs."""
         before, field = self.jvms[part], part.replace("-", "_")
         self.ports = self.ports._replace(**{field: getattr(Ports.free(), field)})
         self.start(part)
@@ -203,7 +205,7 @@ class Cluster:
         self.jvms[part].kill()
 
     def command(self, *words: str) -> list[str]:
-        """One of the launcher's commands, through the part that nothing is done to."""
+        """Execute one of the launcher's commands, in the part that no test disturbs."""
         return self.jvms["zookeeper"].command(*words)
 
     def stop(self) -> None:
@@ -217,3 +219,10 @@ def why_missing() -> str | None:
     if not any(JARS.glob("hbase-server-*.jar")):
         return f"there is no HBase in {JARS}; `make test-hbase` gets it, with Maven and a JDK 17"
     return None
+
+
+NEEDS_HBASE = [  # marks of a module whose tests need a real HBase
+    pytest.mark.slow,
+    pytest.mark.hbase,
+    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+]

@@ -3,17 +3,12 @@
 import socket
 from pathlib import Path
 
+import happybase
 import pytest
 
-from tests.hbase.local_hbase import CommandError, LocalHBase, why_missing
+from tests.hbase.local_hbase import NEEDS_HBASE, CommandError, LocalHBase
 
-happybase = pytest.importorskip("happybase")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 ROWS = [b"row-%03d" % number for number in range(200)]
 
@@ -22,7 +17,7 @@ def connect(hbase: LocalHBase) -> "happybase.Connection":
     return happybase.Connection("127.0.0.1", hbase.ports.thrift, timeout=60_000)
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_acknowledged_puts_survive_kill_9(tmp_path: Path) -> None:
     hbase = LocalHBase(tmp_path)
     try:
         connection = connect(hbase)
@@ -39,7 +34,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         hbase.stop()
 
 
-def test_commands_reach_what_the_gateways_do_not(hbase: LocalHBase) -> None:
+def test_commands_flush_compact_split_and_list_cells(hbase: LocalHBase) -> None:
     connection = connect(hbase)
     connection.create_table("commands", {"d": {"max_versions": 1}})
     table = connection.table("commands")
@@ -54,7 +49,7 @@ def test_commands_reach_what_the_gateways_do_not(hbase: LocalHBase) -> None:
     hbase.command("split", "commands", b"a\x00".hex())
 
 
-def test_a_command_that_fails_says_why(hbase: LocalHBase) -> None:
+def test_a_failed_command_raises_with_its_reason(hbase: LocalHBase) -> None:
     with pytest.raises(CommandError, match="TableNotFound"):
         hbase.command("flush", "nowhere")
 

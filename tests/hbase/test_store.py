@@ -6,11 +6,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-
-from tests.hbase.local_hbase import LocalHBase, why_missing
-
-pytest.importorskip("happybase")
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +13,7 @@ from messaging.storage.engine import Store, StoreError
 from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.hbase.store import HBaseStore
 from tests.hbase.deployments import deploy, settings_of, stores_of
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import until
 from tests.messaging.test_storage import (
     Batches,
@@ -37,11 +33,7 @@ __all__ = [
     "test_what_was_written_is_there_after_opening_again",
 ]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 ROWS = [(b"mns:topic:%04d" % number, b"\x00crc!payload %d" % number) for number in range(3_000)]
 BOUNDS = b"\x00", b"\xff" * 4
@@ -84,7 +76,7 @@ def test_a_table_is_a_sorted_dictionary(
     check_dictionary(shared, written, start=start, stop=stop)
 
 
-def test_many_rows_are_read_in_pieces_both_ways(store: Store) -> None:
+def test_many_rows_are_scanned_in_both_directions(store: Store) -> None:
     store.write(ROWS)
 
     assert list(store.scan(b"mns:topic:", b"mns:topic;")) == ROWS
@@ -109,9 +101,7 @@ def sizes_of_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_no_answer_is_large_whatever_rows_come_next(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_of_a_gateway_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that has to hold hundreds of megabytes dies of it, and so does a region server."""
     assert isinstance(store, HBaseStore)
     small = [(b"mns:topic:%04d" % number, ROWS[0][1]) for number in range(400)]
@@ -142,7 +132,7 @@ def test_a_page_of_small_rows_takes_two_answers(
     assert len(sizes) == 2 + 8
 
 
-def test_topics_of_all_salts_are_one_order(store: Store) -> None:
+def test_a_scan_merges_topics_of_all_salts(store: Store) -> None:
     rows = [(b"mns:topic-%03d:row" % number, b"value") for number in range(100)]
     store.write(rows)
 
@@ -150,7 +140,7 @@ def test_topics_of_all_salts_are_one_order(store: Store) -> None:
     assert list(store.scan(b"a", b"z", reverse=True)) == rows[::-1]
 
 
-def test_a_batch_larger_than_a_cell_is_whole_after_opening_again(open_store: OpenStore) -> None:
+def test_a_batch_larger_than_a_cell_is_complete_after_opening_again(open_store: OpenStore) -> None:
     rows = [(b"mns:topic:%d" % n, bytes((n,)) * (CHUNK_BYTES // 2)) for n in range(5)]
     with closing(open_store()) as first:
         first.write(rows)
@@ -158,7 +148,7 @@ def test_a_batch_larger_than_a_cell_is_whole_after_opening_again(open_store: Ope
         assert list(second.scan(b"m", b"n")) == rows
 
 
-def test_commits_that_reached_no_table_are_there_after_opening_again(
+def test_commits_without_rows_in_the_tables_are_put_by_the_next_opening(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the server died before any of their rows were put."""
@@ -176,7 +166,7 @@ def test_commits_that_reached_no_table_are_there_after_opening_again(
         assert list(second.scan(*BOUNDS)) == sorted(rows)
 
 
-def test_rows_are_put_soon_without_further_writes(hbase: LocalHBase, open_store: OpenStore) -> None:
+def test_rows_are_put_without_further_writes(hbase: LocalHBase, open_store: OpenStore) -> None:
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
         store.write([(b"mns:topic:1", b"value")])
@@ -186,7 +176,7 @@ def test_rows_are_put_soon_without_further_writes(hbase: LocalHBase, open_store:
         assert len(hbase.command("raw", f"{store._prefix}message")) == 2
 
 
-def test_rows_that_cannot_be_put_are_told_to_the_next_writer(
+def test_a_failed_put_fails_the_next_write(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_arguments: object) -> None:
@@ -204,7 +194,7 @@ def test_rows_that_cannot_be_put_are_told_to_the_next_writer(
         assert list(second.scan(*BOUNDS)) == [(b"mns:topic:1", b"value")]
 
 
-def test_what_arrives_very_late_changes_nothing(open_store: OpenStore) -> None:
+def test_a_put_that_arrives_late_changes_nothing(open_store: OpenStore) -> None:
     """A gateway that hung may carry a put out long after it was resolved."""
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
@@ -218,7 +208,7 @@ def test_what_arrives_very_late_changes_nothing(open_store: OpenStore) -> None:
         assert list(store.scan(*BOUNDS)) == [(b"tns:topic:", b"new")]
 
 
-def test_writers_wait_where_much_is_not_put_yet(
+def test_writers_wait_while_too_many_commits_are_not_put(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("messaging.storage.hbase.store.BEHIND_COMMITS_MAX", 3)

@@ -7,8 +7,6 @@ from os import urandom
 
 import pytest
 
-pytest.importorskip("happybase")
-
 import tuff
 from messaging.storage.hbase.table_admin import (
     BLOOM_BY_ROW,
@@ -18,19 +16,14 @@ from messaging.storage.hbase.table_admin import (
     _thrift,
 )
 from tests.hbase.conftest import gateway
-from tests.hbase.local_hbase import LocalHBase, why_missing
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.table.service_model import Service
-from tests.table.test_compaction import left_invalid
-from tests.table.transactions import read, transaction
+from tests.table.transactions import left_invalid, read, transaction
 from tuff.hbase_gateway import Connection, Gateways
 from tuff.protocol.transaction import Transaction
 from tuff.tables.hbase_cells import FOREVER_S, VERSIONS_MAX
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 MIB = 1 << 20
 LARGE = [b"x" * MIB, urandom(MIB), "\N{MUSICAL SYMBOL G CLEF}".encode() * (MIB // 4)]
@@ -116,7 +109,7 @@ def deleted_by_somebody(
     return context, deleting
 
 
-def test_large_rows_behind_small_ones_come_few_at_a_time(
+def test_large_rows_behind_small_ones_are_read_a_few_at_a_time(
     service: Service, table: tuff.HBaseTransactionalTable, answers_bytes: list[int]
 ) -> None:
     put_all(service, table)
@@ -128,7 +121,7 @@ def test_large_rows_behind_small_ones_come_few_at_a_time(
     assert len(answers_bytes) < 40
 
 
-def test_large_rows_that_somebody_deletes_come_few_at_a_time(
+def test_large_rows_below_invisible_versions_are_read_a_few_at_a_time(
     service: Service, table: tuff.HBaseTransactionalTable, answers_bytes: list[int]
 ) -> None:
     put_all(service, table)
@@ -141,7 +134,7 @@ def test_large_rows_that_somebody_deletes_come_few_at_a_time(
     assert len(answers_bytes) < 100
 
 
-def test_versions_of_a_large_row_come_few_at_a_time(
+def test_versions_of_a_large_row_are_read_a_few_at_a_time(
     service: Service, table: tuff.HBaseTransactionalTable, answers_bytes: list[int]
 ) -> None:
     with transaction(service, table):
@@ -155,9 +148,7 @@ def test_versions_of_a_large_row_come_few_at_a_time(
     assert max(answers_bytes) <= AT_ONCE_BYTES
 
 
-def test_no_row_is_passed_over_where_a_large_one_is_followed_by_another_region(
-    hbase: LocalHBase, service: Service
-) -> None:
+def test_large_rows_at_region_borders_hide_no_rows(hbase: LocalHBase, service: Service) -> None:
     """A filter that ends the scan of a region would not end that of the next."""
     name = f"answers-{next(_numbers)}"
     make_split(hbase, name, [b"r00300", b"r00700-", b"r00700/", b"r00800"])

@@ -5,21 +5,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 
-import pytest
-
-pytest.importorskip("happybase")
-
 import happybase
+import pytest
 
 import tuff
 from tests.hbase.conftest import gateway
-from tests.hbase.local_hbase import LocalHBase, why_missing
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.table.service_model import Service
-from tests.table.test_compaction import (
-    left_invalid,
-    write,
-)
-from tests.table.transactions import fill, read, transaction
+from tests.table.transactions import fill, left_invalid, read, transaction, write
 from tuff.protocol.errors import (
     BadRequestError,
     StorageUnavailableError,
@@ -29,11 +22,7 @@ from tuff.protocol.transaction import Transaction
 from tuff.tables.hbase_cells import VERSIONS_MAX, HBaseCells
 from tuff.tables.hbase_table import POINTERS_PER_S
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 GRACE_S = 100.0
 
@@ -81,7 +70,7 @@ def test_a_version_is_a_cell_whose_timestamp_is_the_write_pointer(
     ]
 
 
-def test_a_rollback_changes_nothing_but_the_cells_of_its_transaction(
+def test_a_rollback_overwrites_only_the_cells_of_its_transaction(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
@@ -131,7 +120,7 @@ def pass_time(service: Service, seconds: float) -> None:
     service._last += int(seconds * POINTERS_PER_S)
 
 
-def test_a_compaction_does_what_was_announced_a_grace_ago_and_no_more(
+def test_a_compaction_carries_out_the_announcement_after_the_grace_period(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     with tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as table:
@@ -155,7 +144,7 @@ def test_a_compaction_does_what_was_announced_a_grace_ago_and_no_more(
         assert read(service, table) == [(b"a", b"2")]
 
 
-def test_who_compacts_beside_another_process_leaves_it_to_that(
+def test_an_announcement_of_another_process_is_respected(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     pass_time(service, GRACE_S)
@@ -171,7 +160,7 @@ def test_who_compacts_beside_another_process_leaves_it_to_that(
             table._store.compact(earlier, bound=earlier.visibility_upper_bound)
 
 
-def test_another_process_sees_an_announcement_long_before_it_is_acted_on(
+def test_another_process_reads_an_announcement_within_the_grace_period(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     now_s = [0.0]
@@ -206,7 +195,7 @@ def let_it_be_forgotten(
     service.truncate(gone)
 
 
-def test_the_age_of_an_announcement_counts_while_the_machine_is_suspended(
+def test_an_announcement_ages_while_the_machine_is_suspended(
     hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept_s = [0.0]
@@ -232,7 +221,7 @@ def test_the_age_of_an_announcement_counts_while_the_machine_is_suspended(
 
 
 @pytest.mark.parametrize("call", ["put_undo_rows", "put"])
-def test_a_process_that_stands_still_in_a_write_leaves_nothing_for_others_to_read(
+def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
     hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Behind its look at the announcement, and before a call goes out."""
@@ -288,7 +277,7 @@ def test_a_table_that_would_lose_versions_is_refused(
         tuff.HBaseTransactionalTable(gateway(hbase), name)
 
 
-def test_a_disabled_table_is_refused_and_no_gateway_is_said_in_a_sentence(
+def test_the_error_of_opening_says_what_is_wrong(
     hbase: LocalHBase, connection: happybase.Connection, name: str
 ) -> None:
     tuff.HBaseTransactionalTable(connection, name).close()
@@ -303,7 +292,7 @@ def test_a_disabled_table_is_refused_and_no_gateway_is_said_in_a_sentence(
             tuff.HBaseTransactionalTable(wrong, name)
 
 
-def test_a_connection_of_happybase_says_where_and_with_which_prefix(
+def test_a_happybase_connection_gives_address_and_prefix(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     given = happybase.Connection("127.0.0.1", hbase.ports.thrift, table_prefix="ours")
@@ -318,7 +307,7 @@ def test_a_connection_of_happybase_says_where_and_with_which_prefix(
 # Many rows, many versions
 
 
-def test_a_scan_passes_over_many_rows_and_many_versions_that_are_not_visible(
+def test_reads_skip_many_invisible_rows_and_versions(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     keys = [b"%05d" % number for number in range(3_000)]
@@ -342,7 +331,7 @@ def test_a_scan_passes_over_many_rows_and_many_versions_that_are_not_visible(
         assert some == [(key, b"old") for key in keys[100:200]]
 
 
-def test_a_scan_shows_nothing_that_is_stored_while_it_is_read(
+def test_a_scan_does_not_show_later_writes_of_its_transaction(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     with tuff.HBaseTransactionalTable(gateway(hbase), name, buffer_bytes=1) as table:
@@ -358,7 +347,7 @@ def test_a_scan_shows_nothing_that_is_stored_while_it_is_read(
             assert {value for _, value in table.scan()} == {b"new"}
 
 
-def test_a_table_made_as_the_howto_says_is_taken(
+def test_a_table_created_as_in_the_howto_is_accepted(
     hbase: LocalHBase, connection: happybase.Connection, service: Service, name: str
 ) -> None:
     connection.create_table(name, {"d": {"max_versions": VERSIONS_MAX}, "u": {"max_versions": 1}})

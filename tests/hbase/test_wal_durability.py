@@ -5,23 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from messaging.storage.hbase.settings import HBaseSettings
 from tests.faults.disk import Shim, build, has_compiler
 from tests.faults.powercut_disk import Call, read_trace
-from tests.hbase.local_hbase import LocalHBase, why_missing
-
-pytest.importorskip("happybase")
-
-from messaging.storage.hbase.settings import HBaseSettings
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import deploy, settings_of, stores_of
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.calls import Topic
 from tests.http.client import ok
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 ROWS = [(b"mns:topic:%04d" % number, b"value") for number in range(100)]
 BOUNDS = b"\x00", b"\xff" * 4
@@ -34,7 +27,7 @@ def write_one_by_one(settings: HBaseSettings) -> None:
 
 
 @pytest.mark.skipif(not has_compiler(), reason="there is no C compiler")
-def test_fsync_forces_every_commit_to_the_disk_and_sync_none(tmp_path: Path) -> None:
+def test_fsync_forces_every_commit_to_disk_and_sync_none(tmp_path: Path) -> None:
     shim = Shim(build(tmp_path), root=tmp_path / "hbase", control=tmp_path / "control")
     hbase = LocalHBase(tmp_path / "hbase", environment=shim.environment(traced=True))
 
@@ -64,7 +57,7 @@ def test_fsync_forces_every_commit_to_the_disk_and_sync_none(tmp_path: Path) -> 
         hbase.stop()
 
 
-def test_a_server_with_a_forced_log_serves(hbase: LocalHBase, new_server: NewServer) -> None:
+def test_a_server_with_fsync_serves(hbase: LocalHBase, new_server: NewServer) -> None:
     place = deploy(settings_of(hbase.ports))
     server = new_server(place, "hbase.wal=fsync", f"hbase.admin_gateway={place.admin_gateway}")
     topic = Topic(server.client(), "default", "strict")

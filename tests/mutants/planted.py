@@ -307,7 +307,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/tables/open_transactions.py",
         "            if self.transaction.is_visible(pointer):\n",
         "            if False:\n",
-        ("tests/table/test_table.py::test_a_transaction_reads_its_own_writes_and_nobody_elses",),
+        ("tests/table/test_table.py::test_a_transaction_reads_only_its_own_uncommitted_writes",),
     ),
     Mutant(
         "a table shows versions that are not visible",

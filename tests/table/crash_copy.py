@@ -1,16 +1,16 @@
-"""What a crash leaves of a table's directory."""
+"""Copies of a table's directory as a crash leaves it."""
 
 import shutil
 from pathlib import Path
 
-ATTEMPTS_MAX = 100  # times; LevelDB tidies up for a moment after it was opened, and then is still
+ATTEMPTS_MAX = 100  # LevelDB changes files for a moment after it was opened
 
 
 def copy_as_crashed(home: Path, to: Path) -> None:
-    """The directory of an open table, as one moment's writes left it.
+    """Copy the directory of an open table as it was at one moment.
 
-    LevelDB may be merging files meanwhile: a copy that has some from before and some from after is
-    what no crash leaves, and is made again.
+    LevelDB may compact files meanwhile. A copy with files from before and after is made again,
+    since no crash leaves such files.
     """
     for _ in range(ATTEMPTS_MAX):
         before = _files(home)
@@ -21,7 +21,7 @@ def copy_as_crashed(home: Path, to: Path) -> None:
         if before and before == _files(home):
             return
         shutil.rmtree(to)
-    raise AssertionError(f"{home} never stands still")
+    raise AssertionError(f"{home} changes all the time")
 
 
 def _files(home: Path) -> dict[str, int]:

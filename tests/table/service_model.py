@@ -1,7 +1,6 @@
-"""The transaction service as a table sees it: who sees whom, in sixty lines and without a server.
+"""A model of the transaction service, with the calls of a client that `compact` needs.
 
-It answers what `compact` asks of a client. Whether the real service gives out such transactions is
-its own tests' business, and that of tests/table/test_server.py.
+tests/table/test_server.py runs tables with the real service.
 """
 
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ FIRST = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """Of the overview, what a table asks for."""
+class Overview:
+    """The part of the overview that a table needs."""
 
     visibility_upper_bound: int
 
 
 class Service:
-    """Pointers count up from `FIRST`; every end is durable at once."""
+    """Pointers count up from `FIRST`; every end takes effect at once."""
 
     def __init__(self) -> None:
         self.transactions = self
@@ -62,9 +61,9 @@ class Service:
     def truncate(self, pointers: list[int]) -> None:
         self.invalids -= set(pointers)
 
-    def overview(self) -> Shown:
+    def overview(self) -> Overview:
         first = next(iter(self.open.values()), None)
-        return Shown(self._read_pointer if first is None else first.visibility_upper_bound)
+        return Overview(self._read_pointer if first is None else first.visibility_upper_bound)
 
     def _end(self, transaction: Transaction) -> Transaction:
         ended = self.open.pop(transaction.transaction_id)

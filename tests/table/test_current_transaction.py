@@ -1,4 +1,4 @@
-"""Who is in which transaction: threads, tasks, transactions within transactions, and nobody."""
+"""Which transaction is current: in threads, tasks, nested transactions, and outside of any."""
 
 import asyncio
 from contextvars import Context, copy_context
@@ -26,7 +26,7 @@ def test_outside_of_a_transaction_a_call_is_refused(
         getattr(table, call)(*arguments)
 
 
-def test_after_commit_tx_nothing_more_is_read_or_written(
+def test_after_commit_tx_reads_and_writes_are_refused(
     service: Service, table: VersionedTable
 ) -> None:
     table.start_tx(service.start())
@@ -49,7 +49,7 @@ def test_a_hook_without_a_start_is_refused(service: Service, table: VersionedTab
         table.update_tx(service.start())
 
 
-def test_what_committed_can_not_be_rolled_back_by_mistake(
+def test_a_committed_transaction_can_not_be_rolled_back(
     service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
@@ -99,8 +99,8 @@ def test_each_thread_works_in_its_own_transaction(service: Service, table: Versi
     assert {key.split(b"/")[0] for key in rows} == {b"0", b"2", b"4", b"6"}
 
 
-class Noting:
-    """A lock that tells when somebody comes to it."""
+class NotingLock:
+    """A lock that sets `came` when a thread wants it."""
 
     def __init__(self) -> None:
         self.came = Event()
@@ -115,11 +115,11 @@ class Noting:
 
 
 @pytest.mark.parametrize("hook", ["commit_tx", "post_commit", "rollback_tx", "compact"])
-def test_a_hook_waits_for_the_call_of_another_thread(
+def test_a_hook_waits_for_a_call_in_another_thread(
     service: Service, table: VersionedTable, hook: str
 ) -> None:
     table.start_tx(service.start())
-    work, lock, done = table._transactions.current(), Noting(), list[str]()
+    work, lock, done = table._transactions.current(), NotingLock(), list[str]()
     work.lock = table._compacting = lock  # type: ignore[assignment] # as far as it is used
 
     def call() -> None:
@@ -157,7 +157,7 @@ async def test_each_task_works_in_its_own_transaction_and_a_child_in_its_parents
     assert len(read(service, table)) == 4
 
 
-def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
+def test_contexts_share_the_work_of_one_transaction(
     service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table) as started:
@@ -172,7 +172,7 @@ def test_whoever_starts_the_same_transaction_elsewhere_shares_it(
     assert [key for key, _ in read(service, table)] == [b"here", b"there"]
 
 
-def test_an_inner_transaction_is_independent_and_the_outer_goes_on(
+def test_an_inner_transaction_is_independent_of_the_outer_one(
     service: Service, table: VersionedTable
 ) -> None:
     with transaction(service, table):
@@ -184,7 +184,7 @@ def test_an_inner_transaction_is_independent_and_the_outer_goes_on(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_two_participants_that_share_a_table_leave_the_transaction_around_them_alone(
+def test_two_participants_on_one_table_do_not_end_the_outer_transaction(
     service: Service, table: VersionedTable, is_committed: bool
 ) -> None:
     with transaction(service, table):
@@ -200,9 +200,7 @@ def test_two_participants_that_share_a_table_leave_the_transaction_around_them_a
     assert read(service, table) == [*inner, (b"outer", b"2")]
 
 
-def test_a_transaction_that_was_left_is_current_no_more(
-    service: Service, table: VersionedTable
-) -> None:
+def test_after_leave_tx_no_transaction_is_current(service: Service, table: VersionedTable) -> None:
     table.start_tx(service.start())
     table.leave_tx()
 
@@ -213,17 +211,7 @@ def test_a_transaction_that_was_left_is_current_no_more(
     fill(service, table, "apple")
 
 
-def test_transactions_that_never_end_are_bounded(service: Service, table: VersionedTable) -> None:
-    def start_many() -> None:
-        for _ in range(NESTED_COUNT_MAX):
-            table.start_tx(service.start())
-        with pytest.raises(WrongStateError, match="never ended"):
-            table.start_tx(service.start())
-
-    copy_context().run(start_many)
-
-
-def test_one_that_was_ended_elsewhere_makes_room_for_another(
+def test_open_transactions_of_a_context_are_bounded(
     service: Service, table: VersionedTable
 ) -> None:
     def start_many() -> None:
@@ -242,7 +230,7 @@ def test_one_that_was_ended_elsewhere_makes_room_for_another(
 
 
 @pytest.mark.parametrize("hook", ["tx_changes", "commit_tx"])
-def test_a_hook_of_a_transaction_that_was_ended_elsewhere_is_refused(
+def test_a_hook_of_a_transaction_that_ended_in_another_context_is_refused(
     service: Service, table: VersionedTable, hook: str
 ) -> None:
     started = service.start()
@@ -256,8 +244,8 @@ def test_a_hook_of_a_transaction_that_was_ended_elsewhere_is_refused(
         getattr(table, hook)()
 
 
-def test_contexts_take_turns_to_join_a_transaction(service: Service, table: VersionedTable) -> None:
-    started, lock, done = service.start(), Noting(), list[str]()
+def test_starts_of_one_transaction_take_turns(service: Service, table: VersionedTable) -> None:
+    started, lock, done = service.start(), NotingLock(), list[str]()
     table._transactions._joining = lock  # type: ignore[assignment] # as far as it is used
     joining = Thread(target=lambda: [table.start_tx(started), done.append("joined")])
 

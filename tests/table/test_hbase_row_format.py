@@ -57,13 +57,13 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
     }
 
 
-def test_every_row_is_byte_for_byte_what_it_was() -> None:
+def test_rows_match_the_golden_bytes() -> None:
     made = {name: [row.hex(), value.hex()] for name, (row, value) in rows().items()}
 
     assert made == GOLDEN
 
 
-def test_the_page_of_formats_shows_the_golden_rows() -> None:
+def test_formats_md_shows_the_golden_rows() -> None:
     page = (ROOT / "docs/formats.md").read_text("utf-8")
     section = page[page.index(". HBaseTransactionalTable") :]
     shown = {
@@ -74,7 +74,7 @@ def test_the_page_of_formats_shows_the_golden_rows() -> None:
     assert shown == GOLDEN
 
 
-def test_a_cell_says_what_its_transaction_wrote() -> None:
+def test_a_cell_is_a_value_a_delete_marker_or_an_undone_version() -> None:
     kinds = {name: rows()[name][1] for name in ("version", "delete-marker", "undone")}
 
     held = {name: read_cell(b"apple", Cell(P, data)) for name, data in kinds.items()}
@@ -100,7 +100,7 @@ def test_a_cell_that_was_changed_or_moved_is_damaged(name: str) -> None:
             read_cell(key, cell)
 
 
-def test_undo_rows_stay_small_and_list_everything_in_the_range_of_their_transaction() -> None:
+def test_undo_rows_are_bounded_and_list_all_versions() -> None:
     versions = [Version(b"%d" % number + b"k" * 30_000, P) for number in range(80)]
 
     made = dict(undo_rows(P, WRITER, 5, versions))
@@ -133,7 +133,7 @@ def stored(pointer: int, kind: str) -> StoredVersion:
         ([(6, "value"), (5, "value")], [6], Removal(None, (6,))),
     ],
 )
-def test_a_mark_takes_the_oldest_and_what_is_above_it_is_overwritten(
+def test_a_tombstone_removes_old_versions_and_newer_ones_are_overwritten(
     versions: list[tuple[int, str]], invalids: Sequence[int], goes: Removal
 ) -> None:
     assert removal([stored(*one) for one in versions], bound=BOUND, invalids=invalids) == goes
@@ -148,7 +148,7 @@ kinds = st.sampled_from(["value", "marker", "undone"])
     read_pointer=st.integers(BOUND, 12),
     others=st.sets(st.integers(BOUND + 1, 12)),
 )
-def test_nobody_reads_anything_else_after_a_removal(
+def test_a_removal_changes_no_read(
     versions: dict[int, str], invalids: set[int], read_pointer: int, others: set[int]
 ) -> None:
     """For a reader that sees everything up to the bound, which all who are in progress do."""

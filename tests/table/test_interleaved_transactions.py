@@ -30,7 +30,7 @@ def rows_of(client: tuff.Client, table: VersionedTable) -> Iterator[tuple[bytes,
         yield from table.scan()
 
 
-def test_a_reader_that_is_used_up_within_a_block_commits_none_of_the_block(
+def test_a_generator_that_ends_inside_a_block_does_not_commit_the_block(
     client: tuff.Client, stock: VersionedTable
 ) -> None:
     reader = rows_of(client, stock)
@@ -47,7 +47,7 @@ def test_a_reader_that_is_used_up_within_a_block_commits_none_of_the_block(
     assert read(client, stock) == {b"apple": b"2"}
 
 
-def test_a_reader_that_is_dropped_within_a_block_rolls_none_of_the_block_back(
+def test_a_generator_dropped_inside_a_block_does_not_roll_the_block_back(
     client: tuff.Client, stock: VersionedTable
 ) -> None:
     reader = rows_of(client, stock)
@@ -60,7 +60,7 @@ def test_a_reader_that_is_dropped_within_a_block_rolls_none_of_the_block_back(
     assert read(client, stock) == {b"apple": b"1"}
 
 
-def test_one_whose_outcome_is_unknown_leaves_the_one_that_began_after_it_alone(
+def test_an_unknown_outcome_does_not_affect_a_later_transaction(
     server: ServerProcess, client: tuff.Client, stock: VersionedTable
 ) -> None:
     with losing(server.url) as (url, losses), tuff.Client(url, retries=0) as unlucky:
@@ -78,7 +78,7 @@ def test_one_whose_outcome_is_unknown_leaves_the_one_that_began_after_it_alone(
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-def test_of_two_that_end_in_the_order_of_their_begin_each_ends_for_itself(
+def test_two_transactions_may_end_in_the_order_of_their_starts(
     client: tuff.Client, stock: VersionedTable, first_commits: bool
 ) -> None:
     first, second = client.transaction(stock), client.transaction(stock)
@@ -98,7 +98,7 @@ def test_of_two_that_end_in_the_order_of_their_begin_each_ends_for_itself(
     assert set(read(client, stock)) == {b"apple", b"first" if first_commits else b"second"}
 
 
-async def test_a_task_reads_in_one_transaction_and_fails_in_another(
+async def test_an_async_generator_that_ends_inside_a_block_does_not_commit_the_block(
     loop_client: tuff.AsyncClient, client: tuff.Client, stock: VersionedTable
 ) -> None:
     async def rows() -> AsyncIterator[tuple[bytes, bytes]]:
@@ -119,7 +119,7 @@ async def test_a_task_reads_in_one_transaction_and_fails_in_another(
     assert await asyncio.to_thread(read, client, stock) == {b"apple": b"2"}
 
 
-async def test_a_table_that_joins_in_a_task_that_has_ended_commits_nothing_in_silence(
+async def test_a_table_that_joined_in_a_task_that_ended_fails_the_commit(
     loop_client: tuff.AsyncClient, stock: VersionedTable
 ) -> None:
     """Its hooks went to whichever transaction the block's own task had there, one that was over."""
@@ -139,7 +139,7 @@ async def test_a_table_that_joins_in_a_task_that_has_ended_commits_nothing_in_si
         await transact()
 
 
-def test_a_row_that_is_written_behind_the_look_for_conflicts_fails_the_commit(
+def test_a_row_written_after_tx_changes_fails_the_commit(
     client: tuff.Client, stock: VersionedTable
 ) -> None:
     """Two that counted up at once both committed, and one of them was lost."""

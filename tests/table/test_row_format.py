@@ -62,13 +62,13 @@ def rows() -> dict[str, tuple[bytes, bytes]]:
     }
 
 
-def test_every_record_is_byte_for_byte_what_it_was() -> None:
+def test_records_match_the_golden_bytes() -> None:
     made = {name: [key.hex(), value.hex()] for name, (key, value) in rows().items()}
 
     assert made == GOLDEN
 
 
-def test_the_page_of_formats_shows_the_golden_records() -> None:
+def test_formats_md_shows_the_golden_records() -> None:
     page = (ROOT / "docs/formats.md").read_text("utf-8")
     section = page[page.index(". TransactionalTable") :]
     shown = {
@@ -115,7 +115,7 @@ def test_no_version_lies_within_another_row(version: Version, key: bytes) -> Non
 
 
 @given(st.binary(max_size=24))
-def test_any_bytes_are_the_one_key_of_a_version_or_damage(tail: bytes) -> None:
+def test_any_bytes_are_the_key_of_one_version_or_malformed(tail: bytes) -> None:
     stored_key = b"r" + tail
     try:
         version = read_version(stored_key)
@@ -127,7 +127,7 @@ def test_any_bytes_are_the_one_key_of_a_version_or_damage(tail: bytes) -> None:
 @pytest.mark.parametrize(
     "tail", [b"a\x00b\x00\x00" + bytes(8), b"a\x00\x00" + b"\xff" * 8], ids=["row", "pointer"]
 )
-def test_a_key_that_no_version_is_stored_under_is_of_no_row(tail: bytes) -> None:
+def test_malformed_keys_are_refused(tail: bytes) -> None:
     with pytest.raises(MalformedKeyError, match="no row is stored"):
         read_version(b"r" + tail)
 
@@ -143,7 +143,7 @@ def test_the_undo_rows_of_a_transaction_are_its_own(
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_any_flipped_bit_is_seen(name: str) -> None:
+def test_any_flipped_bit_is_detected(name: str) -> None:
     key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
     read = (
         read_undo
@@ -165,7 +165,7 @@ def test_any_flipped_bit_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_value_that_is_cut_off_is_seen(name: str) -> None:
+def test_any_truncated_value_is_detected(name: str) -> None:
     key, value = (bytes.fromhex(digits) for digits in GOLDEN[name])
 
     for length in range(len(value)):
@@ -173,7 +173,7 @@ def test_a_value_that_is_cut_off_is_seen(name: str) -> None:
             read_value(key, value[:length])
 
 
-def test_a_body_that_is_whole_but_of_another_form_is_damage() -> None:
+def test_a_malformed_body_is_damage() -> None:
     undo = undo_key(P, 0)
 
     for body in (b"\x00" * 5, b"\x00" * 8 + b"\x00\x00\x00\x09abc"):
@@ -186,7 +186,7 @@ def test_a_body_that_is_whole_but_of_another_form_is_damage() -> None:
         read_undo_key(b"u123")
 
 
-def test_damage_names_the_key_and_where_to_go_on() -> None:
+def test_damage_names_its_key_and_the_next_one() -> None:
     key, value = rows()["version"]
 
     with pytest.raises(DamagedRecordError) as caught:
@@ -196,7 +196,7 @@ def test_damage_names_the_key_and_where_to_go_on() -> None:
     assert "b'apple'" in caught.value.detail
 
 
-def test_a_version_whose_flags_are_of_a_later_format_is_no_value() -> None:
+def test_unknown_flags_are_refused() -> None:
     key = Version(b"apple", P).stored_key
 
     with pytest.raises(DamagedRecordError, match="flags 0x02"):
@@ -208,7 +208,7 @@ def test_another_version_of_the_format_is_refused() -> None:
         check_format(b"\x00\x02")
 
 
-def test_who_had_ended_when_the_table_was_compacted() -> None:
+def test_has_ended() -> None:
     compacted = Compacted(bound=5, started=10, open=(7,))
 
     assert [one for one in range(5, 12) if not compacted.has_ended(one)] == [7, 10, 11]

@@ -1,4 +1,5 @@
-"""What a TransactionContext does with a table, played against the model of the service."""
+"""Transactions over tables, with the hooks in the order of a `TransactionContext`, and the model of
+the service."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from tuff.tables.versioned_table import VersionedTable
 
 @contextmanager
 def transaction(service: Service, *tables: VersionedTable) -> Iterator[Transaction]:
-    """Begins on each table, and ends it with all hooks in their order."""
+    """A transaction on these tables."""
     started = service.start()
     for table in tables:
         table.start_tx(started)
@@ -31,10 +32,34 @@ def transaction(service: Service, *tables: VersionedTable) -> Iterator[Transacti
 
 
 def fill(service: Service, table: VersionedTable, *names: str) -> None:
-    """Each name as a row with itself as its value."""
+    """Commit a row for each name, with the name as its value."""
     with transaction(service, table):
         for name in names:
             table.put(name.encode(), name.encode())
+
+
+def write(service: Service, table: VersionedTable, **rows: bytes | None) -> Transaction:
+    """Commit these rows; None deletes."""
+    with transaction(service, table) as started:
+        for name, value in rows.items():
+            if value is None:
+                table.delete(name.encode())
+            else:
+                table.put(name.encode(), value)
+    return started
+
+
+def left_invalid(
+    service: Service, table: VersionedTable, key: bytes, value: bytes = b"never"
+) -> Transaction:
+    """A transaction that stored a write and then timed out."""
+    started = service.start()
+    table.start_tx(started)
+    table.put(key, value)
+    table.commit_tx()
+    table.leave_tx()
+    service.invalidate(started)
+    return started
 
 
 def read(service: Service, table: VersionedTable) -> list[tuple[bytes, bytes]]:

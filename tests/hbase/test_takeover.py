@@ -10,7 +10,7 @@ import pytest
 
 from messaging.storage.engine import StoreError, TakenOverError
 from messaging.storage.hbase import journal
-from messaging.storage.hbase.connections_and_writes import LoggedWrites
+from messaging.storage.hbase.connections_and_writes import SyncWrites
 from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
@@ -72,19 +72,19 @@ def test_an_ownership_check_during_a_write_succeeds(
     """The look finds slots that the writer took since, of the last of which it knows nothing."""
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as store:
-        put_if_absent = LoggedWrites.put_if_absent
-        looks = []
+        put_if_absent = SyncWrites.put_if_absent
+        checked = []
 
-        def look_behind_it(self: LoggedWrites, table: bytes, row: bytes, value: bytes) -> bool:
+        def check_behind_it(self: SyncWrites, table: bytes, row: bytes, value: bytes) -> bool:
             taken = put_if_absent(self, table, row, value)
             store.require_owned()
-            looks.append(row)
+            checked.append(row)
             return taken
 
-        monkeypatch.setattr(LoggedWrites, "put_if_absent", look_behind_it)
+        monkeypatch.setattr(SyncWrites, "put_if_absent", check_behind_it)
         store.write([(b"a", b"1")])
         store.write([(b"a", b"2")])
-        assert len(looks) == 2
+        assert len(checked) == 2
 
 
 def test_a_store_that_was_replaced_long_ago_refuses_writes(hbase: LocalHBase) -> None:

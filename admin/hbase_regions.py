@@ -12,19 +12,19 @@ Kerberos closes the connection.
 
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from messaging.storage.engine import StoreError
+from messaging.storage.hbase.connections_and_writes import regions_of
 from messaging.storage.hbase.layout import FAMILY, encoded_name
-from tuff.hbase_gateway import Connection, Gateways, sentence
+from tuff.hbase_gateway import Gateways, error_text
 
-LOOK_AGAIN_S = 0.5  # seconds between two questions which regions still compact
-QUIET_LOOKS = 3  # a compaction that waited for another one begins a little after its end
+POLL_S = 0.5  # seconds between two polls of the regions that still compact
+IDLE_POLLS = 3  # a compaction that waited for another one begins some time after its end
 MOVED = "NotServingRegionException"
-ANSWER_BYTES_MAX = 1 << 20  # bytes; the answers to these calls have some hundred
+ANSWER_BYTES_MAX = 1 << 20  # bytes; answers to these calls have some hundred bytes
 
 _PREAMBLE = b"HBas\x00\x50"
 _SIZE = struct.Struct(">I")
@@ -62,8 +62,8 @@ class RegionServer:
         self._call(b"FlushRegion", _field(1, _region(region)))
 
     def compact(self, region: bytes) -> None:
-        """Ask for a major compaction of the region; it has begun when this returns, or waits for
-        another one to end. Raises: StoreError."""
+        """Request a major compaction of the region. It runs when this returns, or waits for the end
+        of another one. Raises: StoreError."""
         self._call(b"CompactRegion", _field(1, _region(region)) + _field(2, 1))
 
     def is_compacting(self, region: bytes) -> bool:
@@ -98,7 +98,7 @@ class RegionServer:
         try:
             yield
         except RefusedError as error:
-            raise StoreError(sentence(error)) from error
+            raise StoreError(error_text(error)) from error
         except (OSError, EOFError) as error:
             raise StoreError(
                 f"the HBase region server at {self._name} did not answer: {error}"
@@ -209,7 +209,8 @@ class Regions:
             server.close()
 
     def flush(self) -> Iterator[Region]:
-        """Flush each region's memory to files; yields those that did. Raises: StoreError."""
+        """Flush the memory of each region to files; yields each flushed region. Raises:
+        StoreError."""
         for region in self._find():
             self._ask(region, RegionServer.flush)
             yield region
@@ -226,19 +227,19 @@ class Regions:
         regions = self._find() if only is None else list(only)
         for region in regions:
             self._ask(region, RegionServer.compact)
-        quiet = dict.fromkeys(regions, 0)
-        while waiting := [region for region in regions if quiet[region] < QUIET_LOOKS]:
+        idle_polls = dict.fromkeys(regions, 0)
+        while waiting := [region for region in regions if idle_polls[region] < IDLE_POLLS]:
             yield waiting
-            sleep(LOOK_AGAIN_S)
+            sleep(POLL_S)
             for region in waiting:
                 is_busy = self._ask(region, RegionServer.is_compacting)
-                quiet[region] = 0 if is_busy else quiet[region] + 1
+                idle_polls[region] = 0 if is_busy else idle_polls[region] + 1
 
     def _find(self) -> list[Region]:
         return [
             Region(table, info.name, info.serverName.decode(), info.port)
             for table in self._tables
-            for info in self._gateways.call(partial(_table_regions, table=table.encode()))
+            for info in regions_of(self._gateways, table.encode())
         ]
 
     def _ask(self, region: Region, what: Callable[[RegionServer, bytes], object]) -> object:
@@ -250,7 +251,7 @@ class Regions:
                 raise
         now = {each.name: each for each in self._find()}
         if region.name not in now:
-            return None  # it was split, and that rewrites its halves
+            return None  # it was split, and HBase rewrites both halves
         return what(self._server(now[region.name]), region.name)
 
     def _server(self, region: Region) -> RegionServer:
@@ -260,17 +261,3 @@ class Regions:
                 *address, user=self._user, timeout_s=self._timeout_s
             )
         return self._servers[address]
-
-
-@contextmanager
-def regions_of(
-    gateways: Gateways, tables: Collection[str], *, user: str, timeout_s: float
-) -> Iterator[Regions]:
-    """The regions of these tables; connections to their servers end with the block."""
-    with closing(Regions(gateways, tables, user=user, timeout_s=timeout_s)) as found:
-        yield found
-
-
-def _table_regions(connection: Connection, *, table: bytes) -> Sequence[Any]:
-    found: Sequence[Any] = connection.client.getTableRegions(table)
-    return found

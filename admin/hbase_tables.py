@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from time import sleep
 
-from admin.hbase_regions import Region, Regions, regions_of
+from admin.hbase_regions import Region, Regions
 from messaging.retention.region_observers import (
     FLUSH_SUFFIX,
     MAJOR_SUFFIX,
@@ -53,11 +52,11 @@ from tuff.hbase_gateway import Gateways
 
 EXIT_USAGE = 2
 RPC_TIMEOUT_S = 300.0  # seconds; a flush of a region's memory on a slow disk
-LOOK_AGAIN_S = 0.5  # seconds between two reads of the files of region observers
+POLL_S = 0.5  # seconds between two reads of the files of region observers
 STATE_LATE_S = 60.0  # seconds that a retention pass takes before it writes a state
-STATE_WITHIN_S = 600.0  # seconds; if retention passes are rarer, the existing state is used
+STATE_WITHIN_S = 600.0  # seconds; with longer intervals of passes, the existing state is used
 STATE_READ_S = 6.0  # seconds until all region servers have read it; they read it every five
-RECORDED_WITHIN_S = 30.0  # seconds; a region that used no state records nothing
+RECORDED_WITHIN_S = 30.0  # seconds; a region without a state records nothing
 
 
 def main(arguments: list[str], *, elapsed_s: Callable[[], float], now_ms: int) -> int:
@@ -74,7 +73,7 @@ def main(arguments: list[str], *, elapsed_s: Callable[[], float], now_ms: int) -
                 return _status(admin, planned)
             with closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways:
                 if options.yes:
-                    _require_short_lives(admin, gateways, everything, now_ms=now_ms)
+                    _require_short_retention(admin, gateways, everything, now_ms=now_ms)
                 return _deploy(admin, gateways, everything, may_change=options.yes)
     except (SettingsError, StoreError) as error:
         print(f"tuff: {error}", file=sys.stderr)
@@ -111,7 +110,7 @@ def _deploy(
     return 0
 
 
-def _require_short_lives(
+def _require_short_retention(
     admin: TableAdmin, gateways: Gateways, everything: Settings, *, now_ms: int
 ) -> None:
     """Raises: StoreError: a topic or a hold keeps messages for longer than the settings allow, so
@@ -119,14 +118,17 @@ def _require_short_lives(
     prefix = everything.hbase.prefix
     if not admin.state(TablePlan(prefix + METADATA)).exists:
         return  # there are no topics and no holds
-    for table, require in ((TOPICS, _require_ttl), (HOLDS, _require_hold)):
-        rows = RowRange(METADATA, table, prefix_stop(table))
-        for key, value in read(gateways, prefix, [rows], reverse=False):
-            require(key, value, everything.messaging, now_ms=now_ms)
+    topics, holds = (
+        read(gateways, prefix, [RowRange(METADATA, tag, prefix_stop(tag))], reverse=False)
+        for tag in (TOPICS, HOLDS)
+    )
+    for key, value in topics:
+        _require_short_ttl(key, value, everything.messaging)
+    for key, value in holds:
+        _require_short_hold(key, value, everything.messaging, now_ms=now_ms)
 
 
-def _require_ttl(key: bytes, value: bytes, settings: MessagingSettings, *, now_ms: int) -> None:
-    del now_ms
+def _require_short_ttl(key: bytes, value: bytes, settings: MessagingSettings) -> None:
     record = TopicRecord.from_bytes(key, value)
     if record.generation > 0 and record.ttl_s > settings.max_ttl:
         topic = split_topic(key[len(TOPICS) :])
@@ -136,7 +138,9 @@ def _require_ttl(key: bytes, value: bytes, settings: MessagingSettings, *, now_m
         )
 
 
-def _require_hold(key: bytes, value: bytes, settings: MessagingSettings, *, now_ms: int) -> None:
+def _require_short_hold(
+    key: bytes, value: bytes, settings: MessagingSettings, *, now_ms: int
+) -> None:
     hold = Hold.from_bytes(key, value)
     kept_s = (hold.expires_at_ms - hold.first.publish_timestamp_ms) / 1000
     if now_ms < hold.expires_at_ms and kept_s > settings.held_s_max:
@@ -149,7 +153,7 @@ def _require_hold(key: bytes, value: bytes, settings: MessagingSettings, *, now_
 
 
 def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> str | None:
-    """What was done to a table, or would be; None if it needs no change."""
+    """The change that was made to a table, or is needed; None if it needs no change."""
     state = admin.state(plan)
     if not state.exists:
         admin.create(plan)
@@ -164,7 +168,7 @@ def _deploy_table(admin: TableAdmin, plan: TablePlan, *, may_change: bool) -> st
 
 class RegionObservers:
     """The region observers of some tables: the retention state that the server writes for them, and
-    what each region recorded. `tables` are full names."""
+    the records of the regions. `tables` are full names."""
 
     def __init__(
         self,
@@ -185,12 +189,12 @@ class RegionObservers:
 
     def await_state(self, *, within_s: float) -> None:
         """Wait for a state that is newer than this call, so that all rows that are expired now are
-        removed, and until the region servers have read it. Without a server there is none."""
+        removed, and until the region servers have read it. Without a server none comes."""
         stop_s = self._elapsed_s() + within_s
         before_ms = self._state_ms = self._read_state_ms()
         _print({"kind": "waiting", "for": f"a state newer than {_shown(before_ms)}"})
         while self._state_ms == before_ms and self._elapsed_s() < stop_s:
-            self._sleep(LOOK_AGAIN_S)
+            self._sleep(POLL_S)
             self._state_ms = self._read_state_ms()
         if self._state_ms == before_ms:
             _print({"kind": "old state", "of": _shown(before_ms), "advice": "start the server"})
@@ -202,17 +206,17 @@ class RegionObservers:
         return [region for region in regions if region.table in self._tables]
 
     def behind(self, compacted: Collection[Region]) -> list[Region]:
-        """The regions that used an older state than the one that was waited for."""
+        """The regions that used a state older than that of `await_state`."""
         if self._state_ms is None:
             self._lacking = compacted
             return []
         stop_s = self._elapsed_s() + RECORDED_WITHIN_S
         while True:
             found = self._records()
-            self._lacking = [each for each in compacted if not self._has_news(each, found)]
+            self._lacking = [each for each in compacted if not self._is_recorded(each, found)]
             if not self._lacking or self._elapsed_s() >= stop_s:
                 break
-            self._sleep(LOOK_AGAIN_S)
+            self._sleep(POLL_S)
         news = [record for name, record in found.items() if self._seen.get(name) != record]
         self._dropped_count += sum(record.dropped_count for record in news)
         self._inverted_count += sum(record.inverted_count for record in news)
@@ -225,7 +229,7 @@ class RegionObservers:
         return behind
 
     def summary(self) -> Mapping[str, object]:
-        """What the observers removed, as one row."""
+        """The numbers of rows that the observers removed, as one row of output."""
         return {
             "kind": "removed",
             "dropped": self._dropped_count,
@@ -234,7 +238,7 @@ class RegionObservers:
             "regions that kept all for lack of a state": len(self._lacking),
         }
 
-    def _has_news(self, region: Region, found: Mapping[str, RegionRecord]) -> bool:
+    def _is_recorded(self, region: Region, found: Mapping[str, RegionRecord]) -> bool:
         name = region.encoded_name + MAJOR_SUFFIX
         return name in found and found[name] != self._seen.get(name)
 
@@ -272,10 +276,6 @@ def _region_observers(
     return RegionObservers(Path(directory), observed_tables, elapsed_s=elapsed_s, sleep=sleep)
 
 
-def _is_over(stop_s: float, elapsed_s: Callable[[], float]) -> bool:
-    return elapsed_s() > stop_s
-
-
 def _rewrite(
     everything: Settings, options: argparse.Namespace, *, elapsed_s: Callable[[], float]
 ) -> int:
@@ -285,7 +285,11 @@ def _rewrite(
     user = pwd.getpwuid(os.getuid()).pw_name
     is_to_compact = options.command == "compact"
     within_s = options.within if is_to_compact else 0.0
-    is_late = partial(_is_over, elapsed_s() + within_s, elapsed_s)
+    stop_s = elapsed_s() + within_s
+
+    def is_late() -> bool:
+        return elapsed_s() > stop_s
+
     observers = (
         _region_observers(everything, tables, elapsed_s=elapsed_s) if is_to_compact else None
     )
@@ -294,7 +298,7 @@ def _rewrite(
         observers.await_state(within_s=min(within_s, renewed_s, STATE_WITHIN_S))
     with (
         closing(gateways_of(settings, elapsed_s=elapsed_s)) as gateways,
-        regions_of(gateways, tables, user=user, timeout_s=RPC_TIMEOUT_S) as regions,
+        closing(Regions(gateways, tables, user=user, timeout_s=RPC_TIMEOUT_S)) as regions,
     ):
         flushed = Counter(region.table for region in regions.flush())
         for table, count in flushed.items():

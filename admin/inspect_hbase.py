@@ -7,16 +7,13 @@ in the server's journal; if the server is killed in between, the next start writ
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from admin.inspect_tables import Row, decoded
 from messaging.storage.engine import StoreError
-from messaging.storage.hbase.connections_and_writes import gateways_of
+from messaging.storage.hbase.connections_and_writes import gateways_of, regions_of
 from messaging.storage.hbase.layout import MESSAGE, METADATA, PAYLOAD, RowRange
 from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import HBaseSettings
-from tuff.hbase_gateway import Connection
 
 TABLES = (MESSAGE, PAYLOAD, METADATA)
 
@@ -54,7 +51,7 @@ def regions(where: Where) -> Iterator[Row]:
     with closing(gateways_of(where.settings, elapsed_s=where.elapsed_s)) as gateways:
         for table in TABLES:
             name = (where.settings.prefix + table).encode()
-            found = gateways.call(partial(_regions_of, name=name))
+            found = regions_of(gateways, name)
             if not found:
                 raise StoreError(f"HBase has no table {name.decode()}; is the prefix right?")
             for region in found:
@@ -70,7 +67,3 @@ def region_rows(where: Where) -> Iterator[Row]:
     ):
         for key, value in rows:
             yield decoded(key, value)
-
-
-def _regions_of(connection: Connection, *, name: bytes) -> list[Any]:
-    return list(connection.client.getTableRegions(name))

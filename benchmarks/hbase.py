@@ -36,8 +36,8 @@ from messaging.storage.rows import (
     prefix_of,
     prefix_stop,
 )
-from tests.hbase.local import LocalHBase, why_missing
-from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
+from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tuff.protocol.ids import Offset, TopicId
 
 PAYLOAD = bytes(100)

@@ -1,7 +1,7 @@
 """Calls to HBase through Thrift gateways: one connection per thread, retries, and error texts.
 
-Two threads that shared a connection would silently get each other's answers. A connection that
-failed is never used again: after a time-out it would return the answer to the previous call.
+On a shared connection, threads would silently get each other's answers. A connection that failed is
+never used again: after a time-out it would return the answer to the previous call.
 """
 
 import os
@@ -30,7 +30,7 @@ from thriftpy2.thrift import TException
 from tuff.disk.locks import CallsInFlight, StoreError
 
 __all__ = [
-    "ANSWERS",
+    "REFUSALS",
     "Addresses",
     "AlreadyExists",
     "BatchMutation",
@@ -45,9 +45,8 @@ __all__ = [
     "TScan",
     "UnansweredError",
     "call_parts",
+    "error_text",
     "happybase",
-    "is_passing",
-    "sentence",
     "thrift1_connection",
 ]
 
@@ -58,11 +57,12 @@ Connect = Callable[..., Connection]  # of host, port and `timeout` in millisecon
 PAUSES_S = (0.05, 0.4)  # seconds before the second and the third attempt; the last ones
 PUT_ROWS_MAX = 1_000  # rows in one call; a gateway answers it within tens of milliseconds
 PUT_BYTES_MAX = 2 << 20  # bytes in one call
-ANSWERS = (HBaseError, IllegalArgument, AlreadyExists)  # refusals; the connection stays usable
+# Errors by which HBase refuses a call of Thrift1; the connection stays usable.
+REFUSALS = (HBaseError, IllegalArgument, AlreadyExists)
 REASON_LENGTH_MAX = 300  # characters; HBase answers with a whole stack trace
 
-# Transient errors, as of a region that moves or a master that starts. The gateway has waited, too.
-_PASSING = (
+# Errors while a region moves or a master starts. The gateway has retried, too.
+_TRANSIENT = (
     "NotServingRegionException",
     "RegionTooBusyException",
     "RegionMovedException",
@@ -87,7 +87,7 @@ def thrift1_connection(host: str, port: int, *, timeout: int) -> happybase.Conne
 
 
 class ClosedError(StoreError):
-    """The gateways were closed before the call, which was not sent."""
+    """The gateways are closed; the call was not sent."""
 
     def __init__(self) -> None:
         super().__init__("the store is closed")
@@ -98,9 +98,9 @@ class UnansweredError(StoreError):
 
 
 class Addresses:
-    """The addresses of the gateways of one HBase, handed out in turn.
+    """The addresses of the gateways of one HBase, used in turn.
 
-    One object serves all openings of a store. With a new one for each opening, a hanging gateway at
+    All openings of a store share one object. With a new one for each opening, a hanging gateway at
     the first address would be tried first each time.
     """
 
@@ -114,9 +114,9 @@ class Addresses:
 
 
 class Gateways:
-    """The Thrift gateways of one HBase; each new connection goes to the next of them.
+    """The Thrift gateways of one HBase; each new connection goes to the next one.
 
-    `_lock` guards the set of open connections and `_is_over`.
+    `_lock` guards `_open` and `_is_interrupted`.
     """
 
     def __init__(
@@ -127,22 +127,22 @@ class Gateways:
         idle_s: float,
         elapsed_s: Callable[[], float],
         connect: Connect = thrift1_connection,
-        answers: tuple[type[Exception], ...] = ANSWERS,
+        refusals: tuple[type[Exception], ...] = REFUSALS,
     ) -> None:
         """`idle_s`: a connection that was idle for longer is replaced, before a gateway closes it;
-        `answers`: errors by which HBase refuses a call; the connection stays usable."""
+        `refusals`: errors by which HBase refuses a call; the connection stays usable."""
         self._addresses = addresses
         self._connect = connect
-        self._answers = answers
+        self._refusals = refusals
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._elapsed_s = elapsed_s
-        self._mine = threading.local()
+        self._of_thread = threading.local()
         self._lock = threading.Lock()
-        # Weak references: a connection ends with the thread that used it, and closes by itself.
+        # Weak references: when a thread ends, its connection is collected as garbage, and closes.
         self._open: WeakSet[Connection] = WeakSet()
-        self._is_over = False
-        self._users = _users()
+        self._is_interrupted = False
+        self._calls = CallsInFlight(closed=ClosedError)
         _all.add(self)
 
     def connections(self) -> list[Connection]:
@@ -151,12 +151,12 @@ class Gateways:
             return list(self._open)
 
     def leave_inherited(self) -> None:
-        """In a forked child: forget the parent's connections, and open own ones. On a shared
+        """In a forked child: forget the parent's connections, and open new ones. On a shared
         connection, an answer that one process reads is lost for the other."""
-        self._mine = threading.local()
+        self._of_thread = threading.local()
         self._lock = threading.Lock()
         self._open = WeakSet()
-        self._users = _users()
+        self._calls = CallsInFlight(closed=ClosedError)
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Call `work` with this thread's connection and return its result. It is retried where that
@@ -164,51 +164,51 @@ class Gateways:
 
         Raises:
             UnansweredError: the outcome is unknown.
-            StoreError: HBase refused the call; one clear sentence.
+            StoreError: HBase refused the call; one sentence.
         """
         for pause_s in PAUSES_S:
             try:
                 return self.call_once(work)
             except UnansweredError as error:
-                if self._is_over or isinstance(error.__cause__, TimeoutError):
+                if self._is_interrupted or isinstance(error.__cause__, TimeoutError):
                     raise  # a hanging gateway would hang again
             except StoreError as error:
-                if not is_passing(error):
+                if not _is_transient(error):
                     raise
             sleep(pause_s)
         return self.call_once(work)
 
     def call_once(self, work: Callable[[Connection], T]) -> T:
         """As `call`, without retries. Raises: UnansweredError, StoreError."""
-        with self._users.using():
+        with self._calls.using():
             connection = self._connection()
             try:
                 with self._translated(connection):
                     return work(connection)
             finally:
-                self._mine.used_s = self._elapsed_s()
+                self._of_thread.used_s = self._elapsed_s()
 
     def require_open(self) -> None:
         """Raises: ClosedError: `close` was called."""
-        with self._users.using():
+        with self._calls.using():
             pass
 
     def is_mine(self, connection: Connection) -> bool:
-        """Whether this thread can still use a connection."""
-        return connection is not None and getattr(self._mine, "connection", None) is connection
+        """Whether a connection is still that of this thread."""
+        return connection is not None and getattr(self._of_thread, "connection", None) is connection
 
     def interrupt(self) -> None:
         """Shut all connections down at once, which ends the calls in flight, and refuse later
         calls. Any thread may call."""
         with self._lock:
-            self._is_over = True
+            self._is_interrupted = True
             for connection in self._open:
-                _cut(connection)
+                _shut_down(connection)
 
     def close(self) -> None:
         """As `interrupt`, and wait until all calls have ended."""
         self.interrupt()
-        if self._users.close():
+        if self._calls.close():
             with self._lock:
                 while self._open:
                     _close(self._open.pop())
@@ -217,8 +217,8 @@ class Gateways:
     def _translated(self, connection: Connection) -> Iterator[None]:
         try:
             yield
-        except self._answers as error:
-            raise StoreError(sentence(error)) from error
+        except self._refusals as error:
+            raise StoreError(error_text(error)) from error
         except (TException, OSError, EOFError) as error:
             self._drop(connection)
             raise UnansweredError(
@@ -230,40 +230,41 @@ class Gateways:
             raise
 
     def _connection(self) -> Connection:
-        connection = getattr(self._mine, "connection", None)
+        connection = getattr(self._of_thread, "connection", None)
         if connection is not None:
-            if self._elapsed_s() - self._mine.used_s < self._idle_s:
+            if self._elapsed_s() - self._of_thread.used_s < self._idle_s:
                 return connection
             self._drop(connection)
         host, port = self._addresses.next()
         connection = self._connect(host, port, timeout=round(self._timeout_s * 1000))
         with self._lock:
-            if self._is_over:
+            if self._is_interrupted:
                 raise ClosedError
             self._open.add(connection)
-        self._mine.connection = connection
+        self._of_thread.connection = connection
         try:
             connection.open()
         except (TException, OSError) as error:
             self._drop(connection)
             raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
-        if self._is_over:  # `interrupt` was called meanwhile
-            _cut(connection)
+        if self._is_interrupted:  # `interrupt` was called meanwhile
+            _shut_down(connection)
         return connection
 
     def _drop(self, connection: Connection) -> None:
-        self._mine.connection = None
+        self._of_thread.connection = None
         with self._lock:
             self._open.discard(connection)
         _close(connection)
 
 
 _all: WeakSet[Gateways] = WeakSet()
-# Held during a fork, or the child would close connections of other threads by garbage collection.
+# Referenced during a fork. Otherwise the child collects connections of other threads as garbage,
+# which shuts them down for the parent, too.
 _forking: list[Connection] = []
 
 
-def _keep() -> None:
+def _keep_connections() -> None:
     _forking.extend(connection for gateways in list(_all) for connection in gateways.connections())
 
 
@@ -271,17 +272,19 @@ def _leave_inherited() -> None:
     for gateways in list(_all):
         gateways.leave_inherited()
     for connection in _forking:
-        # Without a shutdown, which would end the parent's connection, too.
+        # Closed without a shutdown, which would end the parent's connection, too.
         with suppress(OSError, AttributeError):
             os.close(connection.transport.sock.detach())
     _forking.clear()
 
 
-os.register_at_fork(before=_keep, after_in_parent=_forking.clear, after_in_child=_leave_inherited)
+os.register_at_fork(
+    before=_keep_connections, after_in_parent=_forking.clear, after_in_child=_leave_inherited
+)
 
 
 def call_parts(rows: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Rows to write, cut into one part for each call."""
+    """The rows to write, in one part for each call."""
     part: list[T] = []
     part_bytes = 0
     for row in rows:
@@ -294,13 +297,7 @@ def call_parts(rows: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[li
         yield part
 
 
-def is_passing(error: StoreError) -> bool:
-    """Whether HBase's error is transient, so that a retry can help."""
-    text = _text(error.__cause__) if error.__cause__ is not None else ""
-    return any(name in text for name in _PASSING)
-
-
-def sentence(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The reason in HBase's stack trace, as one sentence."""
     text = _text(error)
     for name, advice in _ADVICE:
@@ -319,11 +316,12 @@ def _text(error: BaseException) -> str:
     return str(message or error)
 
 
-def _users() -> CallsInFlight:
-    return CallsInFlight(closed=ClosedError)
+def _is_transient(error: StoreError) -> bool:
+    text = _text(error.__cause__) if error.__cause__ is not None else ""
+    return any(name in text for name in _TRANSIENT)
 
 
-def _cut(connection: Connection) -> None:
+def _shut_down(connection: Connection) -> None:
     # Shut down, not closed: the thread that waits on the socket wakes and closes it.
     with suppress(OSError, AttributeError):
         connection.transport.sock.shutdown(SHUT_RDWR)

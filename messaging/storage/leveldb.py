@@ -7,7 +7,6 @@ of its own, over key and value, so whole rows of the block can be told from dama
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,10 +14,9 @@ import plyvel
 
 from messaging.storage.engine import Rows, StoreDamagedError, StoreError, next_chunk_count
 from messaging.storage.leveldb_corruption import CorruptRanges, FirstWhole, ScanLimit
-from tuff.disk.files import make_directory
-from tuff.disk.locks import CallsInFlight, DirectoryLock
+from tuff.leveldb.database import Database, error_text
 from tuff.leveldb.log import MalformedError
-from tuff.leveldb.opening import holds_database, start
+from tuff.leveldb.opening import holds_database
 from tuff.leveldb.scan import scan as scan_database
 from tuff.leveldb.scan import scan_backward
 
@@ -78,22 +76,24 @@ class LevelDbStore:
         it, since it is corrupt or the disk fails."""
         self._first_whole = first_whole
         self._corrupt_ranges = CorruptRanges(directory, first_whole=first_whole)
-        self._calls = CallsInFlight(closed=lambda: StoreError("the store is closed"))
         try:
-            make_directory(directory)
-            self._lock = DirectoryLock(directory)
-        except OSError as error:
-            raise StoreError(f"{directory} can't hold messages: {error.strerror}") from error
-        try:
-            self._db = start(directory, partial(_open, directory), damaged=plyvel.CorruptionError)
+            self._database = Database(
+                directory,
+                closed=lambda why: StoreError(f"the store {why}"),
+                write_buffer_size=WRITE_BUFFER_BYTES,
+                lru_cache_size=BLOCK_CACHE_BYTES,
+                max_open_files=OPEN_FILES_MAX,
+                # One flipped bit destroys a whole compressed block, but one row of an uncompressed
+                # block.
+                compression=None,
+            )
         except (plyvel.Error, OSError) as error:
-            self._lock.close()
-            raise StoreError(f"LevelDB can't open {directory}: {_text(error)}") from error
+            raise StoreError(f"LevelDB can't open {directory}: {error_text(error)}") from error
 
     def get(self, key: bytes) -> bytes | None:
         found: bytes | None = None
-        with suppress(StoreDamagedError), self._calls.using(), _as_store_errors():
-            found = self._db.get(key, verify_checksums=True)
+        with suppress(StoreDamagedError), self._database.calls.using(), _as_store_errors():
+            found = self._database.db.get(key, verify_checksums=True)
         if found is not None:
             return found
         # LevelDB answers "not found" for a key whose table file is gone, too; a scan raises.
@@ -113,38 +113,31 @@ class LevelDbStore:
         )
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:
-        with self._calls.using(), _as_store_errors():
-            size: int = self._db.approximate_size(start, stop)
+        with self._database.calls.using(), _as_store_errors():
+            size: int = self._database.db.approximate_size(start, stop)
             return size
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
-        with self._calls.using(), _as_store_errors():
+        with self._database.calls.using(), _as_store_errors():
             # LevelDB would go on writing to its open files in the old place, and create new files
             # by name in whatever directory is there now.
-            if not self._lock.is_in_place:
-                raise StoreError(f"{self._lock.directory} was moved, or is another one now")
-            writes = self._db.write_batch(sync=True)
-            for key, value in batch:
-                if value is None:
-                    writes.delete(key)
-                else:
-                    writes.put(key, value)
-            writes.write()
+            lock = self._database.lock
+            if not lock.is_in_place:
+                raise StoreError(f"{lock.directory} was moved, or is another one now")
+            self._database.write(batch)
 
     def close(self) -> None:
-        if self._calls.close():
-            self._db.close()
-            self._lock.close()
+        self._database.close()
 
     def _snapshot(self) -> "plyvel.Snapshot":
-        with self._calls.using(), _as_store_errors():
-            return self._db.snapshot()
+        with self._database.calls.using(), _as_store_errors():
+            return self._database.db.snapshot()
 
     def _scan(
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, reverse: bool
     ) -> Rows:
         last = start
-        with self._calls.using(), closing(snapshot):
+        with self._database.calls.using(), closing(snapshot):
             try:
                 rows = (
                     _backward(snapshot, start, stop) if reverse else _forward(snapshot, start, stop)
@@ -165,7 +158,7 @@ class LevelDbStore:
         self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes, *, report_damaged_rows: bool
     ) -> Rows:
         at = start
-        with self._calls.using(), closing(snapshot):
+        with self._database.calls.using(), closing(snapshot):
             while at < stop:
                 try:
                     with closing(_forward(snapshot, at, stop)) as chunks:
@@ -205,7 +198,7 @@ class LevelDbStore:
         except (MalformedError, OSError) as error:
             raise StoreDamagedError(
                 f"a damaged block follows the key {at!r}, and its end can't be found: "
-                f"{_text(error)}"
+                f"{error_text(error)}"
             ) from error
 
     def _scan_unverified(self, snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> Rows:
@@ -230,7 +223,7 @@ class LevelDbStore:
         return found is not None and found[1]
 
     def _require_open(self) -> None:
-        if self._calls.is_closing:
+        if self._database.calls.is_closing:
             raise StoreError("the store is being closed")
 
 
@@ -261,31 +254,11 @@ def _backward(snapshot: "plyvel.Snapshot", start: bytes, stop: bytes) -> _Chunks
         yield from ([row] for row in rows)
 
 
-def _open(directory: Path) -> plyvel.DB:
-    return plyvel.DB(
-        str(directory),
-        create_if_missing=False,
-        paranoid_checks=True,
-        write_buffer_size=WRITE_BUFFER_BYTES,
-        lru_cache_size=BLOCK_CACHE_BYTES,
-        max_open_files=OPEN_FILES_MAX,
-        # One flipped bit destroys a whole compressed block, but one row of an uncompressed block.
-        compression=None,
-    )
-
-
 @contextmanager
 def _as_store_errors() -> Iterator[None]:
     try:
         yield
     except plyvel.CorruptionError as error:
-        raise StoreDamagedError(_text(error)) from error
+        raise StoreDamagedError(error_text(error)) from error
     except (plyvel.Error, OSError) as error:
-        raise StoreError(_text(error)) from error
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:  # plyvel's IOError is an OSError, too
-        return error.strerror
-    first = error.args[0] if error.args else error
-    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)
+        raise StoreError(error_text(error)) from error

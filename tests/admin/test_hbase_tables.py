@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from messaging.retention.decision import RetentionState
-from messaging.retention.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
-
-pytest.importorskip("happybase")
-
 from admin.hbase_regions import Region
 from admin.hbase_tables import RECORDED_WITHIN_S, STATE_READ_S, RegionObservers
+from messaging.retention.decision import RetentionState
+from messaging.retention.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
 
 NOON_MS = 1_480_000_000_000
 REGIONS = [
@@ -69,7 +66,7 @@ def test_it_waits_for_a_newer_state_and_until_regions_have_read_it(beside: Besid
     assert beside.elapsed_s == 10.0 + STATE_READ_S
 
 
-def test_without_a_server_it_says_so_and_goes_on(
+def test_without_a_newer_state_it_uses_the_existing_one(
     beside: Beside, capsys: pytest.CaptureFixture[str]
 ) -> None:
     beside.hand_over(NOON_MS)
@@ -100,7 +97,7 @@ def test_a_region_that_used_an_older_state_is_compacted_again(beside: Beside) ->
     assert told["regions that kept all for lack of a state"] == 0
 
 
-def test_regions_that_record_nothing_are_waited_for_and_reported(beside: Beside) -> None:
+def test_regions_without_a_record_are_waited_for_and_counted(beside: Beside) -> None:
     beside.due[1.0] = NOON_MS
     beside.observed.await_state(within_s=60.0)
     waited_s = beside.elapsed_s
@@ -112,7 +109,7 @@ def test_regions_that_record_nothing_are_waited_for_and_reported(beside: Beside)
     assert beside.observed.summary()["regions that kept all for lack of a state"] == 1
 
 
-def test_without_any_state_nothing_was_removed_and_it_says_so(beside: Beside) -> None:
+def test_without_a_state_it_reports_that_nothing_was_removed(beside: Beside) -> None:
     beside.observed.await_state(within_s=60.0)
 
     assert beside.observed.behind(REGIONS) == []

@@ -1,4 +1,4 @@
-"""One real HBase for all tests of this folder: each uses tables of its own."""
+"""One real HBase for all tests of this folder; each test uses its own tables."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ import tuff
 from messaging.storage.hbase.settings import HBaseSettings
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.deployments import server_settings
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tests.http.process import ServerProcess, serve
 from tests.table.conftest import OpenTable
 from tests.table.conftest import service as service
@@ -32,7 +33,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHBase]:
 
 @pytest.fixture
 def open_table(hbase: LocalHBase) -> OpenTable:
-    """Opens the table that goes by a path; its compactions need not be announced in advance."""
+    """Opens the table for a path. Its compactions have no grace period."""
 
     def open_it(path: str | os.PathLike[str], **options: object) -> VersionedTable:
         name = "table-" + sha256(os.fspath(path).encode()).hexdigest()[:16]
@@ -42,25 +43,22 @@ def open_table(hbase: LocalHBase) -> OpenTable:
 
 
 def gateway(hbase: LocalHBase) -> str:
-    """Where its Thrift gateway listens."""
+    """The address of its Thrift gateway."""
     return f"127.0.0.1:{hbase.ports.thrift}"
 
 
 @pytest.fixture
 def new_server(tmp_path: Path) -> Iterator[NewServer]:
-    """Starts servers on tables that are made for them."""
+    """Starts servers on tables that exist."""
     started: list[ServerProcess] = []
 
     def start(place: HBaseSettings, *settings: str) -> ServerProcess:
         server = serve(
             tmp_path / f"server-{len(started)}",
-            "messaging.store=hbase",
-            "server.max_request_bytes=8388608",
-            f"hbase.gateways={list(place.gateways)}",
-            f"hbase.prefix={place.prefix}",
+            *server_settings(place),
             *settings,
         )
-        # What failed is logged with its trace, once, where the server tells it.
+        # The server logs a failure once with its trace.
         server.may_log_traces = True
         started.append(server)
         return server

@@ -1,9 +1,9 @@
-"""Other folders' tests, with servers that keep their messages in a real HBase.
+"""Run tests of other folders with servers whose messages are in a real HBase.
 
     python -m tests.hbase.serving tests/http -q
 
-starts HBase and then pytest with these arguments. Each server gets tables of its own, named after
-the directory that it keeps its other data in: started there again, it finds them.
+starts HBase and then pytest with these arguments. Each server has its own tables, named after its
+data directory, so a server that is started there again finds them.
 """
 
 import os
@@ -14,26 +14,27 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from tests.hbase.local import LocalHBase, why_missing
+from tests.hbase.local_hbase import LocalHBase, why_missing
 from tests.http.process import HBASE, REPOSITORY
 
-# These damage LevelDB's files, or are about the directory of messages, which is not there here.
-NOT_IN_QUESTION = (
+# These corrupt LevelDB's files, or need the directory of the messages.
+LEVELDB_ONLY = (
     "tests/http/test_damaged_records.py",
     "tests/http/test_lost_message_store.py",
     "tests/http/test_transaction_files.py",
     "tests/http/test_process.py::test_the_memory_store_does_not_start_beside_messages",
     "tests/http/test_directory_locks.py::test_a_message_store_behind_a_link_is_refused_with_its_owner",
 )
-TIMEOUT_S = 60.0  # of a call; tests run beside each other, and HBase beside them
+TIMEOUT_S = 60.0  # of a call; several tests and HBase run at once
 SALTS = 2
 
 
 def settings_for(gateways: str, home: Path) -> list[str]:
-    """The settings of a server with this home; its tables are made if they are not there."""
+    """The settings of a server with this data directory. Missing tables are created."""
     from messaging.storage.hbase.connections_and_writes import gateways_of
     from messaging.storage.hbase.settings import HBaseSettings
     from messaging.storage.hbase.table_admin import TableAdmin, plans, write_layout
+    from tests.hbase.deployments import server_settings
 
     thrift, thrift2 = gateways.split(",")
     prefix = f"t{sha256(str(home.resolve()).encode()).hexdigest()[:12]}_"
@@ -52,13 +53,7 @@ def settings_for(gateways: str, home: Path) -> list[str]:
         reached = gateways_of(place, elapsed_s=time.monotonic)
         write_layout(reached, place)
         reached.close()
-    return [
-        "messaging.store=hbase",
-        "server.max_request_bytes=8388608",
-        f'hbase.gateways=["127.0.0.1:{thrift}"]',
-        f"hbase.prefix={prefix}",
-        f"hbase.timeout={TIMEOUT_S}",
-    ]
+    return [*server_settings(place), f"hbase.timeout={TIMEOUT_S}"]
 
 
 def main(arguments: list[str]) -> int:
@@ -72,7 +67,7 @@ def main(arguments: list[str]) -> int:
             place = f"{hbase.ports.thrift},{hbase.ports.thrift2}"
             left_out = [
                 word
-                for name in NOT_IN_QUESTION
+                for name in LEVELDB_ONLY
                 for word in ("--deselect" if "::" in name else "--ignore", name)
             ]
             command = [sys.executable, "-m", "pytest", *arguments, *left_out]

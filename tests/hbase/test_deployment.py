@@ -3,15 +3,10 @@
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
-
-from tests.hbase.local import LocalHBase, why_missing
-
-pytest.importorskip("happybase")
-
-from contextlib import closing
 
 from admin.hbase_regions import RegionServer
 from messaging.storage.engine import StoreError
@@ -21,15 +16,12 @@ from messaging.storage.hbase.table_admin import TableAdmin, TablePlan, plans
 from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_key
 from messaging.topics import TopicRecord
 from process.settings import load
-from tests.hbase.tables import SALTS, deploy, settings_of, stores_of
+from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tuff.cli import main
 from tuff.protocol.ids import MessageId, TopicId
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 DAYS = [
     word
@@ -57,7 +49,7 @@ def flags_of(place: HBaseSettings) -> list[str]:
     ]
 
 
-def test_tables_are_made_once_and_then_serve(
+def test_deploy_creates_the_tables_once(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = settings_of(hbase.ports)
@@ -83,7 +75,7 @@ def test_tables_are_made_once_and_then_serve(
         assert store.get(b"a") == b"1"
 
 
-def test_a_table_that_differs_is_changed_when_somebody_says_so(hbase: LocalHBase) -> None:
+def test_change_sets_the_attributes_of_the_plan_only(hbase: LocalHBase) -> None:
     place = settings_of(hbase.ports)
     plan = plans(place)[0]
     with closing(TableAdmin(place.admin_address())) as admin:
@@ -98,7 +90,7 @@ def test_a_table_that_differs_is_changed_when_somebody_says_so(hbase: LocalHBase
         ).differences
 
 
-def test_rows_live_as_long_as_the_longest_time_to_live_needs(
+def test_the_time_to_live_of_tables_follows_the_settings(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And a server that would let messages live for longer than their tables do is down."""
@@ -132,7 +124,7 @@ def test_rows_live_as_long_as_the_longest_time_to_live_needs(
     assert "default:long" in said
 
 
-def test_what_a_hold_keeps_lives_until_the_hold_is_over(
+def test_deploy_refuses_a_time_to_live_shorter_than_a_hold(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was set while `messaging.hold_max` was longer, and keeps to that."""
@@ -163,7 +155,7 @@ def set_hold(place: HBaseSettings, name: str, *, first_ms: int, expires_at_ms: i
         store.write([(key, hold.to_bytes(key))])
 
 
-def test_flush_and_compact_leave_one_file_without_what_was_deleted(
+def test_flush_and_compact_remove_deleted_cells(
     hbase: LocalHBase, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = deploy(settings_of(hbase.ports))
@@ -189,7 +181,7 @@ def test_flush_and_compact_leave_one_file_without_what_was_deleted(
     assert sum(" Put " in cell for cell in cells) == len(cells) == 1
 
 
-def test_a_compaction_that_takes_longer_than_anybody_waits_goes_on_without_them(
+def test_a_compaction_beyond_within_is_reported(
     hbase: LocalHBase, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = deploy(settings_of(hbase.ports))
@@ -200,7 +192,7 @@ def test_a_compaction_that_takes_longer_than_anybody_waits_goes_on_without_them(
     assert "HBase goes on" in said
 
 
-def test_what_a_region_server_refuses_is_a_sentence(hbase: LocalHBase) -> None:
+def test_an_error_of_a_region_server_is_one_sentence(hbase: LocalHBase) -> None:
     with closing(RegionServer("127.0.0.1", hbase.ports.region_server, **CALLER)) as server:
         with pytest.raises(StoreError, match="NotServingRegionException") as refused:
             server.flush(b"nowhere,,1.00000000000000000000000000000000.")
@@ -209,12 +201,12 @@ def test_what_a_region_server_refuses_is_a_sentence(hbase: LocalHBase) -> None:
             server.compact(b"nowhere,,1.00000000000000000000000000000000.")
 
 
-def test_who_is_no_region_server_is_named(hbase: LocalHBase) -> None:
+def test_an_unreachable_region_server_is_reported(hbase: LocalHBase) -> None:
     with pytest.raises(StoreError, match="did not answer"):
         RegionServer("127.0.0.1", 9, **CALLER)
 
 
-def test_who_cannot_be_reached_is_named(
+def test_an_unreachable_gateway_is_reported(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, said = tuff(["hbase", "status", "--set", "hbase.admin_gateway=127.0.0.1:9"], capsys)

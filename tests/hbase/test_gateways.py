@@ -64,7 +64,7 @@ def echoing() -> Iterator[tuple[str, int]]:
         serving.join()
 
 
-def test_a_forked_process_has_connections_of_its_own() -> None:
+def test_a_forked_process_opens_its_own_connections() -> None:
     """Each read the other's answers: rows of one call were taken for those of another."""
     with echoing() as address:
         gateways = Gateways(

@@ -1,4 +1,4 @@
-"""Retention by HBase's own flushes and compactions, with the jar that is deployed (design §5)."""
+"""Retention in HBase's flushes and compactions, with the jar of the observer (design §5)."""
 
 import asyncio
 import json
@@ -13,37 +13,30 @@ import pytest
 from messaging.retention.region_observers import RegionRecord
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
+from messaging.storage.hbase.layout import key_of, value_of
+from messaging.storage.hbase.store import HBaseStore
 from messaging.storage.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
-from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of
+from tests.hbase.local_hbase import NEEDS_HBASE, ROOT, LocalHBase
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import serve
 from tests.messaging.world import AUDIT, World, polled, publish, request
-from tuff.protocol.ids import Offset, TopicId
-
-pytest.importorskip("happybase")
-
-from messaging.storage.hbase.layout import key_of, value_of
-from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.store import HBaseStore
-from messaging.storage.hbase.table_admin import plans
-from tests.hbase.tables import deploy, settings_of, stores_of
 from tuff.cli import main
+from tuff.protocol.ids import Offset, TopicId
 
 JAR = ROOT / "build" / "observer" / "tuff-observer-1.jar"
 GONE = TopicId("default", "gone")
 REFRESH_WITHIN_S = 60.0  # seconds; the observer looks every 0.2 s
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
+    *NEEDS_HBASE,
     pytest.mark.skipif(not JAR.exists(), reason="the observer is not built: make observer"),
 ]
 
 
 class Cell(NamedTuple):
-    """A cell or delete marker, as it lies in a file or in memory."""
+    """A cell or delete marker, in a file or in memory."""
 
     row: str
     column: str
@@ -53,7 +46,7 @@ class Cell(NamedTuple):
 
 
 class Observed:
-    """Tables that region servers look after, and a messaging room on them."""
+    """Tables with region observers, and a message store on them."""
 
     def __init__(self, hbase: LocalHBase, directory: Path) -> None:
         self.hbase = hbase
@@ -66,7 +59,7 @@ class Observed:
         self._store: HBaseStore | None = None
         self.world = World(self._open)
         self.world.settings = MessagingSettings(store="hbase", observer_directory=str(directory))
-        # Region servers take no state that is an hour older or newer than their own clock.
+        # Region servers use no state that is an hour older or newer than their own clock.
         self.world.clock.now_ms = time.time_ns() // 1_000_000
         self._pointer = 100
 
@@ -75,7 +68,7 @@ class Observed:
         return self._store
 
     def command(self, word: str, table: str = "message") -> list[str]:
-        """A command of HBase's, once all rows are in its tables."""
+        """Execute a command of the launcher once all rows are in the tables."""
         if self._store is not None:
             self._store.settle()
         return self.hbase.command(word, self.settings.prefix + table)
@@ -90,7 +83,7 @@ class Observed:
         return found
 
     def rows(self, table: str = "message") -> dict[bytes, bytes]:
-        """Key and value of every row that is there."""
+        """Key and value of every stored row."""
         found: dict[bytes, dict[bytes, bytes]] = {}
         for cell in self.cells(table):
             assert cell.kind == "Put"
@@ -99,20 +92,20 @@ class Observed:
         return {key: value_of(cells) for key, cells in found.items()}
 
     async def hand_over(self, service: MessagingService) -> None:
-        """Sweep, and wait until the region servers have seen it."""
+        """Run a retention pass, and wait until the region servers have read its state."""
         self._pointer += 1
-        self.world.clock.now_ms += 1  # a state is known by its time
+        self.world.clock.now_ms += 1  # states differ by their time
         transactions = self.world.transactions
         transactions.end(transactions.start(self._pointer), transactions.invalid)
         await service.cleaner.run_pass()
         assert service.last_sweep is not None
         deadline_s = time.monotonic() + REFRESH_WITHIN_S
         while self._newest_ms() < service.last_sweep[0]:
-            assert time.monotonic() < deadline_s, "no region has seen the state"
-            self.command("flush", "payload")  # takes a moment, and there is nothing to flush
+            assert time.monotonic() < deadline_s, "no region has read the state"
+            self.command("flush", "payload")  # takes a moment, and changes nothing
 
     def _newest_ms(self) -> int:
-        # Regions without a row say at once which state they have seen, if its pointers are news.
+        # Empty regions record a state at once if its invalid pointers have changed.
         records = [
             RegionRecord.from_bytes(path.read_bytes())
             for path in (self.directory / "regions").glob("*.major")
@@ -133,13 +126,13 @@ async def service(observed: Observed) -> AsyncIterator[MessagingService]:
 
 
 def put(service: MessagingService, place: Offset, row: MessageRow, topic: TopicId = AUDIT) -> bytes:
-    """Write a row that no index knows of; its key."""
+    """Write a row without an index row. Returns its key."""
     key = message_key(prefix_of(topic, 1), place)
     service.store.require_up().write([(key, row.to_bytes(key))])
     return key
 
 
-async def test_a_flush_writes_no_row_that_is_dead_and_all_others_as_they_are(
+async def test_a_flush_drops_expired_rows_and_keeps_all_others(
     observed: Observed, service: MessagingService
 ) -> None:
     clock, started_ms = observed.world.clock, observed.world.clock.now_ms
@@ -181,7 +174,7 @@ async def test_a_flush_writes_no_row_that_is_dead_and_all_others_as_they_are(
     assert await polled(service) == [b"live"]
 
 
-async def test_a_major_compaction_does_to_files_what_a_flush_does_to_memory(
+async def test_a_major_compaction_drops_and_inverts_rows_in_files(
     observed: Observed, service: MessagingService
 ) -> None:
     clock = observed.world.clock
@@ -206,7 +199,7 @@ async def test_a_major_compaction_does_to_files_what_a_flush_does_to_memory(
     assert list(after.values()) == [list(before.values())[-1]]
 
 
-async def test_payloads_stay_as_long_as_a_late_publish_may_need_them(
+async def test_payloads_are_kept_for_a_late_publish(
     observed: Observed, service: MessagingService
 ) -> None:
     world = observed.world
@@ -229,7 +222,7 @@ async def test_payloads_stay_as_long_as_a_late_publish_may_need_them(
     assert in_progress <= left < prefix_stop(in_progress)
 
 
-async def test_a_pointer_is_cleared_by_a_flush_and_then_a_compaction_of_every_region(
+async def test_a_flush_and_then_a_compaction_of_every_region_clear_a_pointer(
     observed: Observed, service: MessagingService
 ) -> None:
     world = observed.world
@@ -249,7 +242,7 @@ async def test_a_pointer_is_cleared_by_a_flush_and_then_a_compaction_of_every_re
 
     observed.command("major")
     await observed.hand_over(service)
-    # The record of another region may be there first.
+    # The record of another region may come first.
     async with asyncio.timeout(REFRESH_WITHIN_S):
         while not service.rows.is_cleared(66):
             await service.cleaner.run_pass()
@@ -260,7 +253,7 @@ async def test_a_pointer_is_cleared_by_a_flush_and_then_a_compaction_of_every_re
     assert not service.rows.is_cleared(99)
 
 
-async def test_without_a_state_everything_is_kept(
+async def test_without_a_state_all_rows_are_kept(
     observed: Observed, service: MessagingService
 ) -> None:
     await publish(service, b"expired")
@@ -276,7 +269,7 @@ async def test_without_a_state_everything_is_kept(
     assert observed.rows() == rows
 
 
-def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHBase) -> None:
+def test_with_wrong_arguments_all_rows_are_kept(hbase: LocalHBase) -> None:
     settings = settings_of(hbase.ports, observer_jar=JAR.as_uri(), observer_directory="nowhere:%zz")
     deploy(settings, b",tuff.refresh_ms=soon")
     store = stores_of(settings)()
@@ -291,7 +284,7 @@ def test_a_table_whose_observer_is_told_nonsense_keeps_everything(hbase: LocalHB
     store.close()
 
 
-def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
+def test_a_server_prunes_its_invalid_list_when_all_regions_have_cleared_a_pointer(
     hbase: LocalHBase, tmp_path: Path
 ) -> None:
     observers = tmp_path / "observers"
@@ -301,10 +294,7 @@ def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
     deploy(place, b",tuff.refresh_ms=200")
     server = serve(
         tmp_path / "server",
-        "messaging.store=hbase",
-        "server.max_request_bytes=8388608",
-        f'hbase.gateways=["{place.gateways[0]}"]',
-        f"hbase.prefix={place.prefix}",
+        *server_settings(place),
         f"messaging.observer_directory={observers}",
         "messaging.cleanup_interval=0.2",
         "tx.prune_invalid=true",
@@ -319,7 +309,7 @@ def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
         def listed() -> dict[str, Any]:
             return dict(ok(client.get(f"{TRANSACTIONS}/invalid")).json)
 
-        # The server follows its journal with the row, and with the row as it was marked.
+        # The row reaches the table after its commit, and so does the marked row.
         marked = (-int(tx.id)).to_bytes(8, "big", signed=True).hex()
         until(
             lambda: any(marked in cell for cell in hbase.command("raw", place.prefix + "message")),
@@ -342,21 +332,18 @@ def test_a_server_prunes_its_invalid_list_once_every_region_is_done(
         assert topic.committed() == []
 
 
-def test_a_compaction_by_command_removes_what_is_dead_by_then(
+def test_the_compact_command_removes_rows_that_are_expired_now(
     hbase: LocalHBase, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Region servers look for a state now and then: within that time nothing was removed, and the
-    command reported success. Once more with nothing to compact."""
+    """Region servers read states periodically: before they did, the command removed nothing and
+    reported success. The second call has nothing to compact."""
     observers = tmp_path / "observers"
     place = settings_of(
         hbase.ports, observer_jar=JAR.as_uri(), observer_directory=observers.as_uri()
     )
     deploy(place)
     settings = (
-        "messaging.store=hbase",
-        "server.max_request_bytes=8388608",
-        f'hbase.gateways=["{place.gateways[0]}"]',
-        f"hbase.prefix={place.prefix}",
+        *server_settings(place),
         f"messaging.observer_directory={observers}",
         "messaging.cleanup_interval=0.5",
     )
@@ -384,7 +371,7 @@ def test_a_compaction_by_command_removes_what_is_dead_by_then(
 
 
 def compacted(flags: Sequence[str], capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `tuff hbase compact` says that it removed."""
+    """The last row that `tuff hbase compact` prints."""
     with pytest.raises(SystemExit) as ended:
         main(["hbase", "compact", "--json", *flags, "message"])
     printed = capfd.readouterr()
@@ -392,21 +379,3 @@ def compacted(flags: Sequence[str], capfd: pytest.CaptureFixture[str]) -> dict[s
     rows = [json.loads(line) for line in printed.out.splitlines()]
     assert rows[-1]["kind"] == "removed"
     return dict(rows[-1])
-
-
-def test_the_plan_of_a_table_says_who_looks_after_it() -> None:
-    settings = HBaseSettings(
-        prefix="p_", observer_jar="file:///a.jar", observer_directory="file:///d"
-    )
-
-    found = {plan.name: plan.attributes.get(b"coprocessor$1") for plan in plans(settings)}
-
-    what = (
-        b"file:///a.jar|tuff.observer.RetentionObserver|1001|tuff.table=%s,tuff.directory=file:///d"
-    )
-    assert found == {
-        "p_message": what % b"message",
-        "p_payload": what % b"payload",
-        "p_metadata": None,
-        "p_journal": None,
-    }

@@ -1,6 +1,5 @@
 """Spark over topics whose messages are in HBase, and over HBase's rows themselves."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,22 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from tests.hbase.local import LocalHBase, why_missing
-from tests.http.process import ServerProcess, serve
-
-pytest.importorskip("happybase")
-
 from messaging.storage.hbase.settings import HBaseSettings
-from tests.hbase.tables import SALTS, deploy, settings_of
+from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.http.process import ServerProcess, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 ORDERS, COPIES = (tuff.TopicId("spark", name) for name in ("orders", "copies"))
 
@@ -37,13 +29,7 @@ def place(hbase: LocalHBase) -> HBaseSettings:
 def hbase_server(
     place: HBaseSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    settings = (
-        "messaging.store=hbase",
-        "server.max_request_bytes=8388608",
-        f"hbase.gateways={json.dumps(place.gateways)}",
-        f"hbase.prefix={place.prefix}",
-    )
-    with serve(tmp_path_factory.mktemp("server"), *settings) as running:
+    with serve(tmp_path_factory.mktemp("server"), *server_settings(place)) as running:
         yield running
 
 
@@ -53,7 +39,7 @@ def hbase_client(hbase_server: ServerProcess) -> Iterator[tuff.Client]:
         yield client
 
 
-def test_topics_in_hbase_are_read_and_written_as_any_others(
+def test_spark_reads_and_writes_topics_in_hbase(
     spark: "SparkSession", hbase_server: ServerProcess, hbase_client: tuff.Client, tmp_path: Path
 ) -> None:
     payloads = [b"order %d" % number for number in range(3_000)]
@@ -78,7 +64,7 @@ def rows(spark: "SparkSession", place: HBaseSettings, **options: str) -> "DataFr
     return reader.options(gateways=",".join(place.gateways)).load()
 
 
-def test_rows_are_read_straight_from_hbase_a_task_for_each_region(
+def test_spark_reads_rows_of_hbase_with_a_task_for_each_region(
     spark: "SparkSession", place: HBaseSettings, hbase_client: tuff.Client
 ) -> None:
     topic = tuff.TopicId("spark", "looked-at")
@@ -99,9 +85,7 @@ def test_rows_are_read_straight_from_hbase_a_task_for_each_region(
     assert str(topic) in {row.topic for row in topics}
 
 
-def test_a_prefix_without_tables_is_said_in_a_sentence(
-    spark: "SparkSession", place: HBaseSettings
-) -> None:
+def test_a_prefix_without_tables_is_reported(spark: "SparkSession", place: HBaseSettings) -> None:
     with pytest.raises(Exception, match=r"no table nobody_message; is the prefix right\?"):
         spark.read.format("tuff-table").options(
             gateways=place.gateways[0], prefix="nobody_"

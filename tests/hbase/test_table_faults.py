@@ -10,30 +10,23 @@ from threading import Thread
 
 import pytest
 
-pytest.importorskip("happybase")
-
-
 import tuff
 from tests.faults.checker import check
 from tests.faults.checker_anomalies import Anomaly, report
 from tests.faults.mixed import mixed_history, skewed_history
 from tests.hbase.conftest import gateway
-from tests.hbase.local import ROOT, LocalHBase, why_missing
+from tests.hbase.local_hbase import NEEDS_HBASE, ROOT, LocalHBase
 from tests.http.process import ServerProcess
 from tests.table import transfers
-from tests.table.service import Service
-from tests.table.working import read
+from tests.table.service_model import Service
+from tests.table.transactions import read
 from tuff.protocol.errors import (
     StorageUnavailableError,
 )
 from tuff.tables.hbase_cells import HBaseCells
 from tuff.tables.versioned_table import VersionedTable
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 
 _numbers = count()
@@ -82,7 +75,7 @@ def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
 
 
 @pytest.mark.parametrize("second", [b"thought again", None])
-def test_a_program_that_catches_the_error_of_a_put_can_not_commit_what_it_puts_again(
+def test_after_an_unacknowledged_put_the_transaction_can_not_commit(
     hbase: LocalHBase,
     client: tuff.Client,
     name: str,
@@ -118,7 +111,7 @@ def test_a_program_that_catches_the_error_of_a_put_can_not_commit_what_it_puts_a
             assert list(table.scan()) == []
 
 
-def test_what_was_committed_is_read_after_hbase_was_killed(
+def test_committed_rows_survive_a_kill_of_hbase(
     tmp_path: Path, client: tuff.Client, name: str
 ) -> None:
     own = LocalHBase(tmp_path / "hbase")
@@ -143,7 +136,7 @@ def test_what_was_committed_is_read_after_hbase_was_killed(
 # Stories
 
 
-def test_two_programs_move_money_and_none_is_made_or_lost(
+def test_transfers_of_two_programs_keep_the_total(
     hbase: LocalHBase, server: ServerProcess, name: str
 ) -> None:
     """Each with a connection and a table object of its own; they meet in HBase alone."""
@@ -186,7 +179,7 @@ def test_two_programs_move_money_and_none_is_made_or_lost(
     assert done
 
 
-def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_bring_about(
+def test_the_only_anomaly_of_concurrent_clients_is_write_skew(
     server: ServerProcess, table: VersionedTable
 ) -> None:
     history = mixed_history(server, table, clients=4, attempts=80, seed=1)
@@ -197,7 +190,7 @@ def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_b
     assert [one.anomaly for one in skewed] == [Anomaly.WRITE_SKEW] * 3, report(skewed)
 
 
-def test_a_thread_that_ended_leaves_no_connection_open(
+def test_connections_of_ended_threads_are_closed(
     hbase: LocalHBase, service: Service, name: str
 ) -> None:
     with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
@@ -206,10 +199,10 @@ def test_a_thread_that_ended_leaves_no_connection_open(
             thread.start()
             thread.join()
 
-        assert len(table._versions._cells._gateways._open) <= 2
+        assert len(table._store._cells._gateways._open) <= 2
 
 
-def test_the_program_of_the_howto_runs(
+def test_the_example_of_the_howto_runs(
     hbase: LocalHBase, server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "docs/howto/table-in-hbase.md").read_text("utf-8")

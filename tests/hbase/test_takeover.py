@@ -8,31 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from tests.hbase.local import LocalHBase, why_missing
-
-pytest.importorskip("happybase")
-
 from messaging.storage.engine import StoreError, TakenOverError
 from messaging.storage.hbase import journal
-from messaging.storage.hbase.connections_and_writes import LoggedWrites
+from messaging.storage.hbase.connections_and_writes import SyncWrites
 from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore
-from tests.hbase.tables import deploy, settings_of, stores_of, through
+from tests.hbase.deployments import deploy, settings_of, stores_of, through
+from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]
+pytestmark = NEEDS_HBASE
 
 LOOKS_WITHIN_S = 120.0  # seconds, on a busy machine; else it hangs for an hour
 LARGE = b"%0100d"  # larger than a claim, which is kept
 BOUNDS = b"\x00", b"\xff" * 4
 
 
-def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None:
+def test_a_replaced_store_refuses_writes_and_reopening(hbase: LocalHBase) -> None:
     place = deploy(settings_of(hbase.ports))
     open_first, open_second = stores_of(place), stores_of(place)
     with closing(open_first()) as first, closing(open_second()) as second:
@@ -45,7 +38,7 @@ def test_who_is_taken_over_can_write_nothing_any_more(hbase: LocalHBase) -> None
     open_second().close()
 
 
-def test_who_is_taken_over_finds_that_out_without_a_write(hbase: LocalHBase) -> None:
+def test_require_owned_raises_after_a_takeover(hbase: LocalHBase) -> None:
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as first:
         first.write([(b"a", b"first")])
@@ -60,7 +53,7 @@ def test_who_is_taken_over_finds_that_out_without_a_write(hbase: LocalHBase) -> 
                 first.require_owned()
 
 
-def test_a_look_at_who_has_the_tables_leaves_a_gateway_that_hangs(hbase: LocalHBase) -> None:
+def test_an_ownership_check_tries_another_gateway_after_one_hangs(hbase: LocalHBase) -> None:
     """Another one is asked next, and long before the time of a write is over."""
     with socket.create_server(("127.0.0.1", 0)) as hanging, ThreadPoolExecutor(1) as pool:
         place = deploy(settings_of(hbase.ports))
@@ -73,28 +66,28 @@ def test_a_look_at_who_has_the_tables_leaves_a_gateway_that_hangs(hbase: LocalHB
             pool.submit(store.require_owned).result(LOOKS_WITHIN_S)
 
 
-def test_who_writes_beside_its_look_is_not_taken_over(
+def test_an_ownership_check_during_a_write_succeeds(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look finds slots that the writer took since, of the last of which it knows nothing."""
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as store:
-        put_if_absent = LoggedWrites.put_if_absent
-        looks = []
+        put_if_absent = SyncWrites.put_if_absent
+        checked = []
 
-        def look_behind_it(self: LoggedWrites, table: bytes, row: bytes, value: bytes) -> bool:
+        def check_behind_it(self: SyncWrites, table: bytes, row: bytes, value: bytes) -> bool:
             taken = put_if_absent(self, table, row, value)
             store.require_owned()
-            looks.append(row)
+            checked.append(row)
             return taken
 
-        monkeypatch.setattr(LoggedWrites, "put_if_absent", look_behind_it)
+        monkeypatch.setattr(SyncWrites, "put_if_absent", check_behind_it)
         store.write([(b"a", b"1")])
         store.write([(b"a", b"2")])
-        assert len(looks) == 2
+        assert len(checked) == 2
 
 
-def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: LocalHBase) -> None:
+def test_a_store_that_was_replaced_long_ago_refuses_writes(hbase: LocalHBase) -> None:
     """The commits since then are long out of the journal; what took it over is not."""
     place = deploy(settings_of(hbase.ports))
     with ExitStack() as opened:
@@ -111,7 +104,7 @@ def test_who_is_taken_over_and_wakes_up_very_late_can_write_nothing(hbase: Local
                 late.write([(b"a", b"late")])
 
 
-def test_who_writes_all_the_time_is_taken_over(
+def test_a_store_that_writes_continuously_can_be_taken_over(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its commits is time for one call, not for putting rows."""
@@ -135,7 +128,7 @@ def test_who_writes_all_the_time_is_taken_over(
 
 
 @pytest.mark.parametrize("size_bytes", [100, CHUNK_BYTES + 1])
-def test_what_is_read_of_the_journal_may_be_gone_at_once(
+def test_commits_may_be_deleted_while_a_takeover_reads_them(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     """The newest commit that a server finds, and those before it, are old and deleted when it goes
@@ -160,7 +153,7 @@ def test_what_is_read_of_the_journal_may_be_gone_at_once(
             first.write([(b"a", b"late")])
 
 
-def test_a_server_that_dies_while_it_takes_over_lost_nothing(
+def test_a_takeover_that_fails_loses_no_commits(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has its claim, and put no rows of those that it found in the journal."""
@@ -178,7 +171,7 @@ def test_a_server_that_dies_while_it_takes_over_lost_nothing(
         assert len(list(last.scan(*BOUNDS))) == 3
 
 
-def test_who_is_taken_over_while_it_takes_over_calls_nothing_damaged(
+def test_a_takeover_during_a_takeover_is_not_reported_as_damage(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads is deleted by whoever came after it."""
@@ -202,7 +195,7 @@ def test_who_is_taken_over_while_it_takes_over_calls_nothing_damaged(
 
 
 @pytest.mark.parametrize("step", ["_newest", "_take", "_is_newest"])
-def test_a_start_that_fails_near_its_claim_is_still_a_start(
+def test_a_takeover_that_failed_near_its_claim_can_be_repeated(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Whoever ran before is not taken for one that replaced it."""
@@ -222,7 +215,7 @@ def _is_gone(*_arguments: object, **_named: object) -> None:
     raise StoreError("gone")
 
 
-def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
+def test_old_commits_are_deleted_from_the_journal(hbase: LocalHBase) -> None:
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as store:
         for number in range(200):
@@ -232,7 +225,7 @@ def test_old_commits_leave_the_journal(hbase: LocalHBase) -> None:
     assert len(rows_of_journal(hbase, place)) == 5  # the layout, and two claims of each server
 
 
-def test_a_store_that_is_opened_again_and_again_leaves_two_claims(hbase: LocalHBase) -> None:
+def test_repeated_openings_leave_two_claims(hbase: LocalHBase) -> None:
     """As one that can't be loaded is, five times a second, until somebody mends it."""
     place = deploy(settings_of(hbase.ports))
     stores_of(place)().close()

@@ -70,7 +70,7 @@ def test_a_file_in_the_place_of_the_messages_is_told(launch: Launch, tmp_path: P
     ready = server.client().get("/health/ready")
 
     assert ready.status == 503
-    assert "messages can't hold messages: File exists" in ready.json["checks"]["storage"]["detail"]
+    assert "messages: File exists" in ready.json["checks"]["storage"]["detail"]
 
 
 def test_a_start_that_finds_its_port_taken_leaves_the_stores_untouched(

@@ -7,7 +7,7 @@ import plyvel
 import pytest
 
 from tuff.leveldb.log import SECTOR_SIZE, torn_from
-from tuff.leveldb.opening import holds_database, start
+from tuff.leveldb.opening import holds_database, open_or_create
 
 FILL = 500  # bytes; so that each batch touches two sectors or more
 
@@ -16,7 +16,7 @@ def database_of(directory: Path) -> plyvel.DB:
     open_database = partial(
         plyvel.DB, str(directory), create_if_missing=False, paranoid_checks=True
     )
-    return start(directory, open_database, damaged=plyvel.CorruptionError)
+    return open_or_create(directory, open_database, damaged=plyvel.CorruptionError)
 
 
 def written(directory: Path) -> tuple[Path, int]:

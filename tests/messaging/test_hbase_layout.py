@@ -17,6 +17,8 @@ from messaging.storage.hbase.layout import (
     key_of,
     value_of,
 )
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.table_admin import plans
 from messaging.storage.rows import (
     MESSAGES,
     PAYLOADS,
@@ -203,3 +205,21 @@ def test_a_commit_that_was_cut_under_a_right_checksum_is_damage(cut: int) -> Non
 
     with pytest.raises(journal.DamagedJournalError, match="cut off"):
         journal.unpack(forged)
+
+
+def test_plans_name_the_observer_of_message_and_payload_tables() -> None:
+    settings = HBaseSettings(
+        prefix="p_", observer_jar="file:///a.jar", observer_directory="file:///d"
+    )
+
+    found = {plan.name: plan.attributes.get(b"coprocessor$1") for plan in plans(settings)}
+
+    what = (
+        b"file:///a.jar|tuff.observer.RetentionObserver|1001|tuff.table=%s,tuff.directory=file:///d"
+    )
+    assert found == {
+        "p_message": what % b"message",
+        "p_payload": what % b"payload",
+        "p_metadata": None,
+        "p_journal": None,
+    }

@@ -288,7 +288,7 @@ def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
         for letter in b"abc":
             keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
             table.write([(key, frame(key, 0, LARGE)) for key in keys])
-            table._db.compact_range(start=bytes((letter,)), stop=bytes((letter + 1,)))
+            table._database.db.compact_range(start=bytes((letter,)), stop=bytes((letter + 1,)))
     files = sorted(tmp_path.glob("*.ldb"))
     assert len(files) == 3
     for file in (files[0], files[2]):
@@ -339,7 +339,7 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
     keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
-        table._db.compact_range(start=b"a", stop=b"b")
+        table._database.db.compact_range(start=b"a", stop=b"b")
         table.write([(key, frame(key, 0, LARGE)) for key in keys[6:-1]])
     damaged_file = min(tmp_path.glob("*.ldb"))
     data = bytearray(damaged_file.read_bytes())
@@ -352,7 +352,7 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
 
         def compacted_since(directory: Path) -> object:
             found = read_manifest(directory)
-            table._db.compact_range(start=b"b", stop=b"c")
+            table._database.db.compact_range(start=b"b", stop=b"c")
             return found
 
         monkeypatch.setattr(leveldb_corruption, "read_manifest", compacted_since)
@@ -402,10 +402,10 @@ def without_file(tmp_path: Path) -> Iterator[LevelDbStore]:
     """An open store with the rows a and b in files of their own, of which that of b was removed."""
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(b"a", frame(b"a", 0, LARGE))])
-        table._db.compact_range(start=b"a", stop=b"a")
+        table._database.db.compact_range(start=b"a", stop=b"a")
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(b"b", frame(b"b", 0, LARGE))])
-        table._db.compact_range(start=b"b", stop=b"b")
+        table._database.db.compact_range(start=b"b", stop=b"b")
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         max(tmp_path.glob("*.ldb")).unlink()
         yield table
@@ -439,7 +439,8 @@ def test_another_row_is_read_where_a_file_is_gone(without_file: LevelDbStore) ->
 def test_a_store_whose_only_file_is_gone_is_not_empty(tmp_path: Path, *, reverse: bool) -> None:
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         table.write([(b"a", b"1"), (b"b", b"2")])
-        table._db.compact_range()  # to a level whose files LevelDB opens when a scan comes to them
+        # To a level whose files LevelDB opens when a scan comes to them.
+        table._database.db.compact_range()
     with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
         next(tmp_path.glob("*.ldb")).unlink()
         with pytest.raises(StoreError, match="No such file"):

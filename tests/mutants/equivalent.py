@@ -58,8 +58,8 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "where the position moved, the next attempt finds that before it processes anything",
     (
         "tuff/tables/open_transactions.py",
-        "Current.settle",
-        "self._doubtful.pop(work.transaction_id, None)",
+        "OpenTransactions.resolve_doubt",
+        "self._in_doubt.pop(work.transaction_id, None)",
         "pass",
     ): "who starts it again deletes a version that is gone once more",
     (
@@ -106,9 +106,9 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "without the short way the list of conflicts is empty",
     (
         "tuff/tables/open_transactions.py",
-        "Current.settle",
-        "with self._joining:\nself._doubtful.pop(work.transaction_id, None)",
-        "self._doubtful.pop(work.transaction_id, None)",
+        "OpenTransactions.resolve_doubt",
+        "with self._joining:\nself._in_doubt.pop(work.transaction_id, None)",
+        "self._in_doubt.pop(work.transaction_id, None)",
     ): "one step of a dictionary: whoever reads it under the lock sees it before or after that",
     (
         "tx/wal.py",
@@ -143,7 +143,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if self._failure is None:",
     ): "a batch of nothing writes nothing where the length is proven",
     (
-        "tuff/tables/leveldb_store.py",
+        "tuff/tables/leveldb_database.py",
         "TableDatabase.get",
         "return found",
         "pass",
@@ -198,13 +198,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "1970 is longer ago than any interval",
     (
         "tuff/tables/leveldb_table.py",
-        "LevelDbVersions.settle",
+        "LevelDbVersionStore.settle",
         "count = work.next_number or 0",
         "count = work.next_number or 1",
     ): "the next batch deletes an undo row that is not there; only the cost differs",
     (
         "tuff/tables/open_transactions.py",
-        "Work._forget",
+        "Work.forget_writes",
         "self.size_bytes = 0",
         "self.size_bytes = 1",
     ): "one byte of a bound on memory, beyond which writes are stored early; only the cost differs",

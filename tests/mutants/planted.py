@@ -308,7 +308,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/tables/open_transactions.py",
         "            if self.transaction.is_visible(pointer):\n",
         "            if False:\n",
-        ("tests/table/test_table.py::test_a_transaction_reads_its_own_writes_and_nobody_elses",),
+        ("tests/table/test_table.py::test_a_transaction_reads_only_its_own_uncommitted_writes",),
     ),
     Mutant(
         "a table shows versions that are not visible",
@@ -322,7 +322,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/tables/row_format.py",
         "    return undo_key(transaction_id, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
         "    return undo_key(0, 0), UNDO_START + _POINTER.pack(transaction_id + 1)\n",
-        ("tests/table/test_rows.py::test_the_undo_rows_of_a_transaction_are_its_own",),
+        ("tests/table/test_row_format.py::test_the_undo_rows_of_a_transaction_are_its_own",),
     ),
     Mutant(
         "the tail cache keeps a row as it was before a rollback",

@@ -51,7 +51,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "    return source.iterator(start=start, stop=stop, verify_checksums=is_verified)\n",
         (
             f"{_BLOCKS}::test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows",
-            "tests/table/test_damage.py::test_a_damaged_end_of_the_table_is_not_the_end_of_its_rows",
+            "tests/table/test_leveldb_database.py::test_a_damaged_last_block_is_not_the_end_of_the_rows",
         ),
     ),
     Mutant(

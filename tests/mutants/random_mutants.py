@@ -48,7 +48,7 @@ CORE = (
         "aio/context", "batching", "commit", "subscriber",
     )),
     *(f"tuff/tables/{name}.py" for name in (
-        "compaction", "leveldb_store", "leveldb_table", "row_format",
+        "compaction", "leveldb_database", "leveldb_table", "row_format",
         "open_transactions", "versioned_table",
     )),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import tuff
 from pyspark_tuff.errors import OptionError
 from pyspark_tuff_table import TABLES, TableReader, columns_of, table_options, table_schema
 from tests.http.process import serve
-from tests.table.crash import copy_as_crashed
+from tests.table.crash_copy import copy_as_crashed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

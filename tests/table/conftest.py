@@ -1,4 +1,4 @@
-"""A table in a directory of its own, and the model of the service that its transactions are of."""
+"""A table in a temporary directory, and the model of the service for its transactions."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -9,11 +9,11 @@ import tuff
 from tests.client.conftest import client as client
 from tests.client.conftest import server as server
 from tests.http.process import ServerProcess
-from tests.table.service import Service
+from tests.table.service_model import Service
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
 
-# What opens the table that goes by a path, of the engine that is tested.
+# Opens the table for a path, in the engine that is tested.
 OpenTable = Callable[..., VersionedTable]
 
 

@@ -1,4 +1,4 @@
-"""What compaction takes, and what it must leave."""
+"""Which versions a compaction removes, and which it keeps."""
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,9 @@ from threading import Event, Thread
 import pytest
 
 from tests.table.conftest import OpenTable
-from tests.table.crash import copy_as_crashed
-from tests.table.service import Service
+from tests.table.crash_copy import copy_as_crashed
+from tests.table.service_model import Service
+from tests.table.transactions import left_invalid, read, write
 from tuff.client_errors import WrongStateError
 from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import (
@@ -19,60 +20,21 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionNotInProgressError,
 )
-from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import droppable
-from tuff.tables.leveldb_store import Batch, TableDatabase
+from tuff.tables.leveldb_database import Batch, TableDatabase
 from tuff.tables.leveldb_table import TransactionalTable
 from tuff.tables.versioned_table import VersionedTable
 
 
-def write(service: Service, table: VersionedTable, **rows: bytes | None) -> Transaction:
-    """Commit these rows; None deletes."""
-    transaction = service.start()
-    table.start_tx(transaction)
-    for name, value in rows.items():
-        if value is None:
-            table.delete(name.encode())
-        else:
-            table.put(name.encode(), value)
-    table.commit_tx()
-    service.commit(transaction)
-    table.post_commit()
-    return transaction
-
-
-def left_invalid(
-    service: Service, table: VersionedTable, key: bytes, value: bytes = b"never"
-) -> Transaction:
-    """A transaction that wrote, timed out, and was never heard of again."""
-    transaction = service.start()
-    table.start_tx(transaction)
-    table.put(key, value)
-    table.commit_tx()
-    table.leave_tx()
-    service.invalidate(transaction)
-    return transaction
-
-
 def stored(table: VersionedTable, kind: bytes = b"r") -> list[bytes]:
-    """What lies in the directory, by the first byte of the key."""
-    store = table._versions._store
+    """The stored keys that begin with a byte."""
+    store = table._store._database
     return [key for key, _ in store.scan(kind, bytes((kind[0] + 1,)))]
-
-
-def read(service: Service, table: VersionedTable) -> dict[bytes, bytes]:
-    transaction = service.start()
-    table.start_tx(transaction)
-    rows = dict(table.scan())
-    table.commit_tx()
-    service.commit(transaction)
-    table.post_commit()
-    return rows
 
 
 @contextmanager
 def copies_before_each_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """What a crash leaves: the directory `table` as it is before each batch."""
+    """Copies of the directory `table` before each batch, as a crash would leave it."""
     copies: list[Path] = []
     real = TableDatabase.write
 
@@ -101,13 +63,13 @@ def copies_before_each_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         ([(8, False), (5, True), (4, False), (3, False)], [5, 8], [3, 5, 8]),
     ],
 )
-def test_a_version_goes_when_a_newer_one_is_seen_by_all_or_it_is_invalid(
+def test_droppable_versions(
     versions: list[tuple[int, bool]], invalids: Sequence[int], dropped: list[int]
 ) -> None:
     assert droppable(versions, bound=6, invalids=invalids) == dropped
 
 
-def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
+def test_without_open_transactions_only_the_newest_version_is_left(
     service: Service, table: VersionedTable
 ) -> None:
     for number in range(5):
@@ -120,15 +82,22 @@ def test_only_the_newest_version_is_left_when_nobody_reads_an_older_one(
     assert service.open == {}
     assert len(stored(table)) == 1
     assert stored(table, b"u") == []
-    assert read(service, table) == {b"a": b"4"}
+    assert dict(read(service, table)) == {b"a": b"4"}
 
 
-def test_an_open_transaction_keeps_what_it_reads(service: Service, table: VersionedTable) -> None:
+@pytest.mark.parametrize("joins_early", [True, False])
+@pytest.mark.parametrize("writer_starts_first", [True, False])
+def test_a_compaction_keeps_the_snapshot_of_an_open_transaction(
+    service: Service, table: VersionedTable, writer_starts_first: bool, joins_early: bool
+) -> None:
     write(service, table, a=b"old")
-    writer = service.start()
-    reader = Context()
-    reader_transaction = service.start()  # the writer is in progress for it
-    reader.run(table.start_tx, reader_transaction)
+    if writer_starts_first:
+        writer, reader = service.start(), service.start()
+    else:
+        reader, writer = service.start(), service.start()
+    context = Context()
+    if joins_early:
+        context.run(table.start_tx, reader)
     table.start_tx(writer)
     table.put(b"a", b"new")
     table.commit_tx()
@@ -137,24 +106,13 @@ def test_an_open_transaction_keeps_what_it_reads(service: Service, table: Versio
 
     table.compact(service)
 
-    assert reader.run(table.get, b"a") == b"old"
-    assert read(service, table) == {b"a": b"new"}
+    if not joins_early:
+        context.run(table.start_tx, reader)
+    assert context.run(table.get, b"a") == b"old"
+    assert dict(read(service, table)) == {b"a": b"new"}
 
 
-def test_a_snapshot_that_joins_after_the_compaction_reads_what_it_would_have_before(
-    service: Service, table: VersionedTable
-) -> None:
-    write(service, table, a=b"old")
-    early = service.start()
-    write(service, table, a=b"new")
-
-    table.compact(service)
-
-    table.start_tx(early)
-    assert table.get(b"a") == b"old"
-
-
-def test_versions_of_invalid_transactions_go_and_their_pointers_are_told(
+def test_compaction_removes_invalid_versions_and_returns_their_pointers(
     service: Service, table: VersionedTable
 ) -> None:
     write(service, table, a=b"1")
@@ -166,14 +124,14 @@ def test_versions_of_invalid_transactions_go_and_their_pointers_are_told(
 
     assert told == [lost.transaction_id, elsewhere.transaction_id]
     service.truncate(told)
-    assert read(service, table) == {b"a": b"1"}
+    assert dict(read(service, table)) == {b"a": b"1"}
     assert len(stored(table)) == 1
 
 
-def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
+def test_after_a_compaction_an_ended_transaction_can_neither_read_nor_write(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
-    """Its pointer may be off the invalid list by then, so that what it wrote would be seen."""
+    """Its pointer may have left the invalid list, so that its writes would be visible."""
     table = open_table(tmp_path / "table")
     late = service.start()
     table.start_tx(late)
@@ -194,10 +152,10 @@ def test_who_ended_unknowingly_neither_writes_nor_reads_after_a_compaction(
         with pytest.raises(TransactionNotInProgressError, match="start another"):
             again.commit_tx()
         again.rollback_tx()
-        assert read(service, again) == {}
+        assert dict(read(service, again)) == {}
 
 
-def test_a_read_that_begins_while_a_compaction_runs_is_refused_or_has_all_its_versions(
+def test_a_read_during_a_compaction_is_refused_or_complete(
     service: Service, table: VersionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(service, table, a=b"old")
@@ -215,12 +173,12 @@ def test_a_read_that_begins_while_a_compaction_runs_is_refused_or_has_all_its_ve
 
     monkeypatch.setattr(TableDatabase, "scan", scan)
 
-    # Read from what is left, the row was not there: neither version of it is visible.
+    # Without the check the row was missing, since no visible version of it was left.
     with pytest.raises(TransactionNotInProgressError, match="start another"):
         reader.run(table.get, b"a")
 
 
-def test_a_scan_under_way_keeps_what_a_compaction_takes(
+def test_an_open_scan_returns_versions_that_a_compaction_removes(
     service: Service, table: VersionedTable
 ) -> None:
     for name in ("a", "b", "c"):
@@ -240,12 +198,12 @@ def test_a_scan_under_way_keeps_what_a_compaction_takes(
     assert reader.run(list, rows) == [(b"b", b"old"), (b"c", b"old")]
 
 
-def test_a_compaction_waits_for_who_was_writing_when_it_began(
+def test_a_compaction_waits_for_writes_in_flight(
     service: Service, table: VersionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = service.start()
     begun, go_on = Event(), Event()
-    write_really, gate = TableDatabase.write, table._versions._gate
+    write_really, gate = TableDatabase.write, table._store._gate
     wait_really = gate.wait_for
 
     def slow(store: TableDatabase, batch: Batch) -> None:
@@ -278,7 +236,7 @@ def test_a_compaction_waits_for_who_was_writing_when_it_began(
     assert stored(table) == []
 
 
-def test_the_transactions_of_another_server_are_refused(
+def test_a_compaction_refuses_transactions_of_another_server(
     service: Service, table: VersionedTable
 ) -> None:
     for _ in range(3):
@@ -290,7 +248,7 @@ def test_the_transactions_of_another_server_are_refused(
 
 
 @pytest.mark.parametrize("has_reader", [True, False])
-def test_a_crash_between_any_two_writes_changes_nothing_that_is_read(
+def test_a_crash_during_a_compaction_changes_no_read(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_reader: bool
 ) -> None:
     monkeypatch.setattr("tuff.tables.leveldb_table.BATCH_ROWS", 1)
@@ -306,17 +264,17 @@ def test_a_crash_between_any_two_writes_changes_nothing_that_is_read(
         table.compact(service)
     table.close()
 
-    # One to say how far, and one for each version or undo row that goes.
+    # One for the metadata row, and one for each version or undo row that is removed.
     assert len(copies) == (3 if has_reader else 6)
     for copy in copies:
         with TransactionalTable(copy) as crashed:
             if has_reader:
                 crashed.start_tx(reader)
                 assert dict(crashed.scan()) == {b"a": b"1", b"b": b"1", b"c": b"1"}
-            assert read(service, crashed) == {b"a": b"2", b"c": b"1"}
+            assert dict(read(service, crashed)) == {b"a": b"2", b"c": b"1"}
 
 
-def test_a_crash_in_the_middle_of_a_rollback_leaves_one_that_can_be_repeated(
+def test_a_rollback_can_be_repeated_after_a_crash(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = TransactionalTable(tmp_path / "table", buffer_bytes=1)
@@ -340,7 +298,7 @@ def test_a_crash_in_the_middle_of_a_rollback_leaves_one_that_can_be_repeated(
 
 @contextmanager
 def full_disk(home: Path) -> Iterator[None]:
-    """No file of this process grows beyond the table's log as it is."""
+    """No file of this process may grow beyond the size of the table's log."""
     size = max(path.stat().st_size for path in home.glob("*.log"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -350,10 +308,8 @@ def full_disk(home: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_failed_is_undone_only_where_that_can_be_proved(
-    service: Service, tmp_path: Path
-) -> None:
-    """The batch may come back with LevelDB's log: an abort would bring it to light."""
+def test_a_rollback_after_a_failed_write_raises(service: Service, tmp_path: Path) -> None:
+    """The batch may reappear from LevelDB's log, so an abort would make it visible."""
     home = tmp_path / "table"
     table = TransactionalTable(home)
     write(service, table, a=b"1")
@@ -366,14 +322,14 @@ def test_a_write_that_failed_is_undone_only_where_that_can_be_proved(
     for _ in range(2):
         with pytest.raises(StorageUnavailableError, match="opened again"):
             table.rollback_tx()
-    table.start_tx(doomed)  # as somebody who found it invalid, and wants to be sure
+    table.start_tx(doomed)  # as a program does that starts it again to roll it back
     with pytest.raises(StorageUnavailableError, match="opened again"):
         table.rollback_tx()
     service.invalidate(doomed)
     with pytest.raises(WrongStateError, match="no transaction"):
         table.put(b"a", b"lost")
-    assert read(service, table) == {b"a": b"1"}
+    assert dict(read(service, table)) == {b"a": b"1"}
     table.close()
 
     with TransactionalTable(home) as again:
-        assert read(service, again) == {b"a": b"1"}
+        assert dict(read(service, again)) == {b"a": b"1"}

@@ -70,7 +70,7 @@ def test_an_update_is_never_lost(client: tuff.Client, table: VersionedTable) -> 
     assert read(client, table) == {b"stock": b"2"}
 
 
-def test_rows_of_one_name_in_two_tables_are_no_conflict(
+def test_equal_keys_of_two_tables_do_not_conflict(
     open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
     with open_table(tmp_path / "other" / "table") as other:
@@ -105,7 +105,7 @@ def test_write_skew_is_possible(client: tuff.Client, table: VersionedTable) -> N
     assert set(read(client, table).values()) == {b"off"}
 
 
-def test_two_tables_commit_and_roll_back_as_one(
+def test_two_tables_commit_and_roll_back_together(
     open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
     with open_table(tmp_path / "other") as other:
@@ -127,7 +127,7 @@ def test_two_tables_commit_and_roll_back_as_one(
         assert (read(client, table), read(client, other)) == ({b"a": b"1"}, {b"b": b"1"})
 
 
-def test_a_checkpointed_transaction_commits_all_it_wrote(
+def test_a_checkpointed_transaction_commits_all_writes(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table) as tx:
@@ -138,7 +138,7 @@ def test_a_checkpointed_transaction_commits_all_it_wrote(
     assert read(client, table) == {b"a": b"1", b"b": b"2"}
 
 
-def test_a_long_transaction_of_nothing_but_rows_is_not_read_only(
+def test_a_long_transaction_with_rows_is_not_read_only(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table, type="long") as tx:
@@ -150,7 +150,7 @@ def test_a_long_transaction_of_nothing_but_rows_is_not_read_only(
     assert read(client, table) == {b"a": b"1"}
 
 
-def test_compaction_leaves_a_snapshot_that_joins_later_what_it_reads(
+def test_a_compaction_keeps_a_snapshot_of_the_server(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     """The writer had not ended when the reader started, and has when the table is compacted."""
@@ -171,7 +171,7 @@ def test_compaction_leaves_a_snapshot_that_joins_later_what_it_reads(
     assert read(client, table) == {b"a": b"new"}
 
 
-def test_what_a_compaction_answers_may_leave_the_invalid_list(
+def test_pointers_that_a_compaction_returns_can_be_truncated(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     lost = client.transactions.start()
@@ -196,7 +196,7 @@ def run_all(threads: list[Thread]) -> None:
         thread.join()
 
 
-def test_money_is_neither_made_nor_lost_by_many_threads(
+def test_transfers_of_many_threads_keep_the_total(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     transfers.fill(client, table)
@@ -239,7 +239,7 @@ def run_and_kill(server: ServerProcess, home: Path, round_number: int) -> set[by
     return {b"done/" + line.strip() for line in [*lines, *whole.splitlines()]}
 
 
-def test_a_writer_that_is_killed_leaves_whole_transfers_and_all_that_it_reported(
+def test_a_killed_writer_leaves_whole_transfers_only(
     server: ServerProcess, client: tuff.Client, tmp_path: Path
 ) -> None:
     home, reported = tmp_path / "table", set[bytes]()
@@ -276,7 +276,7 @@ class Refusing:
         raise RefusingError
 
 
-def test_after_a_start_that_failed_elsewhere_the_table_is_in_no_transaction(
+def test_a_failed_start_of_another_participant_leaves_the_transaction(
     client: tuff.Client, table: VersionedTable
 ) -> None:
     with client.transaction(table):

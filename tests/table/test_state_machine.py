@@ -30,8 +30,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.table.crash import copy_as_crashed
-from tests.table.service import Service, pointers_of
+from tests.table.crash_copy import copy_as_crashed
+from tests.table.service_model import Service, pointers_of
 from tuff.protocol.errors import TransactionNotInProgressError
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
 from tuff.tables.leveldb_table import TransactionalTable

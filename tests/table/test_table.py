@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from tests.table.conftest import OpenTable
-from tests.table.service import Service
-from tests.table.working import fill, put_and_fail, read, transaction
+from tests.table.service_model import Service
+from tests.table.transactions import fill, read, transaction
 from tuff.client_errors import WrongStateError
 from tuff.protocol.errors import (
     RequestTooLargeError,
@@ -21,9 +21,7 @@ from tuff.tables.row_format import Version
 from tuff.tables.versioned_table import VersionedTable
 
 
-def test_a_committed_row_is_there_and_any_other_is_none(
-    service: Service, table: VersionedTable
-) -> None:
+def test_get_returns_a_committed_row_or_none(service: Service, table: VersionedTable) -> None:
     fill(service, table, "apple")
 
     with transaction(service, table):
@@ -31,7 +29,7 @@ def test_a_committed_row_is_there_and_any_other_is_none(
         assert table.get(b"pear") is None
 
 
-def test_rows_outlive_the_object_that_wrote_them(
+def test_rows_are_there_after_opening_again(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     with open_table(tmp_path) as first:
@@ -40,7 +38,7 @@ def test_rows_outlive_the_object_that_wrote_them(
         assert read(service, second) == [(b"apple", b"apple")]
 
 
-def test_a_scan_is_in_key_order_half_open_and_knows_every_kind_of_key(
+def test_a_scan_returns_any_keys_in_order_without_its_stop(
     service: Service, table: VersionedTable
 ) -> None:
     keys = [b"", b"\x00", b"\x00\x00", b"\x00\x01", b"a", b"a\x00", b"a\x00b", b"ab", b"\xff\xff"]
@@ -55,7 +53,7 @@ def test_a_scan_is_in_key_order_half_open_and_knows_every_kind_of_key(
         assert list(table.scan(b"b", b"a")) == []
 
 
-def test_a_transaction_reads_its_own_writes_and_nobody_elses(
+def test_a_transaction_reads_only_its_own_uncommitted_writes(
     service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple", "pear")
@@ -82,14 +80,7 @@ def test_a_transaction_keeps_its_snapshot_while_others_commit(
         assert list(table.scan()) == [(b"apple", b"apple")]
 
 
-def test_a_rolled_back_transaction_leaves_nothing(service: Service, table: VersionedTable) -> None:
-    fill(service, table, "apple")
-    put_and_fail(service, table, b"apple")
-
-    assert read(service, table) == [(b"apple", b"apple")]
-
-
-def test_a_rollback_takes_back_what_commit_tx_wrote_and_no_more(
+def test_a_rollback_removes_only_what_commit_tx_stored(
     service: Service, table: VersionedTable
 ) -> None:
     fill(service, table, "apple")
@@ -106,7 +97,7 @@ def test_a_rollback_takes_back_what_commit_tx_wrote_and_no_more(
     assert read(service, table) == [(b"apple", b"apple")]
 
 
-def test_another_process_rolls_back_what_a_crash_left(
+def test_another_process_can_roll_back_after_a_crash(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     with open_table(tmp_path, buffer_bytes=1) as first:
@@ -125,7 +116,7 @@ def test_another_process_rolls_back_what_a_crash_left(
         assert read(service, second) == [(b"apple", b"apple")]
 
 
-def test_another_process_goes_on_and_can_still_undo_everything(
+def test_another_process_can_continue_a_transaction_and_undo_all_of_it(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     started = service.start()
@@ -146,7 +137,7 @@ def test_another_process_goes_on_and_can_still_undo_everything(
         assert read(service, second) == []
 
 
-def test_changes_tell_rows_and_tables_apart(
+def test_a_change_is_the_id_of_the_table_and_the_key(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     one = open_table(tmp_path / "a" / "stock", new_id=lambda: b"1" * 16)
@@ -162,7 +153,7 @@ def test_changes_tell_rows_and_tables_apart(
         assert set(two.tx_changes()) == {b"2" * 16 + b"apple"}
 
 
-def test_a_table_is_given_its_id_once(
+def test_a_table_keeps_its_first_id(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     changes = []
@@ -177,7 +168,7 @@ def test_a_table_is_given_its_id_once(
     assert changes == [{b"1" * 16 + b"a"}] * 2
 
 
-def test_a_long_transaction_names_one_change_however_much_it_wrote(
+def test_a_long_transaction_has_one_change_for_all_writes(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     with open_table(tmp_path, buffer_bytes=1, new_id=lambda: b"1" * 16) as table:
@@ -210,9 +201,7 @@ def test_a_checkpoint_keeps_earlier_writes_and_can_hide_later_ones(
     assert read(service, table) == [(b"apple", b"late")]
 
 
-def test_a_scan_goes_on_as_it_began_whatever_is_written_meanwhile(
-    service: Service, table: VersionedTable
-) -> None:
+def test_a_scan_shows_no_later_writes(service: Service, table: VersionedTable) -> None:
     fill(service, table, *"abcd")
 
     with transaction(service, table):
@@ -227,7 +216,7 @@ def test_a_scan_goes_on_as_it_began_whatever_is_written_meanwhile(
         assert [value for _, value in rows] == [b"b", b"mine", b"c", b"d"]
 
 
-def test_a_scan_that_is_left_half_way_does_not_keep_the_table_from_closing(
+def test_an_unfinished_scan_does_not_delay_close(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     table = open_table(tmp_path)
@@ -256,7 +245,7 @@ def test_a_directory_has_one_owner(tmp_path: Path, path: str) -> None:
 
 
 def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: VersionedTable) -> None:
-    key_bytes_max = table._versions.key_bytes_max
+    key_bytes_max = table._store.key_bytes_max
     with transaction(service, table):
         with pytest.raises(TypeError, match="encode"):
             table.put("apple", b"1")  # type: ignore[arg-type] # what a program may do
@@ -267,14 +256,14 @@ def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: Vers
         with pytest.raises(RequestTooLargeError, match=f"{key_bytes_max + 1}"):
             table.get(b"k" * (key_bytes_max + 1))
         with pytest.raises(RequestTooLargeError):
-            table.put(b"k", bytes(table._versions.value_bytes_max + 1))
+            table.put(b"k", bytes(table._store.value_bytes_max + 1))
         table.put(b"k" * key_bytes_max, b"")
         assert table.get(b"k" * key_bytes_max) == b""
 
     assert read(service, table) == [(b"k" * key_bytes_max, b"")]
 
 
-def test_a_row_that_a_long_transaction_writes_while_it_commits_is_too_late(
+def test_a_long_transaction_can_not_write_after_tx_changes(
     service: Service, table: VersionedTable
 ) -> None:
     """It named nothing that it changed, and would commit as one that wrote nothing."""
@@ -286,7 +275,7 @@ def test_a_row_that_a_long_transaction_writes_while_it_commits_is_too_late(
         table.commit_tx()
 
 
-def test_what_is_written_before_a_table_is_closed_is_refused_and_not_lost_in_silence(
+def test_a_commit_on_a_closed_table_raises(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     table = open_table(tmp_path / "closed")
@@ -298,39 +287,39 @@ def test_what_is_written_before_a_table_is_closed_is_refused_and_not_lost_in_sil
         table.commit_tx()
 
 
-def test_what_is_written_goes_to_the_disk_early_where_it_takes_much_memory(
+def test_writes_beyond_the_buffer_are_stored_early(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     with open_table(tmp_path / "small", buffer_bytes=1_000) as table:
         writer = service.start()
         table.start_tx(writer)
         table.put(b"a", b"x" * 500)
-        assert list(table._versions.keys_of(writer.transaction_id)) == []
+        assert list(table._store.keys_of(writer.transaction_id)) == []
         table.put(b"b", b"x" * 500)
-        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b"]
+        assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b"]
         table.rollback_tx()
 
 
-def test_a_damaged_version_that_a_newer_one_hides_hides_nothing(
+def test_a_damaged_older_version_does_not_affect_readers(
     service: Service, table: VersionedTable
 ) -> None:
     first = service.start()
     service.commit(first)
     fill(service, table, "apple")
     old = Version(b"apple", first.write_pointer).stored_key
-    table._versions._store.write([(old, b"damaged")])
+    table._store._database.write([(old, b"damaged")])
 
     assert read(service, table) == [(b"apple", b"apple")]
 
 
-def test_a_table_is_closed_after_the_write_that_is_under_way(tmp_path: Path) -> None:
+def test_close_waits_for_a_write_in_flight(tmp_path: Path) -> None:
     table = TransactionalTable(tmp_path / "table")
-    store = table._versions._store
+    store = table._store._database
     closing = Thread(target=table.close)
 
     def rows() -> Iterator[tuple[bytes, bytes | None]]:
         closing.start()
-        while not store._users.is_closing:
+        while not store._database.calls.is_closing:
             pass
         closing.join(0)
         assert closing.is_alive()
@@ -340,7 +329,7 @@ def test_a_table_is_closed_after_the_write_that_is_under_way(tmp_path: Path) -> 
     closing.join()
 
 
-def test_a_rollback_that_is_repeated_asks_the_disk_for_nothing(
+def test_a_repeated_rollback_does_not_use_the_store(
     open_table: OpenTable, service: Service, tmp_path: Path
 ) -> None:
     table = open_table(tmp_path / "table")
@@ -353,7 +342,7 @@ def test_a_rollback_that_is_repeated_asks_the_disk_for_nothing(
 
 
 @pytest.mark.parametrize("has_views", [True, False])
-def test_a_store_without_views_takes_no_writes_early_while_a_scan_is_open(
+def test_without_views_no_writes_are_stored_early_during_a_scan(
     open_table: OpenTable,
     service: Service,
     tmp_path: Path,
@@ -362,17 +351,17 @@ def test_a_store_without_views_takes_no_writes_early_while_a_scan_is_open(
 ) -> None:
     """The scan would see them, and a scan sees no write that came after it."""
     with open_table(tmp_path / "small", buffer_bytes=1) as table:
-        monkeypatch.setattr(type(table._versions), "has_views", has_views)
+        monkeypatch.setattr(type(table._store), "has_views", has_views)
         writer = service.start()
         table.start_tx(writer)
         table.put(b"a", b"early")
         rows = table.scan()
         table.put(b"b", b"late")
-        while_scanning = list(table._versions.keys_of(writer.transaction_id))
+        while_scanning = list(table._store.keys_of(writer.transaction_id))
 
         assert list(rows) == [(b"a", b"early")]
 
         table.put(b"c", b"")
         assert while_scanning == ([b"a", b"b"] if has_views else [b"a"])
-        assert list(table._versions.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
+        assert list(table._store.keys_of(writer.transaction_id)) == [b"a", b"b", b"c"]
         table.rollback_tx()

@@ -1,6 +1,7 @@
-"""A program that moves money between rows of a table until it is killed: URL and directory given.
+"""A program that transfers money between rows of a table until it is killed. Its arguments are the
+server's URL, the table's directory and a name of the run.
 
-It prints the name of each transfer once it is committed, and nothing that is not.
+It prints the name of each transfer after its commit.
 """
 
 import random
@@ -27,12 +28,12 @@ def fill(client: tuff.Client, table: VersionedTable) -> None:
 
 
 def total(table: VersionedTable) -> int:
-    """What all accounts hold together, for the current transaction."""
+    """The sum of all accounts in the current transaction."""
     return sum(int(value) for _, value in table.scan(b"account/", b"account0"))
 
 
 def move(client: tuff.Client, table: VersionedTable, name: str, chance: random.Random) -> None:
-    """One transfer, with its name as a row of its own. Raises: TransactionConflictError."""
+    """One transfer, and a row with its name. Raises: TransactionConflictError."""
     taker, giver = (account(number) for number in chance.sample(range(ACCOUNT_COUNT), 2))
     with client.transaction(table):
         amount = chance.randrange(20)

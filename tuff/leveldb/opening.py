@@ -40,7 +40,9 @@ _FIRST_RECORD = bytes.fromhex(
 _DATA_SUFFIXES = (*TABLE_SUFFIXES, LOG_SUFFIX)
 
 
-def start(directory: Path, open_database: Callable[[], T], *, damaged: type[Exception]) -> T:
+def open_or_create(
+    directory: Path, open_database: Callable[[], T], *, damaged: type[Exception]
+) -> T:
     """Open the database of a directory, or create one. If it can't be opened because a power cut
     tore the last write, which was never acknowledged, cut that write off. `damaged` is the error by
     which opening reports corruption.

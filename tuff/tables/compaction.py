@@ -1,4 +1,5 @@
-"""Compaction: which versions no reader needs, and how far it went (docs/formats.md). Pure."""
+"""Compaction of a table: which versions no reader needs, and how far it went (docs/formats.md).
+Pure."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -7,9 +8,7 @@ from dataclasses import dataclass
 from tuff.protocol.errors import BadRequestError, TransactionNotInProgressError
 from tuff.protocol.pointers import holds
 from tuff.protocol.transaction import Transaction
-from tuff.tables.row_format import COMPACTED, damaged, fact_keys
-
-BATCH_ROWS = 1000  # rows dropped in one synced batch; writers wait for no longer than that
+from tuff.tables.row_format import COMPACTED, damaged, metadata_keys
 
 _POINTER = struct.Struct(">Q")
 _COMPACTED = struct.Struct(">QQI")
@@ -21,8 +20,8 @@ class Compacted:
     """How far compaction went. It may have removed every version up to `bound` that another version
     up to `bound` overwrote, and the versions of invalid transactions that had ended by then.
 
-    `started` is a transaction that started for the compaction; `open` are the pointers that were in
-    progress for it.
+    `started` is the transaction that started for the compaction; `open` are the pointers that were
+    in progress in its snapshot.
     """
 
     bound: int = 0
@@ -49,7 +48,7 @@ class Compacted:
 
     def require_readable(self, transaction: Transaction) -> None:
         """Raises: TransactionNotInProgressError: versions that it reads may have been removed."""
-        # If it has ended, the versions that it overwrote and its own ones may both be gone.
+        # If it has ended, its own versions and those that it overwrote may both be gone.
         is_late = transaction.visibility_upper_bound < self.bound
         if is_late or self.has_ended(transaction.transaction_id):
             raise TransactionNotInProgressError(
@@ -68,7 +67,7 @@ class Compacted:
             )
 
     def to_bytes(self) -> bytes:
-        """The body of the fact `compacted`."""
+        """The body of the metadata row `compacted`."""
         head = _COMPACTED.pack(self.bound, self.started, len(self.open))
         return head + b"".join(map(_POINTER.pack, self.open))
 
@@ -79,7 +78,7 @@ class Compacted:
             bound, started, count = _COMPACTED.unpack_from(body)
             pointers = struct.unpack(f">{count}Q", body[_COMPACTED.size :])
         except struct.error:
-            raise damaged(fact_keys(COMPACTED)[0], "it is cut off") from None
+            raise damaged(metadata_keys(COMPACTED)[0], "it is cut off") from None
         return cls(bound=bound, started=started, open=pointers)
 
 

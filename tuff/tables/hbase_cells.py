@@ -1,4 +1,4 @@
-"""The HBase table of an `HBaseTransactionalTable`: reads and writes of cells by row and timestamp.
+"""The cells of an `HBaseTransactionalTable`: reads and writes by row and timestamp.
 
 All calls go through Thrift1, as with happybase. Its scans and multi-row reads return one version
 per row: the newest one below a given timestamp.
@@ -33,9 +33,9 @@ from tuff.protocol.errors import BadRequestError, StorageUnavailableError
 from tuff.protocol.pointers import POINTER_MAX
 from tuff.tables.hbase_row_format import (
     FAMILY,
-    OTHER_BYTES_MAX,
-    OTHER_COLUMN,
-    OTHERS,
+    UNDO_COLUMN,
+    UNDO_FAMILY,
+    UNDO_ROW_BYTES_MAX,
     VALUE_BYTES_MAX,
     VERSION_COLUMN,
     Cell,
@@ -50,19 +50,19 @@ VERSIONS_MAX = (1 << 31) - 1  # HBase keeps all versions
 FOREVER_S = (1 << 31) - 1
 ANSWER_BYTES_MAX = 64 << 20  # bytes of values in any answer of a gateway
 VALUES_PER_ANSWER = ANSWER_BYTES_MAX // VALUE_BYTES_MAX  # of versions of any size
-OTHERS_PER_ANSWER = ANSWER_BYTES_MAX // OTHER_BYTES_MAX
+UNDO_ROWS_PER_ANSWER = ANSWER_BYTES_MAX // UNDO_ROW_BYTES_MAX
 FILTERED_PER_ANSWER = 64  # rows; if all are large, HBase reads 512 MiB to leave them out
 SMALL_BYTES = 1 << 10  # bytes of an average row below which the filter costs less than more calls
 PAGE_ROWS = 64  # rows of a page in answers of a few
 FILTERED_PAGE_ROWS = 1_024
 PAGE_BYTES = 4 << 20  # bytes of values after which a page asks for nothing more
 
-Page = Sequence[tuple[bytes, Cell | None]]  # never empty; None: the row has no version below
+Page = Sequence[tuple[bytes, Cell | None]]  # never empty; None: the row has no such version
 
 _Cells = list[tuple[bytes, Cell]]
 
-# The filter decodes a value as UTF-8 and tests whether it has so many characters. Java skips
-# shorter values at once, and \G stops it from searching again at each later position.
+# The filter decodes a value as UTF-8 and tests whether it has so many characters. Java rejects
+# shorter values at once, and \G keeps it from trying again at each later position.
 _BYTES_PER_CHARACTER = 4
 _CHARACTERS = ANSWER_BYTES_MAX // FILTERED_PER_ANSWER // _BYTES_PER_CHARACTER
 _LARGE = b"'regexstring:\\G.{%d}'" % _CHARACTERS
@@ -112,7 +112,7 @@ class HBaseCells:
             families = self._gateways.call(lambda on: on.client.getColumnDescriptors(self.name))
             if not self._gateways.call(lambda on: on.client.isTableEnabled(self.name)):
                 raise StoreError("it is disabled; enable it")
-        for name, versions in ((FAMILY, VERSIONS_MAX), (OTHERS, 1)):
+        for name, versions in ((FAMILY, VERSIONS_MAX), (UNDO_FAMILY, 1)):
             why = _unfit(families.get(name + b":"), versions)
             if why is not None:
                 raise BadRequestError(
@@ -158,9 +158,11 @@ class HBaseCells:
         """Page by page, the newest version below a timestamp of `start <= row < stop`."""
         return self._pages(_Range(VERSION_COLUMN, start, stop, before, VALUES_PER_ANSWER))
 
-    def others(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The undo rows or facts with `start <= row < stop`, and their values."""
-        for page in self._pages(_Range(OTHER_COLUMN, start, stop, POINTER_MAX, OTHERS_PER_ANSWER)):
+    def undo_rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The undo rows with `start <= row < stop`, and their values."""
+        for page in self._pages(
+            _Range(UNDO_COLUMN, start, stop, POINTER_MAX, UNDO_ROWS_PER_ANSWER)
+        ):
             for row, cell in page:
                 yield row, cell.data
 
@@ -174,7 +176,7 @@ class HBaseCells:
             self._gateways.call_once(self._mutation(_puts(part), pointer))
 
     def put_again(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
-        """Put any number of rows, which may safely be put twice, or late."""
+        """Put rows that may safely be put twice, or late. Failed calls are retried."""
         for part in self.parts(versions):
             self._call(self._mutation(_puts(part), pointer))
 
@@ -182,32 +184,30 @@ class HBaseCells:
         """Remove every version of a row up to a timestamp, included."""
         self._call(self._mutation([_delete(row, VERSION_COLUMN)], pointer))
 
-    def put_others(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+    def put_undo_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Put undo rows."""
         for part in self.parts(rows):
-            self._call(self._mutation([_put(row, OTHER_COLUMN, data) for row, data in part]))
+            self._call(self._mutation([_put(row, UNDO_COLUMN, data) for row, data in part]))
 
-    def delete_others(self, rows: Sequence[bytes]) -> None:
-        """Remove undo rows, for good: none is ever put again."""
+    def delete_undo_rows(self, rows: Sequence[bytes]) -> None:
+        """Remove undo rows, none of which is ever put again."""
         for part in self.parts([(row, b"") for row in rows]):
-            self._call(self._mutation([_delete(row, OTHER_COLUMN) for row, _ in part]))
+            self._call(self._mutation([_delete(row, UNDO_COLUMN) for row, _ in part]))
 
-    def fact(self, row: bytes) -> bytes | None:
-        """The value of a fact; None: it does not exist."""
+    def metadata(self, row: bytes) -> bytes | None:
+        """The value of a metadata row; None: it does not exist."""
         found = self._call(
-            lambda on: on.client.getRowWithColumns(self.name, row, [OTHER_COLUMN], {})
+            lambda on: on.client.getRowWithColumns(self.name, row, [UNDO_COLUMN], {})
         )
-        return next((cell.data for _, cell in _cells(found, OTHER_COLUMN)), None)
+        return next((cell.data for _, cell in _cells(found, UNDO_COLUMN)), None)
 
-    def swap_fact(self, row: bytes, *, old: bytes | None, new: bytes) -> bytes:
-        """Replace a fact if its value is `old`. Returns its value then, which may be that of
-        another process."""
-        mutation = Mutation(isDelete=False, column=OTHER_COLUMN, value=new)
-        self._call(
-            lambda on: on.client.checkAndPut(self.name, row, OTHER_COLUMN, old, mutation, {})
-        )
-        found = self.fact(row)
-        assert found is not None, "a fact is never removed"
+    def swap_metadata(self, row: bytes, *, old: bytes | None, new: bytes) -> bytes:
+        """Replace a metadata row if its value is `old`; None: if it does not exist. Returns its
+        value after that, which may be from another process."""
+        mutation = Mutation(isDelete=False, column=UNDO_COLUMN, value=new)
+        self._call(lambda on: on.client.checkAndPut(self.name, row, UNDO_COLUMN, old, mutation, {}))
+        found = self.metadata(row)
+        assert found is not None, "a metadata row is never removed"
         return found
 
     def _make(self) -> None:
@@ -219,7 +219,7 @@ class HBaseCells:
                 blockCacheEnabled=True,
                 timeToLive=FOREVER_S,
             )
-            for name, versions in ((FAMILY, VERSIONS_MAX), (OTHERS, 1))
+            for name, versions in ((FAMILY, VERSIONS_MAX), (UNDO_FAMILY, 1))
         ]
         try:
             self._gateways.call_once(lambda on: on.client.createTable(self.name, families))
@@ -235,7 +235,8 @@ class HBaseCells:
         return dict(_cells(found, column))
 
     def _newest_between(self, rows: Sequence[bytes], before: int) -> Iterator[Page]:
-        # Reads the rows in between, too. The requested rows are neighbours, of one transaction.
+        # This reads the rows in between, too. Usually these are few: one transaction wrote all
+        # requested rows.
         at = 0
         for page in self.scan(rows[0], rows[-1] + b"\x00", before=before):
             found = dict(page)
@@ -290,8 +291,8 @@ class HBaseCells:
         return self._call(fetch)
 
     def _whole(self, page: _Cells, rows: _Range) -> Iterator[_Cells]:
-        """A page, part by part, with the large values added; rows that are gone meanwhile are left
-        out."""
+        """A page, part by part, with the large values added. Rows that were deleted meanwhile are
+        left out."""
         left_out = [at for at, each in enumerate(page) if _is_left_out(each)]
         starts = [0, *left_out[rows.per_answer :: rows.per_answer]]
         for start, stop in pairwise([*starts, len(page)]):

@@ -2,8 +2,8 @@
 
 A version is a cell; the cell's timestamp is the write pointer.
 
-Several processes may have the table open. So a compaction first announces what it is about to
-remove, and removes it after a grace period. By then every process has read the announcement, and
+Several processes may have the table open. So a compaction first announces what it will remove, and
+a later one removes it, after a grace period. By then every process has read the announcement, and
 every gateway has carried out earlier writes (decision 0028).
 """
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, groupby
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,15 @@ from tuff.tables.hbase_row_format import (
     VALUE_BYTES_MAX,
     WRITER_BYTES,
     Cell,
-    Held,
-    fact_row,
+    StoredVersion,
+    metadata_row,
     read_cell,
     removal,
     undo_range,
     undo_rows,
     version_row,
 )
-from tuff.tables.open_transactions import BUFFER_BYTES_MAX, Found, Founds, Work
+from tuff.tables.open_transactions import BUFFER_BYTES_MAX, VersionedValue, VersionedValues, Work
 from tuff.tables.row_format import (
     COMPACTED,
     FORMAT,
@@ -44,11 +45,11 @@ from tuff.tables.row_format import (
     TABLE_ID_BYTES,
     Version,
     check_format,
-    pack_fact,
     pack_format,
+    pack_metadata,
     pack_undone,
     pack_value,
-    read_fact,
+    read_metadata,
     read_undo,
 )
 from tuff.tables.versioned_table import VersionedTable
@@ -59,9 +60,9 @@ if TYPE_CHECKING:
 
 GRACE_S = 3_600.0  # seconds; no gateway carries out a write later than that
 
-# Linux's other clocks stop while the machine is suspended. With them, a process would not look for
-# an announcement after a suspension, although it was carried out long ago. Other systems lack
-# BOOTTIME.
+# Linux's other clocks stop while the machine is suspended. With one of them, a process would not
+# read the announcement again after a suspension, although it was carried out long before. Other
+# systems lack BOOTTIME.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _new_id = partial(os.urandom, TABLE_ID_BYTES)
@@ -118,28 +119,28 @@ class HBaseTransactionalTable(VersionedTable):
             ) from None
         cells = connected(connection, name, elapsed_s=elapsed_s)
         try:
-            versions = HBaseVersions(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
+            store = HBaseVersionStore(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
         except BaseException:
             cells.close()
             raise
-        super().__init__(name, versions, buffer_bytes=buffer_bytes)
+        super().__init__(name, store, buffer_bytes=buffer_bytes)
 
 
-SEEN_PER_GRACE = 60  # times that a process looks for an announcement within the grace period
+READS_PER_GRACE = 60  # times that a process reads the announcement within the grace period
 POINTERS_PER_S = 1_000_000_000  # a pointer is milliseconds times a million, plus a counter
 COMPACTION_KEYS = 1_000  # rows compacted before the undo rows that listed them are removed
-SWAPS_MAX = 10  # attempts against other processes that compact at the same moment
+SWAPS_MAX = 10  # attempts to announce while other processes compact
 
-_COMPACTED_ROW = fact_row(COMPACTED)
+_COMPACTED_ROW = metadata_row(COMPACTED)
 _Undo = tuple[bytes, list[Version]]
 # Per requested row: the version found; None: there is none; or an iterator whose next entry is it.
-_Entries = Iterator["Found | _Entries | None"]
+_Entries = Iterator["VersionedValue | _Entries | None"]
 
 
-class HBaseVersions:
-    """Stores the versions of a table in HBase; see `versioned_table.Versions`. Any thread may call.
+class HBaseVersionStore:
+    """The versions of a table in HBase; see `versioned_table.VersionStore`. Any thread may call.
 
-    `_lock` guards `_numbers`, `_seen` and `_seen_s`.
+    `_lock` guards `_numbers`, `_announcement` and `_announcement_s`.
     """
 
     key_bytes_max = KEY_BYTES_MAX
@@ -162,16 +163,18 @@ class HBaseVersions:
         self._lock = Lock()
         self._numbers = count()
         cells.open()
-        check_format(self._made_fact(FORMAT, pack_format()))
-        self.table_id = self._made_fact(TABLE_ID, new_id())
-        self._seen = self._stored_compacted()
-        self._seen_s = elapsed_s()
+        check_format(self._created_metadata(FORMAT, pack_format()))
+        self.table_id = self._created_metadata(TABLE_ID, new_id())
+        self._announcement = self._stored_compacted()
+        self._announcement_s = elapsed_s()  # when it was read
 
-    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
+    def newest_visible(self, key: bytes, transaction: Transaction) -> VersionedValue | None:
         newest = self._cells.newest([version_row(key)], before=_above(transaction))
         return next(self._resolved(newest, transaction), None)
 
-    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+    def visible(
+        self, transaction: Transaction, start: bytes | None, stop: bytes | None
+    ) -> VersionedValues:
         first = ROWS_START if start is None else version_row(start)
         last = ROWS_STOP if stop is None else version_row(stop)
         if first >= last:
@@ -182,53 +185,54 @@ class HBaseVersions:
             yield found
 
     def keys_of(self, transaction_id: int) -> Iterator[bytes]:
-        for row, data in self._cells.others(*undo_range(transaction_id)):
+        for row, data in self._cells.undo_rows(*undo_range(transaction_id)):
             for version in list(read_undo(row, data)):
                 yield version.key
 
     def write(self, work: Work) -> None:
         """First the undo rows, then the writes, row by row.
 
-        Raises: StorageUnavailableError: the writes may be stored, or may be later. If that was
-            true of an earlier write of the transaction already, nothing is written.
+        Raises: StorageUnavailableError: the writes may be stored now, or later. If an earlier
+            write of the transaction failed like that, nothing is written.
         """
         if not work.has_writes:
             return
         if work.in_doubt:
-            # It could come after this one, at the same timestamp, and after the commit.
+            # A gateway could carry out the earlier write after this one, at the same timestamp, and
+            # after the commit.
             raise StorageUnavailableError(
                 f"transaction {work.transaction_id} can't go on: not every write of it was "
                 "acknowledged in time; roll it back, and start another one"
             )
         self._announced().require_writable(work.transaction_id)
-        written = list(work.writes())
-        versions = [version for version, _ in written]
+        values = dict(work.writes())
+        versions = list(values)
         with self._lock:
             undo = list(undo_rows(work.transaction_id, self._writer, next(self._numbers), versions))
             for _ in undo[1:]:
                 next(self._numbers)
-        self._cells.put_others(undo)
-        for pointer, group in groupby(sorted(written, key=_pointer_of), key=_pointer_of):
+        self._cells.put_undo_rows(undo)
+        for pointer, group in _by_pointer(versions):
             rows = [
-                (version_row(version.key), pack_value(version.stored_key, value))
-                for version, value in group
+                (version_row(version.key), pack_value(version.stored_key, values[version]))
+                for version in group
             ]
             for part in self._cells.parts(rows):
                 # The process may be suspended at any point, and a call to a slow HBase takes long.
                 self._announced().require_writable(work.transaction_id)
                 work.in_doubt = versions
                 self._cells.put(part, pointer=pointer)
-        # If the transaction had ended before the last put, `undo` must still know what was put.
+        # If the transaction had ended before the last put, `undo` needs the versions in doubt.
         self._announced().require_writable(work.transaction_id)
-        work.written()
+        work.forget_writes()
 
     def undo(self, work: Work) -> None:
         """Overwrite each version with an undone cell.
 
-        Raises: StorageUnavailableError: also where a version may still appear later.
+        Raises: StorageUnavailableError: also if a version may still appear later.
         """
         left = set(work.in_doubt)
-        for row, data in self._cells.others(*undo_range(work.transaction_id)):
+        for row, data in self._cells.undo_rows(*undo_range(work.transaction_id)):
             undone = list(read_undo(row, data))
             self._mark_undone(undone)
             left.difference_update(undone)
@@ -242,24 +246,24 @@ class HBaseVersions:
             )
 
     def settle(self, work: Work) -> None:
-        """The transaction committed. Its undo rows stay: compaction finds rows by them."""
+        """Keep the undo rows: compaction finds by them which rows were written."""
 
     def compact(self, now: Transaction, *, bound: int) -> list[int]:
-        """Remove what was announced more than a grace period ago, and announce the next compaction.
-        Returns the invalid pointers of the announcement that was carried out."""
-        going = self._announce(now, bound=bound)
-        if going is None:
+        """Remove what was announced a grace period ago or earlier, and announce the next
+        compaction. Returns the invalid pointers of the announcement that was carried out."""
+        due = self._announce(now, bound=bound)
+        if due is None:
             return []
-        invalids = [pointer for pointer in sorted(now.invalids) if going.has_ended(pointer)]
+        invalids = [pointer for pointer in sorted(now.invalids) if due.has_ended(pointer)]
         batch: list[_Undo] = []
-        for row, data in self._cells.others(UNDO_START, UNDO_STOP):
+        for row, data in self._cells.undo_rows(UNDO_START, UNDO_STOP):
             undo = row, list(read_undo(row, data))
-            if self._is_due(undo, going, invalids):
+            if self._is_droppable(undo, due, invalids):
                 batch.append(undo)
             if sum(len(versions) for _, versions in batch) >= COMPACTION_KEYS:
-                self._drop(batch, going, invalids)
+                self._drop(batch, due, invalids)
                 batch = []
-        self._drop(batch, going, invalids)
+        self._drop(batch, due, invalids)
         return invalids
 
     def close(self) -> None:
@@ -267,30 +271,33 @@ class HBaseVersions:
 
     # Reading
 
-    def _resolved(self, newest: "Iterator[Page]", transaction: Transaction) -> Iterator[Found]:
-        """The visible version of each row, in order, given the newest candidates page by page."""
-        for each in self._looked_at(newest, transaction):
+    def _resolved(
+        self, newest: "Iterator[Page]", transaction: Transaction
+    ) -> Iterator[VersionedValue]:
+        """The visible version of each row, in order, given the newest versions page by page."""
+        for each in self._entries(newest, transaction):
             entry = each
             while isinstance(entry, Iterator):
                 entry = next(entry)
             if entry is not None:
                 yield entry
 
-    def _looked_at(self, newest: "Iterator[Page]", transaction: Transaction) -> _Entries:
-        # One page per level of hidden versions at a time: the older versions may be of any size.
+    def _entries(self, newest: "Iterator[Page]", transaction: Transaction) -> _Entries:
+        # Older versions are read lazily, one page for each level of invisible ones at a time, since
+        # they may be of any size.
         for page in newest:
-            # Checked after the page was read, which still has what is removed from now on.
+            # Checked after the page was read: what is removed from now on is still in there.
             self._announced().require_readable(transaction)
-            entries: list[Found | int | None] = []
+            entries: list[VersionedValue | int | None] = []
             hidden: dict[int, list[bytes]] = {}
             for row, cell in page:
-                held = None if cell is None else _read(row, cell)
-                if held is None or _is_visible(held, transaction):
-                    entries.append(None if held is None else (held.version, held.value))
+                stored = None if cell is None else _read(row, cell)
+                if stored is None or _is_visible(stored, transaction):
+                    entries.append(None if stored is None else (stored.version, stored.value))
                 else:
-                    entries.append(held.version.pointer)
-                    hidden.setdefault(held.version.pointer, []).append(row)
-            # Usually, one invisible transaction hides many rows.
+                    entries.append(stored.version.pointer)
+                    hidden.setdefault(stored.version.pointer, []).append(row)
+            # Usually, one invisible transaction wrote many of the rows, which are read together.
             below = {
                 pointer: self._below(pointer, rows, transaction) for pointer, rows in hidden.items()
             }
@@ -299,16 +306,16 @@ class HBaseVersions:
 
     def _below(self, pointer: int, rows: list[bytes], transaction: Transaction) -> _Entries:
         if len(rows) > 1:
-            return self._looked_at(self._cells.newest(rows, before=pointer), transaction)
+            return self._entries(self._cells.newest(rows, before=pointer), transaction)
         return self._below_one(pointer, rows[0], transaction)
 
     def _below_one(self, pointer: int, row: bytes, transaction: Transaction) -> _Entries:
-        versions = self._held(row, before=pointer)
-        held = next((one for one in versions if _is_visible(one, transaction)), None)
+        versions = self._versions(row, before=pointer)
+        stored = next((one for one in versions if _is_visible(one, transaction)), None)
         self._announced().require_readable(transaction)
-        yield None if held is None else (held.version, held.value)
+        yield None if stored is None else (stored.version, stored.value)
 
-    def _held(self, row: bytes, *, before: int = POINTER_MAX) -> Iterator[Held]:
+    def _versions(self, row: bytes, *, before: int = POINTER_MAX) -> Iterator[StoredVersion]:
         """All versions of a row below a pointer, newest first."""
         while cells := self._cells.versions(row, before=before):
             for cell in cells:
@@ -318,14 +325,14 @@ class HBaseVersions:
     def _announced(self) -> Compacted:
         """The announcement of the last compaction, read again often enough to see it in time."""
         with self._lock:
-            if self._elapsed_s() - self._seen_s < self._grace_s / SEEN_PER_GRACE:
-                return self._seen
+            if self._elapsed_s() - self._announcement_s < self._grace_s / READS_PER_GRACE:
+                return self._announcement
         # Its age counts from before the request.
-        asked_s = self._elapsed_s()
+        requested_s = self._elapsed_s()
         found = self._stored_compacted()
         with self._lock:
-            if asked_s >= self._seen_s:
-                self._seen, self._seen_s = found, asked_s
+            if requested_s >= self._announcement_s:
+                self._announcement, self._announcement_s = found, requested_s
         return found
 
     # Compacting
@@ -335,60 +342,59 @@ class HBaseVersions:
         Returns the announcement to carry out now, if there is one."""
         for _ in range(SWAPS_MAX):
             before = self._stored_compacted()
-            going = before if before.started else None
+            due = before if before.started else None
             # If another process compacts at this moment, the announcement may be younger than
             # `now`.
             age = abs(now.transaction_id - before.started)
-            if going is not None and age < self._grace_s * POINTERS_PER_S:
+            if due is not None and age < self._grace_s * POINTERS_PER_S:
                 return None
             after = before.advanced(now, bound=bound)
             if self._swapped(before, after):
-                return after if self._is_aged(after, now) else going
-        raise StorageUnavailableError("others compact the table at this moment; try again later")
-
-    def _is_aged(self, announced: Compacted, now: Transaction) -> bool:
-        return now.transaction_id - announced.started >= self._grace_s * POINTERS_PER_S
+                return due if self._grace_s > 0 else after
+        raise StorageUnavailableError(
+            "other processes compact the table at this moment; try again later"
+        )
 
     def _swapped(self, before: Compacted, after: Compacted) -> bool:
-        old, new = (pack_fact(_COMPACTED_ROW, one.to_bytes()) for one in (before, after))
-        return self._cells.swap_fact(_COMPACTED_ROW, old=old, new=new) == new
+        old, new = (pack_metadata(_COMPACTED_ROW, one.to_bytes()) for one in (before, after))
+        return self._cells.swap_metadata(_COMPACTED_ROW, old=old, new=new) == new
 
     @staticmethod
-    def _is_due(undo: _Undo, going: Compacted, invalids: list[int]) -> bool:
+    def _is_droppable(undo: _Undo, due: Compacted, invalids: list[int]) -> bool:
         _, versions = undo
         pointers = {version.pointer for version in versions}
-        return _is_below(versions, going.bound) or any(holds(invalids, one) for one in pointers)
+        return _is_below(versions, due.bound) or any(holds(invalids, one) for one in pointers)
 
-    def _drop(self, batch: Iterable[_Undo], going: Compacted, invalids: list[int]) -> None:
+    def _drop(self, batch: Iterable[_Undo], due: Compacted, invalids: list[int]) -> None:
         for key in sorted({version.key for _, versions in batch for version in versions}):
             row = version_row(key)
-            goes = removal(list(self._held(row)), bound=going.bound, invalids=invalids)
-            self._mark_undone([Version(key, pointer) for pointer in goes.undone])
-            if goes.through is not None:
-                self._cells.delete_through(row, goes.through)
+            dropped = removal(list(self._versions(row)), bound=due.bound, invalids=invalids)
+            self._mark_undone([Version(key, pointer) for pointer in dropped.undone])
+            if dropped.through is not None:
+                self._cells.delete_through(row, dropped.through)
         # Undo rows with versions above the bound stay for a later compaction.
-        done = [row for row, versions in batch if _is_below(versions, going.bound)]
-        self._cells.delete_others(done)
+        done = [row for row, versions in batch if _is_below(versions, due.bound)]
+        self._cells.delete_undo_rows(done)
 
     def _mark_undone(self, versions: Iterable[Version]) -> None:
-        for pointer, group in groupby(sorted(versions, key=_by_pointer), key=_by_pointer):
+        for pointer, group in _by_pointer(versions):
             rows = [
                 (version_row(version.key), pack_undone(version.stored_key)) for version in group
             ]
             self._cells.put_again(rows, pointer=pointer)
 
-    # Facts
+    # Metadata
 
     def _stored_compacted(self) -> Compacted:
-        return Compacted.from_bytes(self._made_fact(COMPACTED, Compacted().to_bytes()))
+        return Compacted.from_bytes(self._created_metadata(COMPACTED, Compacted().to_bytes()))
 
-    def _made_fact(self, name: bytes, body: bytes) -> bytes:
-        """The body of a fact, which is created if it does not exist."""
-        row = fact_row(name)
-        data = self._cells.fact(row)
+    def _created_metadata(self, name: bytes, body: bytes) -> bytes:
+        """The body of a metadata row, which is created if it does not exist."""
+        row = metadata_row(name)
+        data = self._cells.metadata(row)
         if data is None:
-            data = self._cells.swap_fact(row, old=None, new=pack_fact(row, body))
-        return read_fact(row, data)
+            data = self._cells.swap_metadata(row, old=None, new=pack_metadata(row, body))
+        return read_metadata(row, data)
 
 
 def _above(transaction: Transaction) -> int:
@@ -396,21 +402,18 @@ def _above(transaction: Transaction) -> int:
     return max(transaction.read_pointer, transaction.write_pointer) + 1
 
 
-def _read(row: bytes, cell: Cell) -> Held:
+def _read(row: bytes, cell: Cell) -> StoredVersion:
     return read_cell(row[len(ROWS_START) :], cell)
 
 
-def _is_visible(held: Held, transaction: Transaction) -> bool:
-    return not held.is_undone and transaction.is_visible(held.version.pointer)
+def _is_visible(stored: StoredVersion, transaction: Transaction) -> bool:
+    return not stored.is_undone and transaction.is_visible(stored.version.pointer)
 
 
 def _is_below(versions: Iterable[Version], bound: int) -> bool:
     return all(version.pointer <= bound for version in versions)
 
 
-def _by_pointer(version: Version) -> int:
-    return version.pointer
-
-
-def _pointer_of(found: Found) -> int:
-    return found[0].pointer
+def _by_pointer(versions: Iterable[Version]) -> Iterator[tuple[int, Iterator[Version]]]:
+    pointer_of = attrgetter("pointer")
+    return groupby(sorted(versions, key=pointer_of), key=pointer_of)

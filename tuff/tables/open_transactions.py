@@ -1,5 +1,5 @@
-"""What each transaction has written to a table, and which transaction is current in each task and
-thread (docs/howto/participant.md)."""
+"""The open transactions of a table: the writes of each in memory, and which of them is current in
+each task and thread (docs/howto/participant.md)."""
 
 from collections.abc import Generator, Iterator
 from contextvars import ContextVar
@@ -16,8 +16,8 @@ from tuff.tables.row_format import Version
 BUFFER_BYTES_MAX = 8 << 20  # bytes; one sync for that much costs a long transaction little
 WRITE_OVERHEAD_BYTES = 256  # bytes that a write costs in memory beyond its key and value
 
-Found = tuple[Version, bytes | None]  # None: it was deleted
-Founds = Generator[Found, None, None]
+VersionedValue = tuple[Version, bytes | None]  # None: a delete marker
+VersionedValues = Generator[VersionedValue, None, None]
 Rows = Generator[tuple[bytes, bytes], None, None]
 
 
@@ -33,19 +33,20 @@ class WorkState(Enum):
 
 
 class Work:
-    """One transaction's writes to one table. Callers hold `lock` while they read or change them,
-    since tasks and threads of one transaction may share it."""
+    """One transaction's work on one table. Callers hold `lock` while they read or change it, since
+    the tasks and threads of a transaction share it."""
 
     def __init__(self, transaction: Transaction) -> None:
         self.lock = RLock()
         self.transaction = transaction
         self.state = WorkState.OPEN
         self.size_bytes = 0
-        self.in_doubt: list[Version] = []  # a write of them failed, so they may be stored or not
+        self.in_doubt: list[Version] = []  # a write of these failed, so they may be stored or not
         self.next_number: int | None = None  # of its next undo row; None before it was looked up
         self.scans: WeakSet[Rows] = WeakSet()  # scans that the transaction started
-        self.untold_key: bytes | None = None  # a row that was first written after `tell`
-        self._told: set[bytes] | None = None
+        # A row that was written too late for the conflict check.
+        self.unchecked_key: bytes | None = None
+        self._checked_keys: set[bytes] | None = None
         self._writes: dict[bytes, dict[int, bytes | None]] = {}
 
     @property
@@ -68,8 +69,12 @@ class Work:
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write under the current pointer, in memory; None deletes."""
-        if self._told is not None and key not in self._told and self.untold_key is None:
-            self.untold_key = key
+        if (
+            self._checked_keys is not None
+            and key not in self._checked_keys
+            and self.unchecked_key is None
+        ):
+            self.unchecked_key = key
         versions = self._writes.setdefault(key, {})
         pointer = self.transaction.write_pointer
         if pointer in versions:
@@ -77,7 +82,7 @@ class Work:
         versions[pointer] = value
         self.size_bytes += _cost(key, value)
 
-    def find(self, key: bytes) -> Found | None:
+    def find(self, key: bytes) -> VersionedValue | None:
         """The newest visible write of a row, if any is in memory."""
         # Pointers only rise, so the last one is the newest.
         for pointer, value in reversed(self._writes.get(key, {}).items()):
@@ -85,12 +90,12 @@ class Work:
                 return Version(key, pointer), value
         return None
 
-    def found_between(self, start: bytes, stop: bytes | None) -> list[Found]:
+    def found_between(self, start: bytes, stop: bytes | None) -> list[VersionedValue]:
         """The newest visible write of every `start <= key < stop` in memory, in key order."""
         keys = sorted(key for key in self._writes if start <= key and (stop is None or key < stop))
         return [found for key in keys if (found := self.find(key)) is not None]
 
-    def writes(self) -> Iterator[Found]:
+    def writes(self) -> Iterator[VersionedValue]:
         """All writes in memory, visible or not."""
         for key, versions in self._writes.items():
             for pointer, value in versions.items():
@@ -100,21 +105,18 @@ class Work:
         """The rows written in memory."""
         return set(self._writes)
 
-    def tell(self, keys: set[bytes] | None) -> None:
-        """Record the rows that the conflict check covers; None: the transaction is not checked."""
-        self._told = keys
-        self.untold_key = None
-
-    def written(self) -> None:
-        """The writes in memory and an undo row were stored."""
-        self._forget()
+    def set_checked_keys(self, keys: set[bytes] | None) -> None:
+        """Record which rows the conflict check covers; None: the transaction is not checked."""
+        self._checked_keys = keys
+        self.unchecked_key = None
 
     def end(self, state: WorkState) -> None:
         """End the work; nothing more is read or written in it."""
         self.state = state
-        self._forget()
+        self.forget_writes()
 
-    def _forget(self) -> None:
+    def forget_writes(self) -> None:
+        """Remove the writes from memory: they are stored, or the work has ended."""
         self._writes = {}
         self.size_bytes = 0
         self.in_doubt = []
@@ -124,14 +126,14 @@ def _cost(key: bytes, value: bytes | None) -> int:
     return len(key) + len(value or b"") + WRITE_OVERHEAD_BYTES
 
 
-NESTED_COUNT_MAX = 64  # transactions open in one task; more are left behind, and not nested
+NESTED_COUNT_MAX = 64  # transactions open in one context; more were started and never ended
 
 
-class Current:
-    """The transactions that were started on one table and have not ended: one stack per context
-    (task or thread). The top of the stack is the current transaction.
+class OpenTransactions:
+    """The transactions that were started on one table and have not ended: one stack for each
+    context (task or thread). The top of the stack is the current transaction.
 
-    Any thread may call; `_joining` guards `_works` and `_doubtful`.
+    Any thread may call; `_joining` guards `_works` and `_in_doubt`.
     """
 
     def __init__(self, table_name: str) -> None:
@@ -139,7 +141,7 @@ class Current:
         self._stack: ContextVar[tuple[Work, ...]] = ContextVar(f"table {table_name}", default=())
         self._joining = Lock()
         self._works: WeakValueDictionary[int, Work] = WeakValueDictionary()
-        self._doubtful: dict[int, Version] = {}  # per transaction, one version that is in doubt
+        self._in_doubt: dict[int, Version] = {}  # of each transaction one version in doubt
 
     def start(self, transaction: Transaction) -> None:
         """Make the transaction current in this context. Contexts share the work of one transaction.
@@ -150,49 +152,42 @@ class Current:
             work = self._works.get(transaction.transaction_id)
             if work is None or work.has_ended:
                 work = self._works[transaction.transaction_id] = Work(transaction)
-                if (doubt := self._doubtful.get(transaction.transaction_id)) is not None:
-                    work.in_doubt = [doubt]
+                if (version := self._in_doubt.get(transaction.transaction_id)) is not None:
+                    work.in_doubt = [version]
         self._push(work)
 
-    def doubt(self, work: Work) -> None:
-        """Remember that a write of the transaction failed and may be on disk. If the transaction is
+    def note_in_doubt(self, work: Work) -> None:
+        """Remember that a write of the transaction failed and may be stored. If the transaction is
         started again, for a rollback, the rollback has to delete these versions, too. Otherwise
         they reappear when the table is opened again."""
         with self._joining:
-            self._doubtful[work.transaction_id] = work.in_doubt[0]
+            self._in_doubt[work.transaction_id] = work.in_doubt[0]
 
-    def settle(self, work: Work) -> None:
-        """Its versions are no longer in doubt."""
+    def resolve_doubt(self, work: Work) -> None:
+        """The versions of the transaction are no longer in doubt."""
         with self._joining:
-            self._doubtful.pop(work.transaction_id, None)
+            self._in_doubt.pop(work.transaction_id, None)
 
-    def get(self) -> Work:
+    def current(self) -> Work:
         """The current transaction's work. Raises: WrongStateError: there is none."""
         stack = self._stack.get()
         if not stack:
-            raise self.outside()
+            raise self._no_transaction()
         return self.require_open(stack[-1])
 
     def require_open(self, work: Work) -> Work:
-        """Raises: WrongStateError: it is committing, or has ended."""
+        """The same work. Raises: WrongStateError: it is committing, or has ended."""
         if work.state is not WorkState.OPEN:
-            raise self.outside()
+            raise self._no_transaction()
         return work
 
-    def outside(self) -> WrongStateError:
-        """The error for a call outside of a transaction."""
-        return WrongStateError(
-            f"{self._table_name} is in no transaction here; use it inside of `with "
-            "client.transaction(…)`"
-        )
+    def of_hook(self) -> Work:
+        """The work of the transaction whose hook runs, in whatever context that started. If a
+        program calls the hook itself, it is the latest transaction of this context.
 
-    def meant(self) -> Work:
-        """The work that a hook is called for: that of its own transaction, in whatever context it
-        was started. If a program calls the hook itself, it is the latest transaction of this
-        context.
-
-        Always taking the latest one was wrong: the transaction of a generator that ended inside of
-        another block committed the rows of that block, and its own were rolled back with the block.
+        Always taking the latest one was wrong: if the transaction of a generator ended inside of
+        another block, it committed the rows of that block, and its own were rolled back with the
+        block.
 
         Raises: WrongStateError: the transaction was not started here, or its context is gone.
         """
@@ -211,7 +206,7 @@ class Current:
         """Remove the work from the stack of this context."""
         # The last one stays, so that a rollback can be repeated. A transaction may be on the stack
         # twice, since two participants may share the table. If the first hook removed both, the
-        # second hook would end the enclosing transaction.
+        # second hook would end the outer transaction.
         stack = self._stack.get()
         if len(stack) > 1:
             self._stack.set(_without_last(stack, work.transaction_id))
@@ -238,6 +233,12 @@ class Current:
             )
         self._stack.set((*stack, work))
 
+    def _no_transaction(self) -> WrongStateError:
+        return WrongStateError(
+            f"{self._table_name} is in no transaction here; use it inside of `with "
+            "client.transaction(…)`"
+        )
+
     def _latest(self) -> Work:
         stack = self._stack.get()
         if not stack:
@@ -249,7 +250,7 @@ class Current:
 
 def _without_last(stack: tuple[Work, ...], transaction_id: int) -> tuple[Work, ...]:
     """The stack without the last entry of a transaction."""
-    for place in range(len(stack) - 1, -1, -1):
-        if stack[place].transaction_id == transaction_id:
-            return stack[:place] + stack[place + 1 :]
+    for index in range(len(stack) - 1, -1, -1):
+        if stack[index].transaction_id == transaction_id:
+            return stack[:index] + stack[index + 1 :]
     return stack

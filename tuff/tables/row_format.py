@@ -2,13 +2,13 @@
 
     key   := "r" row 00 00 version(8)        one version of a row
            | "u" transaction(8) number(4)    undo row: the versions that one batch wrote
-           | "a" name | "z" name             a fact about the table: format, id, compacted
+           | "a" name | "z" name             a metadata row: format, id, compacted
     row   := the user's key, each 00 in it as 00 01
     value := flags(1) crc(4) body            flags: 1 is a delete marker, which has no body
 
 `version` is 2^63 - 1 minus the write pointer, so the newest version comes first. The CRC-32 covers
-the whole key, the flags and the body, so a value under a wrong key is damaged, too. A fact is
-stored twice, at both ends of the table, so one damaged block leaves one copy.
+the whole key, the flags and the body, so a value under a wrong key is damaged, too. A metadata row
+is stored twice, at both ends of the table, so one damaged block leaves one copy.
 """
 
 import struct
@@ -30,9 +30,9 @@ STORED_BYTES_MIN = 5  # bytes of any stored value: flags and checksum
 ROWS_START, ROWS_STOP = b"r", b"s"
 UNDO_START, UNDO_STOP = b"u", b"v"
 UNDO_ENTRY_BYTES = 12  # bytes of an undo row for each version that it lists, beside its key
-FORMAT, TABLE_ID, COMPACTED = b"format", b"id", b"compacted"  # names of facts
+FORMAT, TABLE_ID, COMPACTED = b"format", b"id", b"compacted"  # names of metadata rows
 
-_PLAIN, _DELETED, _UNDONE = 0, 1, 2  # the last one is HBase's alone
+_PLAIN, _DELETED, _UNDONE = 0, 1, 2  # only HBase has undone versions
 _END_OF_ROW = b"\x00\x00"
 _HEAD = struct.Struct(">BI")
 _POINTER = struct.Struct(">Q")
@@ -60,7 +60,7 @@ class Version:
 
 
 def row_prefix(key: bytes) -> bytes:
-    """The prefix of the stored keys of all versions of a row, and of no other row."""
+    """The prefix of the stored keys of all versions of this row only."""
     return ROWS_START + key.replace(b"\x00", b"\x00\x01") + _END_OF_ROW
 
 
@@ -81,7 +81,7 @@ def read_version(stored_key: bytes) -> Version:
 
 
 def pack_value(stored_key: bytes, value: bytes | None) -> bytes:
-    """A value, or None for a delete marker, under its checksum."""
+    """A value, or None for a delete marker, with its checksum."""
     flags = _DELETED if value is None else _PLAIN
     return _frame(stored_key, flags, value or b"")
 
@@ -97,7 +97,7 @@ def read_value(stored_key: bytes, data: bytes) -> bytes | None:
 
 
 def pack_undone(stored_key: bytes) -> bytes:
-    """The cell that HBase has in place of an undone version."""
+    """The value that replaces an undone version in HBase."""
     return _frame(stored_key, _UNDONE, b"")
 
 
@@ -107,17 +107,17 @@ def is_undone(stored_key: bytes, data: bytes) -> bool:
     return flags == _UNDONE and not body
 
 
-def fact_keys(name: bytes) -> tuple[bytes, bytes]:
-    """The two keys of a fact."""
+def metadata_keys(name: bytes) -> tuple[bytes, bytes]:
+    """The two keys of a metadata row."""
     return b"a" + name, b"z" + name
 
 
-def pack_fact(key: bytes, body: bytes) -> bytes:
-    """The body of a fact or an undo row under its checksum."""
+def pack_metadata(key: bytes, body: bytes) -> bytes:
+    """The body of a metadata row or an undo row, with its checksum."""
     return _frame(key, _PLAIN, body)
 
 
-def read_fact(key: bytes, data: bytes) -> bytes:
+def read_metadata(key: bytes, data: bytes) -> bytes:
     """Raises: DamagedRecordError."""
     flags, body = _unframe(key, data)
     if flags != _PLAIN:
@@ -126,7 +126,7 @@ def read_fact(key: bytes, data: bytes) -> bytes:
 
 
 def pack_format() -> bytes:
-    """The body of the fact `format`."""
+    """The body of the metadata row `format`."""
     return struct.pack(">H", FORMAT_VERSION)
 
 
@@ -151,12 +151,12 @@ def read_undo_key(key: bytes) -> tuple[int, int]:
 def pack_undo(key: bytes, versions: Iterable[Version]) -> bytes:
     """The value of an undo row: the versions that the same batch wrote."""
     entries = (_UNDO_ENTRY.pack(one.pointer, len(one.key)) + one.key for one in versions)
-    return pack_fact(key, b"".join(entries))
+    return pack_metadata(key, b"".join(entries))
 
 
 def read_undo(key: bytes, data: bytes) -> Iterator[Version]:
     """Raises: DamagedRecordError."""
-    body, at = read_fact(key, data), 0
+    body, at = read_metadata(key, data), 0
     while at < len(body):
         try:
             pointer, size = _UNDO_ENTRY.unpack_from(body, at)
@@ -185,9 +185,9 @@ def damaged(stored_key: bytes, why: str) -> DamagedRecordError:
 
 
 def damaged_row(key: bytes, why: str, *, next_key: bytes | None) -> DamagedRecordError:
-    """The error for a row that can't be read, and for rows behind it up to `next_key`; None:
-    nothing behind it can be read."""
-    hint = "nothing can be read behind it" if next_key is None else f"scan from {next_key!r} on"
+    """The error for a row that can't be read, and the rows between it and `next_key`; None: no row
+    behind it can be read."""
+    hint = "no row behind it can be read" if next_key is None else f"scan from {next_key!r} on"
     return DamagedRecordError(
         f"the table can't be read at the row {key!r}: {why}; {hint}, or restore it from a copy",
         members={

@@ -1,7 +1,7 @@
-"""The participant logic of tables, for every engine (design §2, §7).
+"""A table of versioned rows as a participant, for every engine (design §2, §7).
 
-A row has one version per transaction that wrote it, stored under its write pointer. A reader takes
-the newest version that is visible to it. Writes wait in memory until `commit_tx` (decision 0011).
+A row has one version for each write pointer that it was written under. A reader gets the newest
+version that is visible to it. Writes stay in memory until `commit_tx` (decision 0011).
 """
 
 from collections.abc import Collection, Generator, Iterator
@@ -15,18 +15,24 @@ from typing import TYPE_CHECKING, Protocol, Self
 from tuff.client_errors import WrongStateError
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.transaction import Transaction, TransactionType
-from tuff.tables.open_transactions import Current, Found, Founds, Work, WorkState
+from tuff.tables.open_transactions import (
+    OpenTransactions,
+    VersionedValue,
+    VersionedValues,
+    Work,
+    WorkState,
+)
 
 if TYPE_CHECKING:
     from tuff.blocking.client import Client
 
 
-class Versions(Protocol):
-    """The store of a table's versions, in LevelDB or HBase. It does not track current transactions.
+class VersionStore(Protocol):
+    """The stored versions of a table, in LevelDB or HBase. Any thread may call.
 
-    Any thread may call. `has_views`: whether a scan reads a consistent snapshot, even while its own
-    transaction stores more writes. Reads and writes raise TransactionNotInProgressError for a
-    transaction that had ended when the table was compacted; other errors are those of the table.
+    `has_views`: whether a scan reads a consistent snapshot, even while its own transaction stores
+    more writes. Reads and writes raise TransactionNotInProgressError for a transaction that had
+    ended when the table was compacted; other errors are those of the table.
     """
 
     table_id: bytes
@@ -34,10 +40,12 @@ class Versions(Protocol):
     value_bytes_max: int
     has_views: bool
 
-    def newest_visible(self, key: bytes, transaction: Transaction) -> Found | None:
-        """The newest version of a row that the transaction sees; None: there is none."""
+    def newest_visible(self, key: bytes, transaction: Transaction) -> VersionedValue | None:
+        """The newest version of a row that is visible to the transaction; None: there is none."""
 
-    def visible(self, transaction: Transaction, start: bytes | None, stop: bytes | None) -> Founds:
+    def visible(
+        self, transaction: Transaction, start: bytes | None, stop: bytes | None
+    ) -> VersionedValues:
         """The newest visible version of every `start <= key < stop`, delete markers included, in
         key order."""
 
@@ -57,7 +65,7 @@ class Versions(Protocol):
         """
 
     def settle(self, work: Work) -> None:
-        """The transaction committed: its undo rows can be removed."""
+        """The transaction committed, so its undo rows can be removed."""
 
     def compact(self, now: Transaction, *, bound: int) -> list[int]:
         """Remove versions that no reader needs. Returns the invalid pointers of which no version is
@@ -65,7 +73,7 @@ class Versions(Protocol):
         commits up to `bound`.
 
         Raises: BadRequestError: `now` is of another server; StorageUnavailableError,
-            DamagedRecordError: only a part of the versions was removed; none is missing.
+            DamagedRecordError: some of these versions may be left; no other was removed.
         """
 
     def close(self) -> None:
@@ -75,30 +83,30 @@ class Versions(Protocol):
 class VersionedTable:
     """A table of versioned rows; its subclasses choose the engine.
 
-    All threads and tasks share one object, and each works in its own current transaction. A task or
+    All threads and tasks share one object, and each has its own current transaction. A task or
     thread that runs in a copy of a context, as asyncio's tasks do, works in the transaction of that
     context. A transaction that starts inside of another one is independent of it; when it ends, the
     outer one is current again. They may end in any order, as with a generator that holds a `with`
-    block: the hooks of a `TransactionContext` act on its own transaction, wherever that started. A
-    hook that a program calls itself acts on the latest transaction of its task or thread.
+    block: a hook that a `TransactionContext` calls acts on the transaction of that context. A hook
+    that a program calls itself acts on the latest transaction of its task or thread.
 
     Every call may raise DamagedRecordError (stored data is corrupt; the members are `key` and
     `next`, from which a scan can continue) and StorageUnavailableError.
     """
 
-    def __init__(self, name: str, versions: Versions, *, buffer_bytes: int) -> None:
+    def __init__(self, name: str, store: VersionStore, *, buffer_bytes: int) -> None:
         """When a transaction has more than `buffer_bytes` of writes in memory, they are stored in
         one batch before it commits."""
         self.name = name
-        self._versions = versions
-        self._table_id = versions.table_id
+        self._store = store
+        self._table_id = store.table_id
         self._buffer_bytes = buffer_bytes
-        self._current = Current(name)
+        self._transactions = OpenTransactions(name)
         self._compacting = Lock()  # one compaction at a time
 
     def close(self) -> None:
         """Wait for the calls in flight and release the table. Repeating it is harmless."""
-        self._versions.close()
+        self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,13 +124,13 @@ class VersionedTable:
 
         Raises: WrongStateError: there is no current transaction.
         """
-        work = self._current.get()
+        work = self._transactions.current()
         with work.lock:
-            transaction = self._current.require_open(work).transaction
+            transaction = self._transactions.require_open(work).transaction
             own = work.find(self._checked(key))
             if own is not None and own[0].pointer == transaction.write_pointer:
                 return own[1]
-            stored = self._versions.newest_visible(key, transaction)
+            stored = self._store.newest_visible(key, transaction)
         found = [one for one in (own, stored) if one is not None]
         return max(found, key=lambda one: one[0].pointer)[1] if found else None
 
@@ -135,7 +143,7 @@ class VersionedTable:
         """
         if not isinstance(value, bytes):
             raise TypeError(f"a value is bytes, not {type(value).__name__}; encode it")
-        most = self._versions.value_bytes_max
+        most = self._store.value_bytes_max
         if len(value) > most:
             raise RequestTooLargeError(
                 f"the value has {len(value)} bytes, and the table takes {most}; split it"
@@ -160,14 +168,14 @@ class VersionedTable:
             WrongStateError: there is no current transaction, or it ended meanwhile.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
-        work = self._current.get()
+        work = self._transactions.current()
         first = b"" if start is None else self._checked(start)
         last = None if stop is None else self._checked(stop)
-        # Both under the lock, since writes that go to disk in between would be in neither.
+        # Both under the lock, since a write that is stored in between would be in neither.
         with work.lock:
-            transaction = self._current.require_open(work).transaction
+            transaction = self._transactions.require_open(work).transaction
             own = work.found_between(first, last)
-            stored = self._versions.visible(transaction, first, last)
+            stored = self._store.visible(transaction, first, last)
             rows = self._merged(work, own, stored)
             work.scans.add(rows)
         return rows
@@ -192,7 +200,7 @@ class VersionedTable:
                 bound = client.transactions.overview().visibility_upper_bound
             finally:
                 client.transactions.commit(now, read_only=True)
-            return self._versions.compact(now, bound=min(bound, now.visibility_upper_bound))
+            return self._store.compact(now, bound=min(bound, now.visibility_upper_bound))
 
     # A participant (tuff.TransactionAware)
 
@@ -203,14 +211,14 @@ class VersionedTable:
 
         Raises: WrongStateError: too many transactions are open here.
         """
-        self._current.start(transaction)
+        self._transactions.start(transaction)
 
     def update_tx(self, transaction: Transaction) -> None:
         """Continue under a new write pointer; earlier writes stay under the old one.
 
         Raises: WrongStateError: another transaction is current.
         """
-        work = self._current.meant()
+        work = self._transactions.of_hook()
         if work.has_ended or work.transaction_id != transaction.transaction_id:
             raise WrongStateError(
                 f"transaction {transaction.transaction_id} is not current on {self.name}; "
@@ -225,19 +233,21 @@ class VersionedTable:
 
         Raises: WrongStateError: the transaction is over here.
         """
-        work = self._current.meant()
+        work = self._transactions.of_hook()
         with work.lock:
-            self._require_under_way(work)
+            self._require_not_ended(work)
             keys = work.keys()
             # A long transaction is not checked for conflicts, and its keys may not fit into memory.
             # One change shows that it wrote; otherwise it would commit as read-only, without a
             # sync.
             if work.transaction.type is TransactionType.LONG:
-                some = bool(keys) or any(True for _ in self._versions.keys_of(work.transaction_id))
-                work.tell(None if some else keys)
-                return frozenset({self._table_id} if some else ())
-            keys.update(self._versions.keys_of(work.transaction_id))
-            work.tell(keys)
+                has_written = bool(keys) or any(
+                    True for _ in self._store.keys_of(work.transaction_id)
+                )
+                work.set_checked_keys(None if has_written else keys)
+                return frozenset({self._table_id} if has_written else ())
+            keys.update(self._store.keys_of(work.transaction_id))
+            work.set_checked_keys(keys)
         return frozenset(self._table_id + key for key in keys)
 
     def commit_tx(self) -> None:
@@ -248,25 +258,26 @@ class VersionedTable:
                 was not checked for conflicts.
             TransactionNotInProgressError: it had ended when the table was compacted.
         """
-        work = self._current.meant()
+        work = self._transactions.of_hook()
         with work.lock:
-            self._require_under_way(work)
-            if work.untold_key is not None:
+            self._require_not_ended(work)
+            if work.unchecked_key is not None:
                 raise WrongStateError(
-                    f"row {work.untold_key!r} of {self.name} was written while the transaction was "
-                    "committing, too late to be checked for conflicts; write before its block ends"
+                    f"row {work.unchecked_key!r} of {self.name} was written while the transaction "
+                    "was committing, too late to be checked for conflicts; write before its block "
+                    "ends"
                 )
-            self._store(work)
+            self._store_writes(work)
             work.state = WorkState.WRITTEN
 
     def post_commit(self) -> None:
         """The transaction has committed, and is no longer current."""
-        work = self._current.meant()
+        work = self._transactions.of_hook()
         with work.lock:
             if not work.has_ended:
-                self._versions.settle(work)
+                self._store.settle(work)
                 work.end(WorkState.COMMITTED)
-        self._current.end(work)
+        self._transactions.end(work)
 
     def rollback_tx(self) -> None:
         """Remove every version of this transaction, durably, also those of other processes. It is
@@ -275,7 +286,7 @@ class VersionedTable:
         Raises: WrongStateError: it committed; StorageUnavailableError, DamagedRecordError: some
             versions may be left, so the transaction has to be invalidated.
         """
-        work = self._current.meant()
+        work = self._transactions.of_hook()
         if work.state is WorkState.COMMITTED:
             raise WrongStateError(
                 f"transaction {work.transaction_id} has committed on {self.name}, and can't be "
@@ -285,50 +296,50 @@ class VersionedTable:
             try:
                 if work.state is not WorkState.UNDONE:
                     work.state = WorkState.NOT_UNDONE
-                    self._versions.undo(work)
+                    self._store.undo(work)
                     work.end(WorkState.UNDONE)
-                    self._current.settle(work)
+                    self._transactions.resolve_doubt(work)
             finally:
                 # The caller invalidates a transaction that can't be undone. If it stayed current,
-                # it would take the writes of the enclosing transaction, or of code outside of any.
-                self._current.end(work)
+                # later writes, which belong to the outer transaction, would go to it.
+                self._transactions.end(work)
 
     def leave_tx(self) -> None:
         """Make the transaction no longer current here, and undo nothing. For a transaction that
-        ended without another hook of this table: the start of another participant failed, or the
-        outcome of the commit is unknown. Harmless if there is none."""
-        self._current.leave()
+        ended without `post_commit` or `rollback_tx`: the start of another participant failed, or
+        the outcome of the commit is unknown. Without a current transaction it does nothing."""
+        self._transactions.leave()
 
-    # Inside
+    # Internal
 
-    def _require_under_way(self, work: Work) -> None:
+    def _require_not_ended(self, work: Work) -> None:
         if work.has_ended:
             raise WrongStateError(
                 f"transaction {work.transaction_id} is over on {self.name} ({work.state.value})"
             )
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        work = self._current.get()
+        work = self._transactions.current()
         with work.lock:
-            self._current.require_open(work).put(self._checked(key), value)
-            if work.size_bytes > self._buffer_bytes and self._may_store_early(work):
-                self._store(work)
+            self._transactions.require_open(work).put(self._checked(key), value)
+            # A scan without a snapshot would show writes that are stored while it is read.
+            if work.size_bytes > self._buffer_bytes and (
+                self._store.has_views or not work.is_scanning
+            ):
+                self._store_writes(work)
 
-    def _store(self, work: Work) -> None:
+    def _store_writes(self, work: Work) -> None:
         try:
-            self._versions.write(work)
+            self._store.write(work)
         except BaseException:
             if work.in_doubt:
-                self._current.doubt(work)
+                self._transactions.note_in_doubt(work)
             raise
-
-    def _may_store_early(self, work: Work) -> bool:
-        return self._versions.has_views or not work.is_scanning
 
     def _checked(self, key: bytes) -> bytes:
         if not isinstance(key, bytes):
             raise TypeError(f"a key is bytes, not {type(key).__name__}; encode it")
-        most = self._versions.key_bytes_max
+        most = self._store.key_bytes_max
         if len(key) > most:
             raise RequestTooLargeError(
                 f"the key has {len(key)} bytes, and the table takes {most}; use a shorter one"
@@ -336,12 +347,12 @@ class VersionedTable:
         return key
 
     def _merged(
-        self, work: Work, own: list[Found], stored: Founds
+        self, work: Work, own: list[VersionedValue], stored: VersionedValues
     ) -> Generator[tuple[bytes, bytes], None, None]:
         with closing(stored):
             ordered = merge(own, stored, key=lambda one: (one[0].key, -one[0].pointer))
             for key, found in groupby(ordered, key=lambda one: one[0].key):
-                self._current.require_open(work)
+                self._transactions.require_open(work)
                 # Of equal versions, the transaction's own write comes first, since it is newer.
                 _, value = next(found)
                 if value is not None:

@@ -1,8 +1,8 @@
 """Connections to the Thrift gateways of the settings, and writes through them.
 
-Rows are written in calls of a bounded size, as durable as `hbase.wal` says. `sync` uses Thrift1,
-which offers nothing stricter. `fsync` needs Thrift2, since a Thrift1 put overrides the durability
-that is set for a table.
+Rows are written in calls of a bounded size, with the durability of `hbase.wal`. `sync` uses
+Thrift1, which offers nothing stricter. `fsync` needs Thrift2, since a Thrift1 put overrides the
+durability that is set for a table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,14 +76,14 @@ def gateways_of(
     )
 
 
-# Seconds of one ownership check. If a gateway hangs, another one can be asked before the lease of
-# the previous check ends.
+# Seconds of one ownership check. If a gateway hangs, there is time to ask another one before the
+# lease of the previous check ends.
 CHECK_S_MAX = 2.0
 
 
 class StoreConnections:
     """The connections of one open store: `gateways` for reads, `checks` for ownership checks, and
-    those of `writes`, which go to Thrift2 if they are forced to disk."""
+    those of `writes`, which go to Thrift2 with `fsync`."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class StoreConnections:
         self.gateways = made()
         self.checks = made(timeout_s=min(CHECK_S_MAX, settings.timeout_s))
         self._all = [self.gateways, self.checks]
-        self.writes: Writes = LoggedWrites(self.gateways)
+        self.writes: Writes = SyncWrites(self.gateways)
         if settings.wal == "fsync":
-            forced = made(
-                addresses=admin_address, connect=Thrift2Connection, answers=THRIFT2_REFUSALS
+            thrift2_gateways = made(
+                addresses=admin_address, connect=Thrift2Connection, refusals=THRIFT2_REFUSALS
             )
-            self._all.append(forced)
-            self.writes = ForcedWrites(forced)
+            self._all.append(thrift2_gateways)
+            self.writes = FsyncWrites(thrift2_gateways)
 
     def interrupt(self) -> None:
         """End the calls in flight, and refuse all later ones. Any thread may call."""
@@ -117,8 +117,13 @@ class StoreConnections:
             each.close()
 
 
+def regions_of(gateways: Gateways, table: bytes) -> list[Any]:
+    """The regions of a table, as Thrift1 describes them. Raises: StoreError."""
+    return list(gateways.call(lambda connection: connection.client.getTableRegions(table)))
+
+
 class Writes(Protocol):
-    """Puts and deletes rows; every call may be repeated."""
+    """Puts and deletes of rows. Every call may be repeated."""
 
     def put_if_absent(self, table: bytes, row: bytes, value: bytes) -> bool:
         """Put a row that does not exist. True if it was put, or already has this value.
@@ -135,8 +140,8 @@ class Writes(Protocol):
         """
 
 
-class LoggedWrites:
-    """Through Thrift1: `SYNC_WAL`."""
+class SyncWrites:
+    """Writes with `SYNC_WAL`, through Thrift1."""
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
@@ -160,8 +165,8 @@ class LoggedWrites:
             self._gateways.call(partial(_mutate, table, mutations, timestamp_ms))
 
 
-class ForcedWrites:
-    """Through Thrift2: `FSYNC_WAL`."""
+class FsyncWrites:
+    """Writes with `FSYNC_WAL`, through Thrift2."""
 
     def __init__(self, gateways: Gateways) -> None:
         """`gateways`: of Thrift2."""

@@ -82,13 +82,13 @@ class Commit:
 class OwnClaims:
     """The claims of one server, kept from one opening of the store to the next.
 
-    A claim whose write was not acknowledged may be in the journal all the same.
+    A claim whose write was not acknowledged may be in the journal nevertheless.
     """
 
     def __init__(self) -> None:
         self.tokens: set[bytes] = set()  # of all claims, also unacknowledged ones
-        # The first claim that was the newest commit. All slots behind it are ours until another
-        # server takes the tables over, and then we never take them back. None: there was no such.
+        # The first claim of ours that was the newest commit; None: none was. All slots behind it
+        # are ours until another server takes the tables over; we never take them back from it.
         self.held_since: int | None = None
 
     def hold(self, number: int) -> None:
@@ -151,8 +151,8 @@ class Journal:
     def _take_over(self, own: OwnClaims) -> Commit | None:
         """Take the slot behind the newest commit, and return that commit.
 
-        Between finding the newest commit and taking the slot there is nothing but reading it: a
-        server that still writes takes slot after slot, and would win each of them.
+        Between finding the newest commit and taking the slot behind it, this only reads the commit.
+        With more work in between, a server that still writes would always take that slot first.
         """
         own.tokens.add(self._token)
         while True:

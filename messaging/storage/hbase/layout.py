@@ -111,7 +111,7 @@ def encoded_name(region: bytes) -> str:
 
 
 def _topic_part(key: bytes) -> bytes:
-    """The part of a key that names its topic: up to the second colon, or all of a shorter key."""
+    """The part of a key up to the second colon, which names the topic; or the whole key."""
     first = key.find(b":", 1)
     second = key.find(b":", first + 1) if first >= 0 else -1
     return key[1 : second + 1] if second >= 0 else key[1:]

@@ -3,10 +3,10 @@
 A scanner lives in a gateway and belongs to the connection that opened it. If the reader continues
 in another thread, or the gateway is lost, a new scanner starts behind the last row.
 
-A gateway returns as many rows as it is asked for, whatever their size, and a payload may have 8
-MiB. So a scan first asks for a few rows, and goes on so while rows are large. When it asks for many
-rows, a filter leaves out large payloads; the rows without their payload are then read by key, a few
-at a time. So no answer is larger than about 32 MiB, whatever rows come next.
+A gateway returns as many rows as a call asks for, whatever their size, and a payload may have 8
+MiB. So a scan asks for a few rows at first, and while rows are large. When it asks for many rows, a
+filter leaves out large payloads, and the rows without payload are then read by key, a few at a
+time. So no answer is larger than about 32 MiB.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -97,8 +97,8 @@ class _Scanner:
         self._connection = None
 
     def _fetch(self, connection: Connection, count: int) -> list[Any]:
-        # A scanner's position is known only after a successful call. After any other, a new scanner
-        # starts behind the last row seen.
+        # A scanner's position is known only after a successful call. After a failed call, a new
+        # scanner starts behind the last row that was returned.
         known, self._connection = self._connection, None
         if connection is not known:
             self._open(connection, count)
@@ -214,7 +214,7 @@ def _whole(gateways: Gateways, table: bytes, piece: Sequence[Any]) -> Iterator[A
 
 
 def _lacks_payload(found: Any) -> bool:
-    # The head, which every row has, tells references apart.
+    # A reference has no payload; its head says that it is one.
     return BODY not in found.columns and not is_reference(found.columns[HEAD].value)
 
 

@@ -1,11 +1,12 @@
 """The HBase engine, through Thrift gateways (design §5, Engine interface; decisions 0023 and 0029).
 
-HBase is atomic for single rows only, so every batch is written twice. First it goes as a whole into
-one cell of the journal; that commits it. Then a background thread puts its rows into the tables,
-together with the rows of other batches, while the next batches go to the journal already. Until
-then, rows are read from memory. An opening puts the rows again of all commits that may be missing.
-That is idempotent, since cells have the timestamp of their batch and the newest cell counts. A scan
-is not a consistent snapshot; above this interface, readers stop at the high-water mark.
+HBase is atomic for single rows only, so every batch is written twice. First the whole batch is
+written to one cell of the journal, which commits it. Then a background thread puts its rows into
+the tables, together with rows of other batches, while later batches are committed. Until then, rows
+are read from memory. An opening puts the rows of all commits again that may be missing from the
+tables. That is idempotent, since cells have the timestamp of their batch, and HBase returns the
+newest cell. A scan is not a consistent snapshot; above this interface, readers stop at the
+high-water mark.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,7 +15,7 @@ from threading import Condition, Event
 
 from messaging.storage.engine import Rows, StoreError
 from messaging.storage.hbase import journal
-from messaging.storage.hbase.connections_and_writes import Change, StoreConnections
+from messaging.storage.hbase.connections_and_writes import Change, StoreConnections, regions_of
 from messaging.storage.hbase.journal import Journal, OwnClaims, journal_errors
 from messaging.storage.hbase.layout import (
     BODY,
@@ -44,9 +45,9 @@ Background = Callable[[Callable[[], None]], object]  # runs the callable in a ba
 class HBaseOpener:
     """Opens the store for one server, and reopens it after failures.
 
-    The first opening takes the tables over from any server that has them. Once this server has held
-    them, it reopens them only if no other server took them over: a server that was cut off must not
-    fight the one that replaced it.
+    The first opening takes the tables over from the server that has them. After that, this server
+    reopens them only if no other server took them over: a server that was replaced must not take
+    them back.
     """
 
     def __init__(
@@ -68,17 +69,17 @@ class HBaseOpener:
         self._admin_address = Addresses([settings.admin_address()])
         self._own_claims = OwnClaims()
         self._connections: StoreConnections | None = None
-        self._is_over = False
+        self._is_interrupted = False
 
     def __call__(self) -> "HBaseStore":
         """Raises: StoreError: HBase can't be reached, or refuses the call; TakenOverError."""
         connections = self._connections = StoreConnections(
             self._settings, self._addresses, self._admin_address, elapsed_s=self._elapsed_s
         )
-        if self._is_over:  # `interrupt` may not have seen them
+        if self._is_interrupted:  # `interrupt` may have run before these connections existed
             self.interrupt()
         try:
-            self._require_life(connections.gateways)
+            self._require_time_to_live(connections.gateways)
             return HBaseStore(
                 connections,
                 self._settings,
@@ -92,15 +93,15 @@ class HBaseOpener:
 
     def interrupt(self) -> None:
         """End the calls in flight to HBase, and refuse all later ones. Any thread may call."""
-        self._is_over = True
+        self._is_interrupted = True
         if self._connections is not None:
             self._connections.interrupt()
 
-    def _require_life(self, gateways: Gateways) -> None:
+    def _require_time_to_live(self, gateways: Gateways) -> None:
         """Raises: StoreError: the tables' time to live is too short."""
         for name in SALTED.values():
             table = self._settings.prefix + name
-            live_s = gateways.call(partial(_live_s, table=table.encode()))
+            live_s = gateways.call(partial(_time_to_live_s, table=table.encode()))
             if live_s < self._rows_live_s:
                 raise StoreError(
                     f"rows of the table {table} live for {live_s} s, and messages may have to for "
@@ -113,8 +114,8 @@ class HBaseStore:
     """The tables of one prefix. Only this object writes to them, until another server takes over.
 
     One thread writes to the journal, any thread may read, and a background thread puts rows into
-    the tables. `_changed` guards what the writer and the background thread share, `_waiting` to
-    `_failure`.
+    the tables. `_changed` guards the fields that the writer and the background thread share, from
+    `_waiting` to `_failure`.
     """
 
     has_views = False
@@ -162,7 +163,7 @@ class HBaseStore:
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         self._gateways.require_open()
-        # A row may be in memory and in the tables; the one in memory is at least as new.
+        # Where a row is in memory and in the tables, the one in memory is at least as new.
         with self._changed:
             both = {**self._going, **self._waiting}
             newer = {key: both[key] for key in both if start <= key < stop}
@@ -177,8 +178,7 @@ class HBaseStore:
     def message_regions(self) -> list[str]:
         """The encoded names of the regions of the message table. Raises: StoreError."""
         table = self._table(MESSAGE)
-        found = self._gateways.call(lambda connection: connection.client.getTableRegions(table))
-        return [encoded_name(region.name) for region in found]
+        return [encoded_name(region.name) for region in regions_of(self._gateways, table)]
 
     def require_owned(self) -> None:
         """Raises: TakenOverError: another server has the tables; StoreError: HBase can't tell."""
@@ -194,7 +194,7 @@ class HBaseStore:
             self._commits.add(rows, first=first)
         except Exception as error:
             with self._changed:
-                self._failure = error  # the outcome of this batch has to be resolved first
+                self._failure = error  # a reopening has to find out the outcome of this batch
             raise
         with self._changed:
             self._waiting.update(rows)
@@ -275,7 +275,7 @@ class HBaseStore:
         yield from _merged(stored, newer, reverse=reverse)
 
     def _require_enabled(self) -> None:
-        # A gateway retries a put to a disabled table until its time-out, and does not tell the
+        # A gateway retries a put to a disabled table until its time-out, and never reports the
         # reason.
         for name in TABLES:
             table = self._table(name)
@@ -316,7 +316,7 @@ def _is_enabled(connection: Connection, *, table: bytes) -> bool:
     return bool(connection.client.isTableEnabled(table))
 
 
-def _live_s(connection: Connection, *, table: bytes) -> int:
+def _time_to_live_s(connection: Connection, *, table: bytes) -> int:
     families = connection.client.getColumnDescriptors(table)
     return min((family.timeToLive for family in families.values()), default=FOREVER_S)
 

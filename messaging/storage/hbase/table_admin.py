@@ -26,12 +26,12 @@ from messaging.storage.hbase.layout import (
     Layout,
 )
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from tuff.hbase_gateway import Gateways, Mutation, TException, sentence
+from tuff.hbase_gateway import Gateways, Mutation, TException, error_text
 
 ADMIN_TIMEOUT_MS = 120_000  # creating a table of many regions takes long
 BLOOM_BY_ROW, FAST_DIFF = 1, 4  # HBase's numbers
 # A gateway may carry out a put very late, after the row was deleted. HBase keeps the tombstone for
-# this long, and the tombstone hides the put.
+# this time, and the tombstone hides the put.
 KEEP_DELETIONS_MS = 86_400_000
 ATTRIBUTES: Mapping[bytes, bytes] = {
     b"hbase.hstore.time.to.purge.deletes": str(KEEP_DELETIONS_MS).encode(),
@@ -201,6 +201,6 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except _thrift.RefusedError as error:
-        raise StoreError(sentence(error)) from error
+        raise StoreError(error_text(error)) from error
     except (TException, OSError) as error:
         raise StoreError(f"the HBase Thrift2 gateway did not answer: {error}") from error

@@ -3,9 +3,9 @@ package tuff.observer;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * What the table's attribute says beside the class.
+ * The arguments in the table's attribute.
  *
- * @param directory where the exchange with the server lies, as Hadoop names places
+ * @param directory the URI of the directory that the server and the regions share
  */
 record Arguments(Table table, String directory, long refreshMs) {
 
@@ -17,7 +17,7 @@ record Arguments(Table table, String directory, long refreshMs) {
   /**
    * The arguments of one table.
    *
-   * @throws IllegalArgumentException one is missing, or nothing that it can be.
+   * @throws IllegalArgumentException one is missing or wrong.
    */
   static Arguments of(Configuration configuration) {
     String directory = required(configuration, DIRECTORY);

@@ -12,11 +12,11 @@ import org.apache.hadoop.hbase.RawCellBuilder;
 import org.apache.hadoop.hbase.Tag;
 
 /**
- * How a stored row lies in HBase's cells.
+ * The cells of a stored row in HBase.
  *
  * <pre>
  * row   := salt(1) key without its tag
- * cells := d:p the payload, absent from a reference row    d:t all of the value that precedes it
+ * cells := d:p the payload, absent from a reference row    d:t the value up to the payload
  * </pre>
  */
 final class Cells {
@@ -42,9 +42,9 @@ final class Cells {
   }
 
   /**
-   * The row that lies in these cells.
+   * The row with these cells.
    *
-   * @param payload null where the row has none
+   * @param payload null if the row has none
    */
   StoredRow row(Cell head, Cell payload) {
     byte[] key = new byte[1 + Math.max(0, head.getRowLength() - SALT_SIZE)];
@@ -60,12 +60,12 @@ final class Cells {
     return new StoredRow(table, key, value);
   }
 
-  /** The cell that holds the beginning of this value, in the place of the one that did. */
+  /** The head cell with the beginning of this value, to replace the present one. */
   Cell head(Cell before, byte[] value) throws IOException {
     return made(before, value, before.getValueLength());
   }
 
-  /** The same cell in memory of its own, which nobody takes away. */
+  /** The same cell in its own memory. */
   Cell copy(Cell cell) throws IOException {
     return made(cell, CellUtil.cloneValue(cell), cell.getValueLength());
   }
@@ -87,7 +87,7 @@ final class Cells {
       builder.setTags(tags);
     }
     Cell made = builder.build();
-    // A scan that began before the row was written must see both of its cells or none.
+    // A scan that began before the row was written must see either both of its cells or none.
     ((ExtendedCell) made).setSequenceId(((ExtendedCell) from).getSequenceId());
     return made;
   }

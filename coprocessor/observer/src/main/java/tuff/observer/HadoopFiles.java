@@ -13,8 +13,8 @@ import org.apache.hadoop.fs.Options.CreateOpts;
 import org.apache.hadoop.fs.Options.Rename;
 import org.apache.hadoop.fs.Path;
 
-/** The directory on a file system that Hadoop knows: a local one on one machine, HDFS in a cluster. */
-final class HadoopFiles implements Exchange.Files {
+/** The directory in a file system of Hadoop: a local one on one machine, HDFS in a cluster. */
+final class HadoopFiles implements ObserverDirectory.Files {
 
   private static final String STATE = "state";
   private static final String RECORDS = "regions";

@@ -11,25 +11,25 @@ import org.apache.hadoop.hbase.regionserver.compactions.CompactionRequest;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Retention of one region: what its flushes and compactions do, and what they prove. */
+/** Retention in the flushes and compactions of one region, and the records of what they did. */
 final class Region {
 
   private static final Logger LOG = LoggerFactory.getLogger(Region.class);
   private static final String FLUSH = "flush";
   private static final String MINOR = "minor";
-  private static final String MAJOR = "major"; // of all files, whatever becomes of delete markers
+  private static final String MAJOR = "major"; // of all files
 
   private final RegionCoprocessorEnvironment environment;
   private final Table table;
-  private final SharedExchange shared;
+  private final SharedDirectory shared;
   private final String name;
-  private final Proofs proofs = new Proofs();
-  private final ByIdentity<Cleaner> compactions = new ByIdentity<>();
-  private final Consumer<State> look = this::look;
-  private volatile Optional<State> beforeFlush = Optional.empty();
-  private State foundEmptyAt; // of the exchange's thread
+  private final ClearedPointers clearedPointers = new ClearedPointers();
+  private final WeakIdentityMap<CleaningScanner> compactions = new WeakIdentityMap<>();
+  private final Consumer<RetentionState> whenRead = this::recordIfEmpty;
+  private volatile Optional<RetentionState> beforeFlush = Optional.empty();
+  private RetentionState emptyAt; // the last state with which it was found empty
 
-  private Region(RegionCoprocessorEnvironment environment, Table table, SharedExchange shared) {
+  private Region(RegionCoprocessorEnvironment environment, Table table, SharedDirectory shared) {
     this.environment = environment;
     this.table = table;
     this.shared = shared;
@@ -37,51 +37,51 @@ final class Region {
   }
 
   /**
-   * A region that takes part from now on.
+   * Begin retention in a region.
    *
-   * @throws IllegalArgumentException the table's arguments make no sense.
+   * @throws IllegalArgumentException the table's arguments are wrong.
    */
   static Region open(RegionCoprocessorEnvironment environment) throws IOException {
     Arguments arguments = Arguments.of(environment.getConfiguration());
-    SharedExchange shared =
-        SharedExchange.open(
+    SharedDirectory shared =
+        SharedDirectory.open(
             environment.getSharedData(), arguments, environment.getConfiguration());
     Region region = new Region(environment, arguments.table(), shared);
-    shared.exchange().addReader(region.look);
+    shared.directory().addReader(region.whenRead);
     return region;
   }
 
   void close() {
-    shared.exchange().removeReader(look);
+    shared.directory().removeReader(whenRead);
     shared.close();
   }
 
   void flushBegins() {
-    beforeFlush = shared.exchange().current();
+    beforeFlush = shared.directory().current();
   }
 
   InternalScanner flushed(InternalScanner scanner) {
-    Optional<Cleaner> cleaner = cleaned(scanner, FLUSH, done -> record(FLUSH, done));
+    Optional<CleaningScanner> cleaner = cleaned(scanner, FLUSH, done -> record(FLUSH, done));
     return cleaner.isPresent() ? cleaner.get() : scanner;
   }
 
   void flushEnds() {
-    beforeFlush.ifPresent(proofs::memoryWasEmptied);
+    beforeFlush.ifPresent(clearedPointers::memoryWasEmptied);
   }
 
   void selectionBegins() {
-    Optional<State> before = shared.exchange().current();
+    Optional<RetentionState> before = shared.directory().current();
     if (isMemoryEmpty()) {
-      before.ifPresent(proofs::memoryWasEmptied);
+      before.ifPresent(clearedPointers::memoryWasEmptied);
     }
   }
 
   void selected(CompactionRequest request) {
-    proofs.selected(request);
+    clearedPointers.selected(request);
   }
 
   InternalScanner compacted(InternalScanner scanner, CompactionRequest request) {
-    Optional<Cleaner> cleaner = cleaned(scanner, kind(request), done -> {});
+    Optional<CleaningScanner> cleaner = cleaned(scanner, kind(request), done -> {});
     cleaner.ifPresent(found -> compactions.put(request, found));
     return cleaner.isPresent() ? cleaner.get() : scanner;
   }
@@ -92,31 +92,30 @@ final class Region {
         .ifPresent(
             cleaner -> {
               if (request.isAllFiles()) {
-                prove(request, cleaner);
+                cleaner
+                    .stillCarried()
+                    .ifPresent(
+                        carried -> clearedPointers.compacted(request, cleaner.state(), carried));
               }
               record(kind(request), cleaner);
             });
   }
 
-  private void prove(CompactionRequest request, Cleaner cleaner) {
-    cleaner.stillCarried().ifPresent(held -> proofs.compacted(request, cleaner.state(), held));
-  }
-
-  private Optional<Cleaner> cleaned(
-      InternalScanner scanner, String kind, Consumer<Cleaner> whenClosed) {
-    Optional<State> state = shared.exchange().current();
+  private Optional<CleaningScanner> cleaned(
+      InternalScanner scanner, String kind, Consumer<CleaningScanner> whenClosed) {
+    Optional<RetentionState> state = shared.directory().current();
     if (state.isEmpty()) {
-      LOG.info("retention, {} of {}: all is kept, there is no state to go by", kind, name);
+      LOG.info("retention, {} of {}: all rows are kept, since there is no state", kind, name);
     }
     Cells cells = new Cells(table, environment::getCellBuilder);
-    return state.map(by -> new Cleaner(scanner, cells, new Judge(by), whenClosed));
+    return state.map(by -> new CleaningScanner(scanner, cells, by, whenClosed));
   }
 
   private static String kind(CompactionRequest request) {
     return request.isAllFiles() ? MAJOR : MINOR;
   }
 
-  private void record(String kind, Cleaner cleaner) {
+  private void record(String kind, CleaningScanner cleaner) {
     Counts counts = cleaner.counts();
     LOG.info(
         "retention, {} of {}: dropped {}, inverted {}, could not read {}, by the state of {}",
@@ -129,21 +128,24 @@ final class Region {
     record(kind, cleaner.state(), counts);
   }
 
-  private void record(String kind, State state, Counts counts) {
-    boolean isProof = kind.equals(MAJOR) && table == Table.MESSAGE;
-    Set<Long> cleared = isProof ? proofs.cleared() : Set.of();
+  private void record(String kind, RetentionState state, Counts counts) {
+    boolean tellsCleared = kind.equals(MAJOR) && table == Table.MESSAGE;
+    Set<Long> cleared = tellsCleared ? clearedPointers.cleared() : Set.of();
     long nowMs = System.currentTimeMillis();
     RegionRecord record = new RegionRecord(name, state.nowMs(), nowMs, counts, cleared);
-    shared.exchange().record(name + "." + kind, record.toBytes());
+    shared.directory().record(name + "." + kind, record.toBytes());
   }
 
-  /** A region without files is never compacted, and would hold up the others for ever. */
-  private void look(State state) {
-    boolean isNews = foundEmptyAt == null || !foundEmptyAt.invalid().equals(state.invalid());
-    // Memory first: what leaves it in between is in a file by the second look.
+  /**
+   * Record an empty region as if it had been compacted. It never is, and without a record no
+   * pointer would ever be pruned.
+   */
+  private void recordIfEmpty(RetentionState state) {
+    boolean isNews = emptyAt == null || !emptyAt.invalid().equals(state.invalid());
+    // Memory first: rows that a flush writes in between are in a file when files are counted.
     if (isNews && isMemoryEmpty() && hasNoFiles()) {
-      foundEmptyAt = state;
-      proofs.wasEmpty(state);
+      emptyAt = state;
+      clearedPointers.wasEmpty(state);
       record(MAJOR, state, Counts.NONE);
     }
   }

@@ -7,14 +7,14 @@ import java.util.Set;
 import java.util.zip.CRC32;
 
 /**
- * What a pass over one region did; the server reads it.
+ * What a flush or compaction of one region did. The server reads it.
  *
  * <pre>
  * record := "TUFFRGRC" version(2) crc(4) size(2) region(size) state_ms(8) ended_ms(8)
  *           dropped(8) inverted(8) count(4) pointer(8)*
  * </pre>
  *
- * @param stateMs the moment of the state that the pass went by, 0 for none
+ * @param stateMs the time of the state that was used, 0 for none
  * @param cleared invalid pointers that no row of the region carries any more
  */
 record RegionRecord(

@@ -21,23 +21,23 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Does retention where HBase writes files anyway: in flushes and compactions of one region.
+ * Removes expired rows in flushes and compactions of one region, when HBase writes files anyway.
  *
- * <p>Loaded by a table's attribute, with what it must know as arguments:
+ * <p>An attribute of the table loads it, with arguments:
  *
  * <pre>
  * JAR|tuff.observer.RetentionObserver|1001|tuff.table=message,tuff.directory=file:///srv/tuff/observers
  * </pre>
  *
  * {@code tuff.table} is {@code message} or {@code payload}; {@code tuff.refresh_ms} is the time
- * between two looks at the state, 5000 where it is absent. With arguments that make no sense the
- * region is served all the same, and keeps everything. No hook throws anything of its own.
+ * between two reads of the state, 5000 by default. With wrong arguments the region is served, and
+ * all rows are kept. No hook throws an exception of its own.
  */
 public final class RetentionObserver implements RegionCoprocessor, RegionObserver {
 
   private static final Logger LOG = LoggerFactory.getLogger(RetentionObserver.class);
 
-  private volatile Region region; // null: keep everything
+  private volatile Region region; // null: keep all rows
 
   private interface Work {
     void run() throws IOException;
@@ -137,7 +137,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
     try {
       work.run();
     } catch (IOException | RuntimeException | LinkageError error) {
-      LOG.error("retention leaves the region as it is", error);
+      LOG.error("retention: a hook failed", error);
     }
   }
 
@@ -150,7 +150,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
     try {
       return wrap.apply(found);
     } catch (RuntimeException | LinkageError error) {
-      LOG.error("a file is written with all that is there", error);
+      LOG.error("retention: all rows of this file are kept", error);
       return scanner;
     }
   }

@@ -6,15 +6,16 @@ import java.util.Optional;
 import java.util.zip.CRC32;
 
 /**
- * A row as it lies in its table, judged only once it is proven whole.
+ * The bytes of a row, which are used only after its checksum was verified.
  *
  * <pre>
- * key   := tag(1) topic generation(4) [pointer(8)] place(8+2)
+ * key   := tag(1) topic generation(4) [pointer(8)] offset(8+2)
  * value := flags(1) crc(4) [pointer(8)] [ttl_s(4)] [size(4) attributes(size)] rest
  * </pre>
  *
- * Big-endian; the CRC-32 covers the key, the flags and all that follows the CRC. What is damaged, or
- * of a newer version, gives no row here, and so is kept: it may still be read by somebody.
+ * Big-endian; the CRC-32 covers the key, the flags and everything behind the CRC. A row that is
+ * damaged, or of a newer version, can't be read here, and is kept: another reader may be able to
+ * read it.
  */
 final class StoredRow {
 
@@ -25,7 +26,7 @@ final class StoredRow {
 
   private static final int CRC_AT = 1;
   private static final int BODY_AT = 5;
-  private static final int RANGE_SIZE = 2 * Table.PLACE_SIZE + Integer.BYTES;
+  private static final int RANGE_SIZE = 2 * Table.OFFSET_SIZE + Integer.BYTES;
   private static final long UNSIGNED = 0xFFFFFFFFL;
 
   private final Table table;
@@ -33,7 +34,7 @@ final class StoredRow {
   private final byte[] value;
 
   /**
-   * A row that keeps both arrays.
+   * A row that shares both arrays with the caller.
    *
    * @param key with the tag of its table
    */
@@ -43,14 +44,14 @@ final class StoredRow {
     this.value = value;
   }
 
-  /** What the topic's keys begin with, after the tag; empty where the key is too short for any. */
+  /** The prefix of the topic's keys, without the tag; empty if the key is too short. */
   ByteBuffer topic() {
     int size = Math.max(0, key.length - 1 - table.tailSize());
     return ByteBuffer.wrap(key, 1, size).slice();
   }
 
-  /** What retention must know of it; nothing where its bytes are not what a row looks like. */
-  Optional<Row> read() {
+  /** The parts that retention needs; empty if the row can't be read. */
+  Optional<RetainedRow> read() {
     if (key.length < 1 + table.tailSize() || value.length < BODY_AT || !isWhole()) {
       return Optional.empty();
     }
@@ -61,7 +62,7 @@ final class StoredRow {
     }
   }
 
-  /** The value of this message row, rolled back; it must have been read, with a pointer. */
+  /** The value of this message row after a rollback; `read` must have returned a pointer. */
   byte[] inverted() {
     byte[] turned = value.clone();
     ByteBuffer bytes = ByteBuffer.wrap(turned);
@@ -82,42 +83,42 @@ final class StoredRow {
     return (int) crc.getValue();
   }
 
-  private Optional<Row> readMessage() {
+  private Optional<RetainedRow> readMessage() {
     int flags = value[0];
     if ((flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE)) != 0) {
       return Optional.empty();
     }
     ByteBuffer body = ByteBuffer.wrap(value, BODY_AT, value.length - BODY_AT);
     long pointer = (flags & HAS_POINTER) != 0 ? body.getLong() : 0;
-    long ttlS = (flags & HAS_TTL) != 0 ? body.getInt() & UNSIGNED : Row.NO_TTL;
-    if (!passAttributes(flags, body)) {
+    long ttlS = (flags & HAS_TTL) != 0 ? body.getInt() & UNSIGNED : RetainedRow.NO_TTL;
+    if (!skipAttributes(flags, body)) {
       return Optional.empty();
     }
     boolean hasRange = (flags & HAS_POINTER) != 0 && body.remaining() == RANGE_SIZE;
     if ((flags & IS_REFERENCE) != 0 && !hasRange) {
       return Optional.empty();
     }
-    return Optional.of(new Row(table, generation(), place(), pointer, ttlS));
+    return Optional.of(new RetainedRow(table, generation(), offset(), pointer, ttlS));
   }
 
-  private Optional<Row> readPayload() {
+  private Optional<RetainedRow> readPayload() {
     int flags = value[0];
     if ((flags & ~(HAS_TTL | HAS_ATTRIBUTES)) != 0) {
       return Optional.empty();
     }
     ByteBuffer body = ByteBuffer.wrap(value, BODY_AT, value.length - BODY_AT);
     if ((flags & HAS_TTL) != 0) {
-      // The message's own time to live counts from its publish, which is not known here.
+      // The message's own time to live counts from its publish, whose time is not known here.
       body.getInt();
     }
-    if (!passAttributes(flags, body)) {
+    if (!skipAttributes(flags, body)) {
       return Optional.empty();
     }
-    long pointer = ByteBuffer.wrap(key).getLong(key.length - Table.PLACE_SIZE - Long.BYTES);
-    return Optional.of(new Row(table, generation(), place(), pointer, Row.NO_TTL));
+    long pointer = ByteBuffer.wrap(key).getLong(key.length - Table.OFFSET_SIZE - Long.BYTES);
+    return Optional.of(new RetainedRow(table, generation(), offset(), pointer, RetainedRow.NO_TTL));
   }
 
-  private static boolean passAttributes(int flags, ByteBuffer body) {
+  private static boolean skipAttributes(int flags, ByteBuffer body) {
     if ((flags & HAS_ATTRIBUTES) == 0) {
       return true;
     }
@@ -133,9 +134,9 @@ final class StoredRow {
     return ByteBuffer.wrap(key).getInt(key.length - table.tailSize());
   }
 
-  private Place place() {
+  private Offset offset() {
     ByteBuffer bytes = ByteBuffer.wrap(key);
-    int at = key.length - Table.PLACE_SIZE;
-    return new Place(bytes.getLong(at), Short.toUnsignedInt(bytes.getShort(at + Long.BYTES)));
+    int at = key.length - Table.OFFSET_SIZE;
+    return new Offset(bytes.getLong(at), Short.toUnsignedInt(bytes.getShort(at + Long.BYTES)));
   }
 }

@@ -2,17 +2,17 @@ package tuff.observer;
 
 import java.util.Locale;
 
-/** Which of the two tables with messages a row stands in. */
+/** The two tables that have messages. */
 enum Table {
-  /** Rows of messages: a topic's prefix, then a place. */
+  /** Rows of messages: a topic's prefix, then the offset. */
   MESSAGE((byte) 'm', 0),
-  /** Payloads that were stored ahead of their publish: the write pointer stands before the place. */
+  /** Payloads that were stored before their publish: prefix, write pointer, offset. */
   PAYLOAD((byte) 'p', Long.BYTES);
 
   static final int GENERATION_SIZE = Integer.BYTES;
-  static final int PLACE_SIZE = Long.BYTES + Short.BYTES;
+  static final int OFFSET_SIZE = Long.BYTES + Short.BYTES;
 
-  /** What a row's key begins with where all tables share one key space; its checksum covers it. */
+  /** The first byte of a row's key in the store; HBase's rows lack it, and checksums cover it. */
   final byte tag;
 
   private final int pointerSize;
@@ -31,8 +31,8 @@ enum Table {
     return valueOf(name.toUpperCase(Locale.ROOT));
   }
 
-  /** How many bytes of a key follow the topic's name. */
+  /** The number of bytes of a key behind the topic's name. */
   int tailSize() {
-    return GENERATION_SIZE + pointerSize + PLACE_SIZE;
+    return GENERATION_SIZE + pointerSize + OFFSET_SIZE;
   }
 }

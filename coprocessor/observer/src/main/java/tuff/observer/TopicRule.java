@@ -1,7 +1,7 @@
 package tuff.observer;
 
 /**
- * What retention must know of a topic. The generation is negative while the topic is deleted;
- * nothing before the floor is ever shown again.
+ * The parts of a topic that decide on the retention of its rows. The generation is negative while
+ * the topic is deleted; no message before the floor is ever shown again.
  */
-record TopicRule(int generation, long ttlS, Place floor) {}
+record TopicRule(int generation, long ttlS, Offset floor) {}

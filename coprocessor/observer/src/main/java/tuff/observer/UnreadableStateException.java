@@ -2,7 +2,7 @@ package tuff.observer;
 
 import java.io.IOException;
 
-/** A file is no whole state of this version; the message says why. */
+/** The file with the state is damaged, or of another version; the message says why. */
 final class UnreadableStateException extends IOException {
 
   private static final long serialVersionUID = 1L;

@@ -15,7 +15,7 @@ import org.apache.hbase.thirdparty.com.google.gson.JsonElement;
 import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.apache.hbase.thirdparty.com.google.gson.JsonParser;
 
-/** The cases that the server's tests run as well. */
+/** The golden files, which the server's tests read too. */
 final class Golden {
 
   private static final HexFormat HEX = HexFormat.of();
@@ -35,7 +35,7 @@ final class Golden {
   }
 
   /** The state that the stored rows of the golden cases are judged by. */
-  static State stateOfRows() throws IOException {
+  static RetentionState stateOfRows() throws IOException {
     JsonObject rows = retention().getAsJsonObject("rows");
     Map<ByteBuffer, TopicRule> topics = new HashMap<>();
     for (Map.Entry<String, JsonElement> topic : rows.getAsJsonObject("topics").entrySet()) {
@@ -45,8 +45,8 @@ final class Golden {
     return state(rows, topics);
   }
 
-  static State state(JsonObject from, Map<ByteBuffer, TopicRule> topics) {
-    return new State(
+  static RetentionState state(JsonObject from, Map<ByteBuffer, TopicRule> topics) {
+    return new RetentionState(
         from.get("now_ms").getAsLong(),
         from.get("longest_transaction_ms").getAsLong(),
         topics,
@@ -58,11 +58,11 @@ final class Golden {
     return new TopicRule(
         from.get("generation").getAsInt(),
         from.get("ttl_s").getAsLong(),
-        place(from.getAsJsonArray("floor")));
+        offset(from.getAsJsonArray("floor")));
   }
 
-  static Place place(JsonArray from) {
-    return new Place(from.get(0).getAsLong(), from.get(1).getAsInt());
+  static Offset offset(JsonArray from) {
+    return new Offset(from.get(0).getAsLong(), from.get(1).getAsInt());
   }
 
   private static Set<Long> pointers(JsonArray from) {

@@ -15,19 +15,19 @@ import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.TestFactory;
 
-/** Rows as they lie in a table are judged as the golden cases say, byte for byte. */
+/** The decision for stored rows, byte for byte as in the golden cases. */
 final class StoredRowTest {
 
   @TestFactory
-  Stream<DynamicTest> storedRowsAreJudgedAsTheGoldenCasesSay() throws IOException {
-    State state = Golden.stateOfRows();
+  Stream<DynamicTest> storedRowsFollowTheGoldenCases() throws IOException {
+    RetentionState state = Golden.stateOfRows();
     return StreamSupport.stream(cases().spliterator(), false)
         .map(JsonElement::getAsJsonObject)
         .map(each -> dynamicTest(each.get("name").getAsString(), () -> judge(each, state)));
   }
 
   @TestFactory
-  Stream<DynamicTest> noBitOfAWholeRowCanBeFlippedUnseen() throws IOException {
+  Stream<DynamicTest> aFlippedBitMakesARowUnreadable() throws IOException {
     JsonObject whole = cases().get(0).getAsJsonObject();
     byte[] key = Golden.bytes(whole, "key");
     byte[] value = Golden.bytes(whole, "value");
@@ -47,21 +47,22 @@ final class StoredRowTest {
     return Golden.retention().getAsJsonObject("rows").getAsJsonArray("cases");
   }
 
-  private static void judge(JsonObject given, State state) {
+  private static void judge(JsonObject given, RetentionState state) {
     byte[] key = Golden.bytes(given, "key");
     byte[] value = Golden.bytes(given, "value");
     byte[] valueBefore = value.clone();
     Table table = key[0] == Table.PAYLOAD.tag ? Table.PAYLOAD : Table.MESSAGE;
     StoredRow stored = new StoredRow(table, key, value);
 
-    Fate fate =
+    Decision decision =
         stored
             .read()
-            .map(row -> Rules.fate(row, state.topics().get(stored.topic()), state))
-            .orElse(Fate.KEEP);
+            .map(row -> Decision.of(row, state.topics().get(stored.topic()), state))
+            .orElse(Decision.KEEP);
 
-    assertEquals(Fate.valueOf(given.get("fate").getAsString().toUpperCase(Locale.ROOT)), fate);
-    if (fate == Fate.INVERT) {
+    String expected = given.get("fate").getAsString().toUpperCase(Locale.ROOT);
+    assertEquals(Decision.valueOf(expected), decision);
+    if (decision == Decision.INVERT) {
       assertArrayEquals(Golden.bytes(given, "becomes"), stored.inverted());
     }
     assertArrayEquals(valueBefore, value);

@@ -20,8 +20,8 @@ import org.apache.hadoop.hbase.client.ResultScanner;
 import org.apache.hadoop.hbase.client.Scan;
 
 /**
- * Commands, one a line, for what the gateways can't do. Each is answered with {@code OK ms} or
- * {@code ERR text}, which lines of data may precede.
+ * Commands from standard input, one per line, that the gateways don't offer. The answer is
+ * {@code OK ms} or {@code ERR text}, after any lines of data.
  *
  * <pre>
  * flush TABLE
@@ -33,7 +33,7 @@ import org.apache.hadoop.hbase.client.Scan;
  */
 final class Console {
 
-  private static final long LOOK_AGAIN_MS = 100;
+  private static final long POLL_MS = 100;
   private static final long COMPACTED_WITHIN_MS = 120_000;
   private static final HexFormat HEX = HexFormat.of();
 
@@ -43,7 +43,7 @@ final class Console {
     this.conf = conf;
   }
 
-  /** Until {@code quit}, or the end of the input. */
+  /** Execute commands until {@code quit}, or the end of the input. */
   void run() throws IOException {
     BufferedReader lines =
         new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -77,29 +77,30 @@ final class Console {
     }
   }
 
-  /** What was asked for begins a little later, so that a table at rest says nothing yet. */
+  /** Major-compact. HBase begins some time after the request, so an idle table may not be done. */
   private static void compact(Admin admin, TableName table)
       throws IOException, InterruptedException {
-    long askedMs = System.currentTimeMillis();
+    long requestedMs = System.currentTimeMillis();
     admin.majorCompact(table);
-    while (!isCompacted(admin, table, askedMs)) {
-      if (System.currentTimeMillis() > askedMs + COMPACTED_WITHIN_MS) {
+    while (!isCompacted(admin, table, requestedMs)) {
+      if (System.currentTimeMillis() > requestedMs + COMPACTED_WITHIN_MS) {
         throw new IOException(
             table + " was not compacted within " + COMPACTED_WITHIN_MS / 1000 + " s");
       }
-      Thread.sleep(LOOK_AGAIN_MS);
+      Thread.sleep(POLL_MS);
     }
   }
 
-  /** Whether nobody compacts, and every region has files of later than that, or none. */
-  private static boolean isCompacted(Admin admin, TableName table, long askedMs)
+  /** Whether no compaction runs, and every region was major-compacted later than that. */
+  private static boolean isCompacted(Admin admin, TableName table, long requestedMs)
       throws IOException {
     if (admin.getCompactionState(table) != CompactionState.NONE) {
       return false;
     }
     for (ServerName server : admin.getRegionServers()) {
       for (RegionMetrics region : admin.getRegionMetrics(server, table)) {
-        if (region.getStoreFileCount() > 0 && region.getLastMajorCompactionTimestamp() < askedMs) {
+        if (region.getStoreFileCount() > 0
+            && region.getLastMajorCompactionTimestamp() < requestedMs) {
           return false;
         }
       }

@@ -4,13 +4,13 @@ import java.nio.file.Path;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.HBaseConfiguration;
 
-/** Where one HBase keeps its files, and the ports of its parts, all on 127.0.0.1. */
+/** The directory of one HBase, and the ports of its parts, all on 127.0.0.1. */
 record Layout(Path home, int zookeeper, int master, int regionServer, int thrift, int thrift2) {
 
   private static final String LOOPBACK = "127.0.0.1";
   private static final int SESSION_MS = 20_000;
 
-  /** From the words {@code HOME ZOOKEEPER MASTER REGION_SERVER THRIFT THRIFT2}. */
+  /** From the arguments {@code HOME ZOOKEEPER MASTER REGION_SERVER THRIFT THRIFT2}. */
   static Layout parse(String[] words, int first) {
     int[] ports = new int[5];
     for (int at = 0; at < ports.length; at++) {
@@ -24,7 +24,7 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     return home.resolve("zookeeper");
   }
 
-  /** Everything that differs from HBase's defaults. {@code distributed}: a JVM for each part. */
+  /** HBase's configuration. {@code distributed}: each part has its own JVM. */
   Configuration configuration(boolean distributed) {
     Configuration conf = HBaseConfiguration.create();
     conf.setBoolean("hbase.cluster.distributed", distributed);
@@ -33,12 +33,12 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     durability(conf);
     memory(conf);
     addresses(conf);
-    patience(conf);
+    timeouts(conf);
     return conf;
   }
 
   private static void durability(Configuration conf) {
-    // HBase then refuses to start where a log can't be synced.
+    // HBase then refuses to start if its log can't be synced.
     conf.setBoolean("hbase.unsafe.stream.capability.enforce", true);
     conf.set("hbase.wal.provider", "filesystem"); // the default is made for HDFS
     conf.setLong("hbase.master.logcleaner.ttl", 60_000); // old logs and files pile up otherwise
@@ -46,7 +46,8 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
   }
 
   private static void memory(Configuration conf) {
-    // A region that was written to holds a chunk: at the default of 2 MiB, two hundred fill the heap.
+    // A region with rows in memory allocates a chunk. With the default of 2 MiB, 200 regions
+    // fill the heap.
     conf.setInt("hbase.hregion.memstore.mslab.chunksize", 256 << 10);
     conf.setInt("hbase.hregion.memstore.mslab.max.allocation", 64 << 10);
   }
@@ -60,12 +61,12 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     conf.set("hbase.regionserver.ipc.address", LOOPBACK);
     conf.setInt("hbase.master.port", master);
     conf.setInt("hbase.regionserver.port", regionServer);
-    conf.setInt("hbase.master.info.port", -1); // no web pages: they listen everywhere
+    conf.setInt("hbase.master.info.port", -1); // no web pages: they listen on all addresses
     conf.setInt("hbase.regionserver.info.port", -1);
     conf.setInt("hbase.thrift.info.port", -1);
   }
 
-  private static void patience(Configuration conf) {
+  private static void timeouts(Configuration conf) {
     conf.setInt("zookeeper.session.timeout", SESSION_MS);
     conf.setInt("zookeeper.session.timeout.localHBaseCluster", SESSION_MS);
     conf.setInt("hbase.master.start.timeout.localHBaseCluster", 120_000);
@@ -73,8 +74,8 @@ record Layout(Path home, int zookeeper, int master, int regionServer, int thrift
     conf.setInt("hbase.master.wait.on.regionservers.maxtostart", 1);
     conf.setInt("hbase.regionserver.msginterval", 200);
     conf.setInt("hbase.regionserver.handler.count", 20);
-    // The gateways are clients: they should give up in seconds, not in HBase's 20 minutes, and look
-    // often while a region moves.
+    // For the gateways, which are clients: give up after seconds and not after HBase's 20 minutes,
+    // and retry often while a region moves.
     conf.setInt("hbase.client.pause", 25);
     conf.setInt("hbase.client.retries.number", 20);
     conf.setInt("hbase.client.operation.timeout", 25_000);

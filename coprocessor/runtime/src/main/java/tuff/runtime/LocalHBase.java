@@ -20,12 +20,13 @@ import org.apache.zookeeper.ZooKeeper;
  * <pre>LocalHBase PART HOME ZOOKEEPER MASTER REGION_SERVER THRIFT THRIFT2</pre>
  *
  * PART is {@code all} (everything in this JVM) or one of {@code zookeeper master region-server
- * thrift thrift2}. It prints {@code READY ms} once it can be used, then takes the commands of
- * {@link Console}, and ends when its standard input does: so nothing outlives whoever started it.
+ * thrift thrift2}. It prints {@code READY ms} once it can be used, and then executes the commands
+ * of {@link Console}. It ends with its standard input, so it never outlives the process that
+ * started it.
  */
 public final class LocalHBase {
 
-  private static final long LOOK_AGAIN_MS = 20;
+  private static final long POLL_MS = 20;
 
   private LocalHBase() {}
 
@@ -38,7 +39,7 @@ public final class LocalHBase {
     System.out.println("READY " + (System.currentTimeMillis() - startedMs));
     new Console(conf).run();
     stop.run();
-    // HBase leaves threads behind that are no daemons.
+    // HBase leaves non-daemon threads behind.
     Runtime.getRuntime().halt(0);
   }
 
@@ -69,11 +70,11 @@ public final class LocalHBase {
 
   private static Runnable startAll(Layout layout, Configuration conf) throws Exception {
     MiniZooKeeperCluster zookeeper = startZooKeeper(layout, conf);
-    forgetTheDead(layout.zookeeper());
+    removeStaleSessions(layout.zookeeper());
     LocalHBaseCluster cluster = new LocalHBaseCluster(conf, 1, 1);
     cluster.startup();
     while (cluster.getActiveMaster() == null || !cluster.getActiveMaster().isInitialized()) {
-      Thread.sleep(LOOK_AGAIN_MS);
+      Thread.sleep(POLL_MS);
     }
     startThrift(layout, conf);
     startThrift2(layout, conf);
@@ -90,13 +91,13 @@ public final class LocalHBase {
     zookeeper.setDefaultClientPort(layout.zookeeper());
     zookeeper.startup(layout.zookeeperHome().toFile());
     if (zookeeper.getClientPort() != layout.zookeeper()) {
-      throw new BindException("port " + layout.zookeeper() + " is taken"); // it took the next one
+      throw new BindException("port " + layout.zookeeper() + " is in use"); // it took the next one
     }
     return zookeeper;
   }
 
-  /** After kill -9 the sessions of the dead live on, and no master becomes active beside them. */
-  private static void forgetTheDead(int port)
+  /** Without this, no master becomes active after kill -9 until the old sessions expire. */
+  private static void removeStaleSessions(int port)
       throws IOException, InterruptedException, KeeperException {
     CountDownLatch connected = new CountDownLatch(1);
     Watcher watcher =
@@ -133,7 +134,7 @@ public final class LocalHBase {
     thread.setDaemon(true);
     thread.start();
     while (!listens(port)) {
-      Thread.sleep(LOOK_AGAIN_MS);
+      Thread.sleep(POLL_MS);
     }
   }
 

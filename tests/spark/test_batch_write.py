@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 import tuff
 from pyspark_tuff import DefaultSource, lease_renewal
 from pyspark_tuff.errors import OptionError
-from pyspark_tuff.write_attempts import FLUSH_COUNT
 from pyspark_tuff.write_transactions import TaskResult
-from pyspark_tuff.writers import BatchWriter
+from pyspark_tuff.writers import FLUSH_COUNT, BatchWriter
 from tests.spark.messages import read
 from tests.spark.tasks import rows, run_task
 from tuff.launch import ServerProcess
@@ -85,7 +84,7 @@ def test_large_partitions_use_several_requests_and_pointers_and_keep_their_order
     tuff_topic: tuff.TopicId,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyspark_tuff.write_attempts.PART_COUNT", 2 * FLUSH_COUNT)
+    monkeypatch.setattr("pyspark_tuff.writers.PART_COUNT", 2 * FLUSH_COUNT)
     values = [b"%d" % number for number in range(3 * FLUSH_COUNT + 1)]
     writer = write.begin(topic=tuff_topic)
 

@@ -56,7 +56,7 @@ def test_each_letter_goes_back_or_to_the_dead_letters_once(
     retry(spark, place, checkpoint)
     written = written_up_to(checkpoint)
 
-    dead = place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq"))
+    dead = place.dead_letters
     assert (first, list(written)) == (4, [source])
     assert written[source].id >= place.client.poll(source)[-1].id.hex()
     assert place.read(place.topic) == [b"again", b"\x00\xff"]

@@ -98,7 +98,7 @@ bench-setup: $(VENV)/.installed
 bench:
 	$(BIN)/python -m benchmarks.full
 
-# A minute against regressions: each ratio to the bare handler has a floor.
+# A minute against regressions: each ratio to the bare handler has a limit.
 bench-quick: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.quick
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import happybase
 
-from benchmarks.full import RESULTS
 from benchmarks.machine import describe
 from benchmarks.processes import tuff
+from benchmarks.results import RESULTS
 from messaging.storage.hbase.layout import Layout, cells_of
 from messaging.storage.hbase.store import HBaseStore
 from messaging.storage.rows import (

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import plyvel
 
-from benchmarks.generator import measure, sink
+from benchmarks.generator import Pace, Report, Rows, measure, sink
 from benchmarks.processes import bare
-from benchmarks.subject import Pace, Report, Rows
 
 PAYLOAD = b"p" * 256  # bytes, as everywhere in these programs
 SCANNED = 100_000  # rows

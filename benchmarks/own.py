@@ -4,9 +4,8 @@ import http.client
 import time
 from pathlib import Path
 
-from benchmarks.generator import measure
+from benchmarks.generator import Pace, Report, Rows, measure, rows
 from benchmarks.processes import ROOT, Running, tuff
-from benchmarks.subject import Pace, Report, Rows, rows
 
 FILLED = 1_000  # requests of a hundred messages each, in the topic that is read
 HUNDRED = ("-messages", "100")

@@ -7,7 +7,6 @@ most curves show. Writes scale.json, scale.md and a plot for each program; point
 are left out are kept. Takes some ten minutes and 4 GB of disk.
 """
 
-import argparse
 import http.client
 import json
 import sys
@@ -16,16 +15,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bars import SCALE, judged
-from benchmarks.full import RESULTS
-from benchmarks.generator import Background, Run, measure
+from benchmarks.generator import Background, Pace, Report, Rows, Run, measure
 from benchmarks.machine import describe
 from benchmarks.own import first_acknowledged_s
 from benchmarks.plots import plot_scale
 from benchmarks.processes import Running, tuff
-from benchmarks.results import Results, lean, read_results
-from benchmarks.subject import Pace, Report, Rows
-from benchmarks.tables import bars_table, scale_page
+from benchmarks.results import Results, lean, parser_of, read_results, write_results
+from benchmarks.tables import print_targets, scale_page
+from benchmarks.targets import SCALE
 
 PACE = Pace(seconds=2.0, warm_s=0.3)
 HUNDRED = ("-messages", "100")
@@ -223,8 +220,10 @@ def _timed_ms(server: Running, method: str, path: str) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
+    parser = parser_of("scale", __doc__)
+    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS))
+    parser.add_argument("--messages", type=int, default=10_000_000, help="the most to be stored")
+    options = parser.parse_args(arguments)
     file = options.out / "scale.json"
     found = dict(read_results(file).rounds[0]) if file.exists() else {}
     for name in options.only or list(PROGRAMS):
@@ -233,22 +232,12 @@ def main(arguments: list[str]) -> int:
                 print(f"{row}: {json.dumps(lean([{row: report}])[0][row])}", flush=True)
                 found[row] = report
         results = Results(machine=describe(options.dir), missing={}, rounds=lean([found]))
-        file.write_text(json.dumps(results.as_json(), indent=1) + "\n")  # a long run may be cut
+        write_results(file, results)  # after each program, since a long run may be interrupted
     results = read_results(file)
     (options.out / "scale.md").write_text(scale_page(results))
     plot_scale(results, options.out)
-    print(*bars_table(judged(SCALE, results)), sep="\n")
+    print_targets(SCALE, results)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS))
-    parser.add_argument("--messages", type=int, default=10_000_000, help="the most to be stored")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
-    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
-    return parser
 
 
 if __name__ == "__main__":

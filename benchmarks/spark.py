@@ -3,14 +3,14 @@
     python -m benchmarks.spark [--rounds N] [--rows N] [--out DIR] [--dir DIR]
 
 One session, `local[2]`, reads and writes messages of 256 bytes, in rounds that visit every subject
-in turn. A read goes to Spark's `noop`, which takes every column of every row. Where this and the
-server share two processors, the processor time of everybody for a row says more than a rate does.
-Writes spark.json and spark.md below benchmarks/results/, and prints every bar; exits 0 whatever
-they say. Kafka is left out, with the reason, where its broker or Spark's connector can't be had.
+in turn. A read goes to Spark's `noop`, which takes every column of every row. On two processors,
+which this and the server share, the processor time of all processes for a row is more reliable than
+a rate.
+Writes spark.json and spark.md below benchmarks/results/, and prints every target; exits 0 even if
+some are missed. Kafka is left out, with the reason, if its broker or Spark's connector is missing.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -23,18 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tuff as library
-from benchmarks.bars import SPARK, judged
+from benchmarks.generator import MissingError, Report
 from benchmarks.machine import describe
 from benchmarks.peers.jvm import connector_classpath, kafka_broker
 from benchmarks.processes import ROOT, Running, StartError, processor_s, tuff
-from benchmarks.results import Results, lean
-from benchmarks.subject import MissingError, Report
-from benchmarks.tables import bars_table, spark_page
+from benchmarks.results import Results, lean, parser_of, write_results
+from benchmarks.tables import print_targets, spark_page
+from benchmarks.targets import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RESULTS = ROOT / "benchmarks" / "results"
 VALUE_BYTES = 256  # as in every other benchmark
 NUMBER_DIGITS = 16  # at the beginning of a value, so that no two are the same
 FILL_COUNT = 5_000  # messages of a publish that fills a topic
@@ -225,26 +224,16 @@ def all_rounds(options: argparse.Namespace) -> Results:
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    results = all_rounds(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "spark.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
-    (options.out / "spark.md").write_text(spark_page(results))
-    print(*bars_table(judged(SPARK, results)), sep="\n")
-    for name, reason in results.missing.items():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("spark", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--tree", type=Path, default=ROOT, help="whose server; default: this one's")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
-    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
-    return parser
+    parser.add_argument("--tree", type=Path, default=ROOT, help="work tree whose server is run")
+    options = parser.parse_args(arguments)
+    results = all_rounds(options)
+    write_results(options.out / "spark.json", results)
+    (options.out / "spark.md").write_text(spark_page(results))
+    print_targets(SPARK, results)
+    return 0
 
 
 if __name__ == "__main__":

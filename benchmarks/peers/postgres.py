@@ -9,9 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.generator import LoadError
+from benchmarks.generator import LoadError, MissingError, Pace, Report, Rows
 from benchmarks.processes import Running, free_port, running
-from benchmarks.subject import MissingError, Pace, Report, Rows
 
 VERSIONS = Path("/usr/lib/postgresql")
 USER = "postgres"  # whom Debian's package makes; the server refuses to run as root

@@ -2,9 +2,9 @@
 
     python -m benchmarks.full [--rounds N] [--only SUBJECT ...] [--out DIR] [--dir DIR]
 
-Each round visits every subject in turn, alone on the machine as far as these programs go, and when
-the disk has taken what the one before it wrote. A peer that can't be had, or fails, is named in the
-results with its reason. Writes full.json, full.md and the plots below benchmarks/results/, profiles
+Each round visits every subject in turn, when the machine is idle and the disk has taken what the
+subject before it wrote. A peer that is not installed, or fails, is named in the results with the
+reason. Writes full.json, full.md and the plots below benchmarks/results/, profiles
 the server, and prints every target. Exits 0 even if targets are missed: these are figures of one
 machine on one day. `make bench-quick` detects regressions.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.flame import record
 from benchmarks.generator import LoadError, MissingError, Pace, Report, Rows
 from benchmarks.limits import measure_limits
-from benchmarks.machine import come_to_rest, describe
+from benchmarks.machine import describe, wait_until_idle
 from benchmarks.own import measure_tuff
 from benchmarks.peers.jvm import measure_cdap, measure_kafka, measure_tephra
 from benchmarks.peers.nats import measure_nats
@@ -53,7 +53,7 @@ def one_round(
     found: dict[str, Report] = {}
     missing: dict[str, str] = {}
     for subject in subjects:
-        rested_s = come_to_rest()
+        idle_after_s = wait_until_idle()
         began = time.perf_counter()
         try:
             found.update(SUBJECTS[subject](directory, pace))
@@ -62,12 +62,15 @@ def one_round(
         except (LoadError, StartError, OSError, subprocess.SubprocessError) as error:
             missing[subject] = f"failed: {_in_one_line(error, directory)}"
         took_s = time.perf_counter() - began
-        print(f"  {subject}: {took_s:.0f} s, after {rested_s:.1f} s of rest", flush=True)
+        print(
+            f"  {subject}: {took_s:.0f} s, after {idle_after_s:.1f} s until the machine was idle",
+            flush=True,
+        )
     return found, missing
 
 
 def _in_one_line(error: Exception, directory: Path) -> str:
-    """A reason that can be published: without places of this machine, and not too long."""
+    """A short reason without directories of this machine."""
     said = str(error).replace(str(directory), "DIR").replace(f"{ROOT}/", "")
     return " ".join(said.split())[:300]
 

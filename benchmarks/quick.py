@@ -22,7 +22,7 @@ from benchmarks.targets import QUICK, judged
 SECONDS = 1.2  # of each measured run
 _FAST = ("-warm", "0.3")
 
-# In this order: what polls read was published before.
+# In this order: the polls read messages that publish-100 has published.
 RUNS = {
     "publish": Run(scenario="publish", seconds=SECONDS, flags=_FAST),
     "publish-128": Run(scenario="publish", connections=128, seconds=SECONDS, flags=_FAST),
@@ -51,7 +51,7 @@ Round = dict[str, dict[str, object]]
 
 
 def one_round(directory: Path, tree: Path, names: list[str]) -> Round:
-    """The bare handler first, and then each run, against servers of this round alone."""
+    """The bare handler, and then each run, with new servers for each round."""
     found: Round = {}
     with sink(directory) as nothing:
         found["sink"] = measure(BARE, nothing)

@@ -1,10 +1,10 @@
-"""`make bench-scale`: how each cost grows; a curve for everything that may become large.
+"""`make bench-scale`: how costs grow; a curve for each quantity that can become large.
 
     python -m benchmarks.scale [--only PROGRAM ...] [--messages N] [--out DIR] [--dir DIR]
 
-Rates depend on who else runs; the server's processor time per request hardly does, so that is what
-most curves show. Writes scale.json, scale.md and a plot for each program; points of programs that
-are left out are kept. Takes some ten minutes and 4 GB of disk.
+Rates depend on the other load of the machine, and the server's processor time per request hardly
+does. So most curves show the latter. Writes scale.json, scale.md and a plot for each program, and
+keeps the points of programs that are left out. Takes some ten minutes and 4 GB of disk.
 """
 
 import http.client
@@ -29,7 +29,7 @@ HUNDRED = ("-messages", "100")
 
 
 def topics(directory: Path, _: int) -> Rows:
-    """Making a topic, publishing to all of them in turn, listing them, starting with them."""
+    """Creating topics, publishing to all in turn, listing them, starting a server with them."""
     made = 0
     for count in (10, 100, 1_000, 10_000):
         with tuff(directory / "topics") as server:
@@ -46,7 +46,7 @@ def topics(directory: Path, _: int) -> Rows:
 
 
 def messages(directory: Path, largest: int) -> Rows:
-    """Publishing, memory, starting, and reading from the oldest message, over what is stored."""
+    """Publishing, memory, starting, and reading from the oldest message, by stored messages."""
     there = 0
     for count in (100_000, 1_000_000, 10_000_000):
         if count > largest:
@@ -66,7 +66,7 @@ def messages(directory: Path, largest: int) -> Rows:
 
 
 def _behind(server: Running) -> Report:
-    """What a reader that starts at the oldest message does to those who publish meanwhile."""
+    """How a reader that starts at the oldest message slows concurrent publishes."""
     publishing = PACE.run(
         "publish", "-rate", "500", "-topic", "now", "-procs", "2", mode="open", connections=8
     )
@@ -99,7 +99,7 @@ def waiting(directory: Path, _: int) -> Rows:
 
 
 def open_transactions(directory: Path, _: int) -> Rows:
-    """Starting while many are in progress: long ones, which stay."""
+    """Starting transactions while many long ones are in progress."""
     with tuff(directory / "open") as server:
         there = 0
         for count in (0, 100, 1_000, 10_000):
@@ -112,7 +112,7 @@ def open_transactions(directory: Path, _: int) -> Rows:
 
 
 def invalid_transactions(directory: Path, _: int) -> Rows:
-    """The same with an invalid list, and what a snapshot of it costs."""
+    """The same with invalid transactions, and the cost of a snapshot file."""
     with tuff(directory / "invalid") as server:
         there = 0
         for count in (0, 1_000, 10_000, 100_000):
@@ -126,7 +126,7 @@ def invalid_transactions(directory: Path, _: int) -> Rows:
 
 
 def _starting(server: Running) -> Report:
-    """Starts that are left to time out; few enough not to add to what is measured."""
+    """Starts whose transactions time out; too few to change the number that is measured."""
     body = '{"lists":false,"timeout":2}'
     few = PACE.run("start", "-start", body, "-calls", "1000", connections=8)
     row = _costs(measure(few, server))
@@ -193,7 +193,7 @@ PROGRAMS: dict[str, Callable[[Path, int], Rows]] = {
 
 
 def _costs(report: Report) -> Report:
-    """What a curve is made of."""
+    """The figures of curves."""
     kept = ("per_s", "messages_per_s", "p50_us", "p99_us", "errors", "first_error")
     both = (*kept, "server_cpu_us_per_call", "server_cpu_us_per_message")
     return {name: report[name] for name in both if name in report}

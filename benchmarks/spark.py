@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE_BYTES = 256  # as in every other benchmark
-NUMBER_DIGITS = 16  # at the beginning of a value, so that no two are the same
+NUMBER_DIGITS = 16  # at the beginning of a value, so that all values differ
 FILL_COUNT = 5_000  # messages of a publish that fills a topic
 WRITE_TASKS = 4
 CONF = {
@@ -51,7 +51,7 @@ CONF = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a benchmark runs: a session, the server, and Kafka's broker if there is one."""
+    """A Spark session, the server, and Kafka's broker if there is one."""
 
     spark: "SparkSession"
     server: Running
@@ -91,7 +91,7 @@ def session(directory: Path, jars: str) -> "Iterator[SparkSession]":
 
 
 def fill(place: Place) -> None:
-    """Publish the rows to the topic `plain`, and put what is read from it into memory."""
+    """Publish the rows to the topic `plain`, and write the result of a read to the Arrow file."""
     import pyarrow as pa
 
     topic = library.TopicId("default", "plain")
@@ -186,7 +186,7 @@ def one_round(place: Place, number: int) -> dict[str, Report]:
             processor_s(server.pid) - before[0],
             processor_s(os.getpid()) - before[1],
         )
-        # The server is a child of this program, so that its time is in the sum too.
+        # The server is a child of this program, so its time is in this sum.
         found[name] = {
             "per_s": place.row_count / seconds,
             "cpu_us_per_row": spark_s * 1e6 / place.row_count,

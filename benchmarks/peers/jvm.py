@@ -12,7 +12,7 @@ from benchmarks.processes import ROOT, Running, answers_at, free_port, running
 
 SOURCES = ROOT / "benchmarks" / "peers" / "jvm"
 BUILT = ROOT / "build" / "benchmarks" / "jvm"  # each peer's classes, and the list of its jars
-# What libraries of their time reach into, and Java 17 keeps shut.
+# Packages that these libraries access by reflection, which Java 17 refuses by default.
 OPENED = [
     word
     for package in ("java.lang", "java.util", "java.nio", "sun.nio.ch")

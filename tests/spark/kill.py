@@ -24,9 +24,9 @@ from pathlib import Path
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ENDS_WITH_PARENT
-from tests.spark.driver import BATCH_COUNT, SINKS, SOURCE
 from tests.spark.messages import read
 from tests.spark.session import set_up
+from tests.spark.stream_driver import BATCH_COUNT, SINKS, SOURCE
 from tuff.launch import ServerProcess
 
 RUN_WITHIN_S = 300.0
@@ -132,7 +132,7 @@ class KillProgram:
         log = self._home / "driver.txt"
         with log.open("wb") as said:
             driver = subprocess.Popen(
-                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.spark.driver", self._url,
+                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.spark.stream_driver", self._url,
                  str(self._home)],
                 stdout=said,
                 stderr=said,

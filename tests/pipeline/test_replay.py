@@ -41,23 +41,6 @@ def test_an_archive_is_replayed_in_order_and_once(spark: "SparkSession", place: 
 
 
 @pytest.mark.slow
-def test_an_hour_that_is_begun_and_not_committed_is_written_again(
-    spark: "SparkSession", place: Place
-) -> None:
-    target = place.other("-again")
-    place.publish_hours(["1"], ["2"])
-    rows = place.archive_hours(spark)
-    sink = f"replay/{place.topic}/{target}"
-    # A run that died in the first hour.
-    begun = place.client.sinks.begin(sink, rows[0].hour.number, "dead", lease=600)
-    place.client.store(target, "lost", transaction=begun.transaction)
-
-    replay(spark, place, target)
-
-    assert place.read(target) == [b"1", b"2"]
-
-
-@pytest.mark.slow
 def test_a_damaged_hour_and_later_ones_are_not_replayed(
     spark: "SparkSession", place: Place
 ) -> None:
@@ -74,20 +57,3 @@ def test_a_damaged_hour_and_later_ones_are_not_replayed(
         replay(spark, place, target)
 
     assert place.read(target) == [b"1"]
-
-
-@pytest.mark.slow
-def test_unreadable_files_are_reported_with_their_path(spark: "SparkSession", place: Place) -> None:
-    place.publish_hours(["1"])
-    (row,) = place.archive_hours(spark)
-    (file,) = (place.archive.root / row.path).glob("*.parquet")
-    whole = file.read_bytes()
-    (file.parent / f".{file.name}.crc").unlink()
-
-    for damaged in (whole[:50], whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]):
-        file.write_bytes(damaged)
-        with pytest.raises(
-            ArchiveError, match=r"can't be read|but the manifest says Summary"
-        ) as told:
-            replay(spark, place, place.topic)
-        assert "\tat " not in told.value.detail

@@ -84,7 +84,7 @@ imports: $(VENV)/.installed-dev
 
 check: lint types imports test
 
-# A story of rows and announcements that commit together; starts and stops its own server.
+# Runs the example; it starts and stops its own server.
 demo: $(VENV)/.installed
 	$(BIN)/python examples/catalog.py
 

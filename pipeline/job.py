@@ -178,19 +178,7 @@ def create(client: Client, topic: TopicId) -> None:
         client.topics.create(topic)
 
 
-def as_topic(_context: click.Context, _parameter: click.Parameter, value: str) -> TopicId:
-    """Parse an option: `namespace:name`, or `name` in namespace default. Raises: BadParameter."""
-    return topic_of(value)
-
-
-def as_topics(
-    _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
-) -> list[TopicId]:
-    """The same for an option that may be repeated. Raises: BadParameter."""
-    return [topic_of(value) for value in values]
-
-
-topic_argument = click.argument("topic", callback=as_topic)
+topic_argument = click.argument("topic", type=topic_of)
 root_option = click.option(
     "--root",
     required=True,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.job import Job, as_topics
+from pipeline.job import Job
 from tuff.blocking.client import Client
+from tuff.cli.options import topic_of
 from tuff.cli.output import print_json, print_table, seconds
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
@@ -217,7 +218,8 @@ def prometheus(lags: Sequence[Lag]) -> str:
     "--topic",
     "topics",
     multiple=True,
-    callback=as_topics,
+    type=topic_of,
+    metavar="TOPIC",
     help="Topic whose named positions are shown; may be repeated.",
 )
 @click.option(

@@ -13,7 +13,6 @@ import click
 from pipeline.frames import in_order
 from pipeline.job import (
     Job,
-    as_topic,
     epoch_options,
     hours_left,
     json_option,
@@ -24,6 +23,7 @@ from pipeline.job import (
 )
 from pipeline.manifest import Archive, Row
 from tuff.blocking.client import Client
+from tuff.cli.options import topic_of
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
@@ -61,7 +61,14 @@ def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str])
 @click.command("replay")
 @topic_argument
 @root_option
-@click.option("--to", "target", required=True, callback=as_topic, help="The topic to write to.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=topic_of,
+    metavar="TOPIC",
+    help="The topic to write to.",
+)
 @click.option(
     "--sink",
     help="Name of the sink that records which hours are done (default: replay/TOPIC/TARGET).",

@@ -32,8 +32,8 @@ from tests.pipeline.kill_accounts import (
     check_files,
     check_replayed,
     check_retried,
+    dead_letter,
     event,
-    letter,
     rows_of_files,
 )
 from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
@@ -127,7 +127,7 @@ class JobRuns:
 
     def publish(self) -> None:
         """Publish work for the next run: hours of a new day, which close those before, and
-        letters."""
+        dead letters."""
         self._clock.begin_day()
         for _ in range(HOUR_COUNT):
             self._clock.pass_hours()
@@ -135,7 +135,7 @@ class JobRuns:
             self._publish(SOURCE, [event(number) for number in numbers])
             self._event_count += MESSAGE_COUNT
         numbers = range(self._letter_count, self._letter_count + LETTER_COUNT)
-        self._publish(f"{LETTERS}.retry", [letter(number) for number in numbers])
+        self._publish(f"{LETTERS}.retry", [dead_letter(number) for number in numbers])
         self._letter_count += LETTER_COUNT
         last = self._published[-1].id if self._published else None
         self._published += self._messages_after(last)

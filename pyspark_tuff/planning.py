@@ -1,8 +1,8 @@
 """Plans a read on the driver's host: which messages it takes, and which task reads which of them.
 
-A slice is a range of ids of a topic: it excludes its start and includes its end. A slice names its
-first message at the time of planning. A task that doesn't find this message knows that messages
-have expired since. If there was no message, an elapsed time to live raises no false alarm.
+A slice is a range of ids of a topic: it excludes its start and includes its end. It has the id of
+its first message at the time of planning. A task that doesn't find this message knows that messages
+have expired since. Ranges without visible messages are left out, since nothing is lost there.
 
 `limit_ends` decides where a micro-batch with a limit ends.
 """
@@ -43,13 +43,13 @@ POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """Messages of one generation of a topic: after the id `start`, up to and including `end`, as
-    hex digits. `first`: the first of them at planning; None if none was visible."""
+    hex digits. `first`: the first of them that was visible at planning."""
 
     topic: TopicId
     generation: int
     start: str
     end: str
-    first: str | None
+    first: str
 
 
 @dataclass

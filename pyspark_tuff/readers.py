@@ -308,7 +308,8 @@ def _read_partition(
 def _batches(
     client: "Client", piece: Slice, view: View, options: ReadOptions
 ) -> Iterator["RecordBatch"]:
-    after, expected, is_done = piece.start, piece.first, False
+    after, is_done = piece.start, False
+    expected: str | None = piece.first  # of the first reply
     while not is_done:
         question = view.question(after=after, through=piece.end, limit=options.fetch_size)
         reply = client.poll_batch(piece.topic, question)

@@ -4,7 +4,7 @@
 
 A proxy before the server sees the requests of the driver and its tasks. The JVM and the driver are
 killed at the chosen point: before a request arrives, before its reply returns, or right after.
-Their workers live on for a moment, as zombies. In the end the sinks hold each message once, in
+Their workers run on for a moment, as zombies. In the end the sinks hold each message once, in
 order.
 """
 

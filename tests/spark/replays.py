@@ -1,4 +1,4 @@
-"""Runs every epoch of a stream at least twice, as after crashes: each message is written once.
+"""Runs every epoch of a stream at least twice, as after crashes; each message is written once.
 
     python -m tests.spark.replays --epochs 1000
 
@@ -153,7 +153,7 @@ def require_refused(action: Callable[[], object]) -> None:
         action()
     except tuff.TuffError:
         return
-    raise AssertionError("a run that another one has fenced went on")
+    raise AssertionError("a fenced run was not refused")
 
 
 def replay(url: str, failures: Sequence[Callable[[Runs, int], None]]) -> int:

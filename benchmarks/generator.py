@@ -112,6 +112,13 @@ def measure(run: Run, server: Running) -> Report:
         return load.report()
 
 
+def number(report: Report, figure: str) -> float:
+    """A figure of a report."""
+    value = report[figure]
+    assert isinstance(value, int | float), value
+    return float(value)
+
+
 def rows(name: str, runs: dict[str, Run], server: Running) -> Rows:
     """Do the runs one after the other."""
     for label, run in runs.items():

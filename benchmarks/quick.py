@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.generator import Run, build, measure, sink
+from benchmarks.generator import Run, build, measure, number, sink
 from benchmarks.processes import ROOT, bare, tuff
 from benchmarks.results import Results
 from benchmarks.targets import QUICK, judged
@@ -68,23 +68,17 @@ def lines(found: Round) -> Iterator[str]:
         f"{'':12} {'calls/s':>9} {'msgs/s':>9} {'p50 ms':>8} {'p99 ms':>8} "
         f"{'cpu us/call':>12} {'x bare':>7} {'us/msg':>7} {'errors':>6}"
     )
-    bare_cpu = _number(found["bare"], "server_cpu_us_per_call")
+    bare_cpu = number(found["bare"], "server_cpu_us_per_call")
     for name, report in found.items():
-        cpu = _number(report, "server_cpu_us_per_call")
+        cpu = number(report, "server_cpu_us_per_call")
         yield (
-            f"{name:12} {_number(report, 'per_s'):9.0f} {_number(report, 'messages_per_s'):9.0f} "
-            f"{_number(report, 'p50_us') / 1e3:8.2f} {_number(report, 'p99_us') / 1e3:8.2f} "
+            f"{name:12} {number(report, 'per_s'):9.0f} {number(report, 'messages_per_s'):9.0f} "
+            f"{number(report, 'p50_us') / 1e3:8.2f} {number(report, 'p99_us') / 1e3:8.2f} "
             f"{cpu:12.1f} {cpu / bare_cpu:7.2f} "
-            f"{_number(report, 'server_cpu_us_per_message'):7.2f} {report['errors']!s:>6}"
+            f"{number(report, 'server_cpu_us_per_message'):7.2f} {report['errors']!s:>6}"
         )
         if report["errors"]:
             yield f"{'':12} first error: {report['first_error']}"
-
-
-def _number(report: dict[str, object], name: str) -> float:
-    value = report[name]
-    assert isinstance(value, int | float), value
-    return float(value)
 
 
 def main(arguments: list[str]) -> int:
@@ -94,10 +88,11 @@ def main(arguments: list[str]) -> int:
     if {"poll-cold", "poll-tail"} & set(names) and "publish-100" not in names:
         names = ["publish-100", *names]
     rounds: list[Round] = []
-    for number in range(options.rounds):
+    for round_number in range(1, options.rounds + 1):
         with tempfile.TemporaryDirectory(prefix="tuff-bench-", dir=options.dir) as directory:
             rounds.append(one_round(Path(directory), options.tree, names))
-        print(f"round {number + 1} of {options.rounds}", *lines(rounds[-1]), sep="\n", flush=True)
+        header = f"round {round_number} of {options.rounds}"
+        print(header, *lines(rounds[-1]), sep="\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rounds, indent=1))
     regressions = list(missed(Results(machine={}, missing={}, rounds=rounds)))

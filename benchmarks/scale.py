@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.generator import Background, Pace, Report, Rows, Run, measure
+from benchmarks.generator import Background, Pace, Report, Rows, Run, measure, number
 from benchmarks.machine import describe
 from benchmarks.own import first_acknowledged_s
 from benchmarks.plots import plot_scale
@@ -93,7 +93,7 @@ def waiting(directory: Path, _: int) -> Rows:
             )  # fmt: skip
             with Background(run, server) as beside:
                 report = beside.report()
-            kib = float(str(report["server_rss_kib"])) - float(str(report["server_rss_before_kib"]))
+            kib = number(report, "server_rss_kib") - number(report, "server_rss_before_kib")
             report["kib_per_poll"] = kib / count
             yield f"waiting {count}", report
 
@@ -148,15 +148,15 @@ def _snapshot(server: Running) -> Report:
     return {
         "snapshot_ms": alone_ms,
         "snapshot_beside_commits_ms": took,
-        "commit_during_snapshot_ms": float(str(during["max_us"])) / 1e3,
-        "commit_without_ms": float(str(alone["max_us"])) / 1e3,
+        "commit_during_snapshot_ms": number(during, "max_us") / 1e3,
+        "commit_without_ms": number(alone, "max_us") / 1e3,
     }
 
 
 def _until_expired(server: Running, count: int) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if int(str(_asked(server, "GET", "/v1/transactions")["invalidCount"])) >= count:
+        if number(_asked(server, "GET", "/v1/transactions"), "invalidCount") >= count:
             return
         time.sleep(0.2)
     raise TimeoutError(f"not {count} transactions timed out within a minute")
@@ -177,7 +177,7 @@ def payloads(directory: Path, _: int) -> Rows:
         for size, count in ((10, 64), (1_024, 64), (102_400, 16), (5_242_880, 4)):
             flags = ("-bytes", str(size), "-topic", f"of{size}")
             row = _costs(measure(PACE.run("publish", *flags, connections=count), server))
-            row["mib_per_s"] = float(str(row["per_s"])) * size / 2**20
+            row["mib_per_s"] = number(row, "per_s") * size / 2**20
             yield f"payload {size}", row
 
 

@@ -13,7 +13,7 @@ calls per second in a closed loop; "cN" is N connections. best and median are ov
 in turn. The two ratios are of the best rounds: to the limit, and to our own row of the same kind.
 """
 
-# By the prefix of a row: the limit that it can at best reach. For peers: our comparable row.
+# By the prefix of a row: the limit that it can at best reach, and the figure to compare.
 LIMITS = (
     ("tuff publish-100", "plyvel batch 100", "messages_per_s"),
     ("cdap publish-100", "plyvel batch 100", "messages_per_s"),
@@ -33,6 +33,7 @@ LIMITS = (
     ("tephra", "bare", "per_s"),
     ("kafka", "bare", "per_s"),
 )
+# By the prefix of a peer's row: our comparable row.
 OURS = (
     ("cdap publish-100", "tuff publish-100"),
     ("redis xadd-100", "tuff publish-100"),

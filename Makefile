@@ -98,7 +98,7 @@ bench-setup: $(VENV)/.installed
 bench:
 	$(BIN)/python -m benchmarks.full
 
-# Looks for regressions in a minute: each ratio to the bare handler has a floor.
+# Looks for regressions in a minute: each ratio to the bare handler has a limit.
 bench-quick: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.quick
 

@@ -1,1 +1,1 @@
-"""Programs that measure Tuff beside the machine's limits and beside its peers, in the same run."""
+"""Programs that measure Tuff beside limits of the machine and beside peers, in the same run."""

@@ -1,7 +1,7 @@
-"""A limit: an aiohttp application whose one handler reads the body and answers. A program.
+"""The bare handler, a limit: an aiohttp application that reads a body and sends an empty reply.
 
-With `uvloop` as its argument it runs on the loop that the server runs on; without, on Python's own,
-as aiohttp does for whoever asks for nothing else.
+With `uvloop` as its argument it runs on the event loop of the server, else on Python's own, which
+is aiohttp's default.
 """
 
 import asyncio

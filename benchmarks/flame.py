@@ -1,4 +1,4 @@
-"""Where the server's time goes under load: a flame graph, and each room's share. A program too.
+"""Where the server's time goes under load: a flame graph, and the share of each component.
 
     python -m benchmarks.flame [--out DIR]
 
@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.generator import Background
+from benchmarks.generator import Background, MissingError, Pace
 from benchmarks.processes import ROOT, Running, tuff
-from benchmarks.subject import MissingError, Pace
+from benchmarks.results import RESULTS
 
 SECONDS = 4  # of each recording
-LOADS = {"publish": "publish", "transaction": "transaction", "poll": "poll"}
-# The innermost frame with one of these in its path says whose time it is; the first that fits.
-ROOMS = {
+SCENARIOS = ("publish", "transaction", "poll")
+# By a part of the path of a frame; the first match of the innermost frame counts.
+COMPONENTS = {
     "messaging/storage": "LevelDB (plyvel) and its table",
     "messaging/": "messaging",
     "tx/": "tx",
@@ -41,26 +41,26 @@ ROOMS = {
 
 
 def shares(stacks: Iterable[str]) -> dict[str, float]:
-    """Each room's share of the samples; `stacks` are lines `frame;frame;... count`."""
+    """Each component's share of the samples; `stacks` are lines `frame;frame;... count`."""
     counted: Counter[str] = Counter()
     for line in stacks:
         frames, _, count = line.rpartition(" ")
-        counted[_room(frames.split(";"))] += int(count)
+        counted[_component(frames.split(";"))] += int(count)
     total = counted.total()
-    return {room: count / total for room, count in counted.most_common()}
+    return {component: count / total for component, count in counted.most_common()}
 
 
-def _room(frames: list[str]) -> str:
+def _component(frames: list[str]) -> str:
     for frame in reversed(frames):
         place = re.search(r"\((.*):\d+\)$", frame)
-        for part, room in ROOMS.items():
+        for part, component in COMPONENTS.items():
             if place and part in place[1].removeprefix(str(ROOT)):
-                return room
+                return component
     return "other"
 
 
 def profile_page(profiles: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    rooms = dict.fromkeys(room for profile in profiles.values() for room in profile)
+    components = dict.fromkeys(name for profile in profiles.values() for name in profile)
     yield "# Where the server's time goes"
     yield ""
     yield "Written by `make bench`: samples of the threads that work, by whose frame is innermost."
@@ -68,9 +68,9 @@ def profile_page(profiles: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     yield ""
     yield f"| | {' | '.join(profiles)} |"
     yield "|---|" + "---|" * len(profiles)
-    for room in rooms:
-        cells = (f"{100 * profile.get(room, 0):.0f} %" for profile in profiles.values())
-        yield f"| {room} | {' | '.join(cells)} |"
+    for component in components:
+        cells = (f"{100 * profile.get(component, 0):.0f} %" for profile in profiles.values())
+        yield f"| {component} | {' | '.join(cells)} |"
 
 
 def record(out: Path) -> None:
@@ -79,11 +79,11 @@ def record(out: Path) -> None:
     if spy is None:
         raise MissingError("there is no py-spy here: run make bench-setup")
     profiles = {}
-    for name, scenario in LOADS.items():
+    for scenario in SCENARIOS:
         with tempfile.TemporaryDirectory(prefix="tuff-bench-") as directory:
             with tuff(Path(directory) / "data") as server:
                 stacks = _under_load(spy, scenario, server, Path(directory), out)
-            profiles[name] = shares(stacks)
+            profiles[scenario] = shares(stacks)
     (out / "profile.md").write_text("\n".join(profile_page(profiles)) + "\n")
 
 
@@ -102,12 +102,12 @@ def _under_load(spy: str, scenario: str, server: Running, directory: Path, out: 
             names = [] if kind == "flamegraph" else ["--full-filenames"]
             subprocess.run([*command, *names], check=True, capture_output=True)
         load.report()
-    _forget_places(out / f"flame-{scenario}.svg")
+    _remove_directories(out / f"flame-{scenario}.svg")
     return raw.read_text().splitlines()
 
 
-def _forget_places(picture: Path) -> None:
-    # Its title is py-spy's command line, with the directories of whoever ran it.
+def _remove_directories(picture: Path) -> None:
+    # Its title is py-spy's command line, with the directories of this machine.
     drawn = picture.read_text("utf-8")
     picture.write_text(drawn.replace(f"{ROOT}/", ""), "utf-8")
 
@@ -115,7 +115,7 @@ def _forget_places(picture: Path) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     out = parser.parse_args(arguments).out
     out.mkdir(parents=True, exist_ok=True)
     record(out)

@@ -1,4 +1,5 @@
-"""The load generator: a Go program of the standard library alone, built when it is needed."""
+"""The load generator, a Go program of the standard library alone, which is built when needed; and
+the measurements that it makes."""
 
 import json
 import shutil
@@ -14,13 +15,21 @@ SOURCES = ROOT / "benchmarks" / "load"
 BINARY = ROOT / "build" / "benchmarks" / "load"
 
 
+Report = dict[str, object]
+Rows = Iterator[tuple[str, Report]]
+
+
 class LoadError(Exception):
     """The generator could not be built, or a run of it failed."""
 
 
+class MissingError(Exception):
+    """A peer is not installed; the results name it with this reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement: what the generator is told."""
+    """The arguments of one measurement."""
 
     scenario: str
     mode: str = "closed"
@@ -29,8 +38,26 @@ class Run:
     flags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long each run lasts."""
+
+    seconds: float = 1.5
+    warm_s: float = 0.4
+    compile_s: float = 2.0  # before the first run of a Java machine, which compiles meanwhile
+
+    def run(self, scenario: str, *flags: str, mode: str = "closed", connections: int = 64) -> Run:
+        return Run(
+            scenario=scenario,
+            mode=mode,
+            connections=connections,
+            seconds=self.seconds,
+            flags=("-warm", str(self.warm_s), *flags),
+        )
+
+
 def build() -> Path:
-    """The program, built anew only when a source is newer. Raises: LoadError."""
+    """The program, built again only if a source is newer. Raises: LoadError."""
     sources = [path for path in SOURCES.iterdir() if path.suffix in (".go", ".mod")]
     if BINARY.exists() and BINARY.stat().st_mtime > max(p.stat().st_mtime for p in sources):
         return BINARY
@@ -45,7 +72,7 @@ def build() -> Path:
 
 
 class Background:
-    """A run that goes on beside something else; leaving the block ends it, whatever happened."""
+    """A run in the background of a `with` block, which ends it."""
 
     def __init__(self, run: Run, server: Running) -> None:
         self._command = [
@@ -62,12 +89,12 @@ class Background:
         )
         return self
 
-    def report(self, *, may_be_empty: bool = False) -> dict[str, object]:
-        """Wait for its end. Raises: LoadError: it failed, or not one call of it succeeded."""
+    def report(self, *, may_be_empty: bool = False) -> Report:
+        """Wait for its end. Raises: LoadError: it failed, or none of its calls succeeded."""
         said, complaint = self._process.communicate()
         if self._process.returncode != 0:
             raise LoadError(f"{' '.join(self._command)}: {complaint}")
-        report: dict[str, object] = json.loads(said)
+        report: Report = json.loads(said)
         if report.get("calls") == 0 and not may_be_empty:
             why = report.get("first_error", "nothing was answered")
             raise LoadError(f"{' '.join(self._command)}: {why}")
@@ -79,16 +106,29 @@ class Background:
         self._process.communicate()
 
 
-def measure(run: Run, server: Running) -> dict[str, object]:
+def measure(run: Run, server: Running) -> Report:
     """Do a run against a server. Raises: LoadError."""
-    with Background(run, server) as running_alone:
-        return running_alone.report()
+    with Background(run, server) as load:
+        return load.report()
+
+
+def number(report: Report, figure: str) -> float:
+    """A figure of a report."""
+    value = report[figure]
+    assert isinstance(value, int | float), value
+    return float(value)
+
+
+def rows(name: str, runs: dict[str, Run], server: Running) -> Rows:
+    """Do the runs one after the other."""
+    for label, run in runs.items():
+        yield f"{name} {label}", measure(run, server)
 
 
 def warm_up(run: Run, server: Running) -> None:
-    """Do a run that nobody reads, until the server has compiled what it needs."""
-    with Background(run, server) as running_alone:
-        running_alone.report(may_be_empty=True)
+    """Do a run whose report is not used, while the server compiles its code."""
+    with Background(run, server) as load:
+        load.report(may_be_empty=True)
 
 
 @contextmanager

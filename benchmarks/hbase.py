@@ -2,8 +2,8 @@
 
     python -m benchmarks.hbase [--only publish|poll|topics ...] [--rounds N] [--seconds S]
 
-Both do the same rows in turn, round by round, and a ratio is of one round: what else the machine
-does then slows both. Starts an HBase of its own in one JVM (`make test-hbase-one` brings it).
+Both write and read the same rows in turn, round by round, and a ratio is of one round: other load
+of the machine slows both. Starts an HBase in one JVM (`make test-hbase-one` installs it).
 Writes hbase.json and hbase.md; rows that are left out are kept.
 """
 
@@ -23,9 +23,9 @@ from pathlib import Path
 
 import happybase
 
-from benchmarks.full import RESULTS
 from benchmarks.machine import describe
 from benchmarks.processes import tuff
+from benchmarks.results import RESULTS
 from messaging.storage.hbase.layout import Layout, cells_of
 from messaging.storage.hbase.store import HBaseStore
 from messaging.storage.rows import (
@@ -46,11 +46,11 @@ PAGES = (100, 1_000, 10_000)  # rows of one read
 TOPICS = (1, 4, 16, 64)
 REQUEST_MESSAGES = 100  # messages of a request, in the curve over topics
 PARTS = ("publish", "poll", "topics")
-WANTED = 0.8  # of the bare loop
+RATIO_MIN = 0.8  # to the bare loop
 FIRST_MS = 1_480_000_000_000
 
 Row = Mapping[str, float]
-Step = Callable[[], int]  # does a piece of work; how many rows that were
+Step = Callable[[], int]  # does some work; returns the number of rows
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,12 +90,12 @@ def _kept(path: Path) -> dict[str, Row]:
     return dict(json.loads(path.read_text("utf-8"))["rows"]) if path.exists() else {}
 
 
-def _rest() -> None:
-    """Nothing is left to do."""
+def _nothing() -> None:
+    """No work is left."""
 
 
 class Bench:
-    """What is measured on one HBase."""
+    """The measurements on one HBase."""
 
     def __init__(self, hbase: LocalHBase, *, rounds: int, seconds: float) -> None:
         self._hbase = hbase
@@ -103,7 +103,7 @@ class Bench:
         self._seconds = seconds
 
     def publish(self) -> dict[str, Row]:
-        """Batches of a topic's messages with the mark beside them, as a publish writes them."""
+        """Batches of messages with the high-water mark, as a publish writes them."""
         found = {}
         for size in BATCHES:
             place = deploy(settings_of(self._hbase.ports))
@@ -114,7 +114,7 @@ class Bench:
         return found
 
     def poll(self) -> dict[str, Row]:
-        """Reading so many rows from the beginning of a topic."""
+        """Reads of several sizes from the beginning of a topic."""
         found = {}
         place = deploy(settings_of(self._hbase.ports))
         with closing(stores_of(place)()) as store:
@@ -127,8 +127,8 @@ class Bench:
         return found
 
     def topics(self, home: Path) -> dict[str, Row]:
-        """Requests of 100 messages to a whole server, from one connection for each topic, beside as
-        many happybase connections."""
+        """Requests of 100 messages to a server, with one connection for each topic, and as many
+        happybase connections."""
         found = {}
         bare = deploy(settings_of(self._hbase.ports)).prefix
         for topic_count in TOPICS:
@@ -154,16 +154,16 @@ class Bench:
                     table.connection.close()
         return found
 
-    def _measure(self, ours: Step, theirs: Step, finish: Callable[[], None] = _rest) -> Row:
-        """Both sides in turn; rates of the rounds, and their ratios. `finish`: what is left to do
-        for ours, and counts."""
+    def _measure(self, ours: Step, theirs: Step, finish: Callable[[], None] = _nothing) -> Row:
+        """Both sides in turn; the rates of the rounds, and their ratios. `finish`: work that our
+        steps leave, and that counts for their time."""
         for side in (ours, theirs):
             side()
         rates: list[tuple[float, float]] = []
         for number in range(self._rounds):
             order = (ours, theirs) if number % 2 else (theirs, ours)
             found = {
-                side: _rate(side, self._seconds, finish if side is ours else _rest)
+                side: _rate(side, self._seconds, finish if side is ours else _nothing)
                 for side in order
             }
             rates.append((found[ours], found[theirs]))
@@ -203,7 +203,7 @@ def page(machine: Mapping[str, object], rows: Mapping[str, Row]) -> str:
     ]
     for name, row in rows.items():
         ratio, lowest, highest = (row[key] for key in ("ratio", "ratio_lowest", "ratio_highest"))
-        wanted = ">= 0.8 " + ("met" if ratio >= WANTED else "not met")
+        wanted = ">= 0.8 " + ("met" if ratio >= RATIO_MIN else "not met")
         lines.append(
             f"| {name} | {row['rows_per_s']:,.0f} | {row['bare_rows_per_s']:,.0f} | {ratio:.2f} | "
             f"{lowest:.2f} | {highest:.2f} | {'' if name.startswith('topics') else wanted} |"
@@ -241,7 +241,7 @@ def _write(store: HBaseStore, batches: Iterator[Batch]) -> int:
 
 
 def _put(table: happybase.Table, batches: Iterator[Batch]) -> int:
-    """The messages alone, laid out as the store does it."""
+    """The messages without the mark, with the row keys of the store."""
     *messages, _ = next(batches)
     with table.batch() as batch:
         for key, value in messages:
@@ -285,7 +285,7 @@ def _ask(connection: HTTPConnection, method: str, path: str, body: bytes) -> Non
 
 
 def _together(steps: Sequence[Step], seconds: float) -> int:
-    """All steps at once, each again and again, each in a thread of its own."""
+    """Repeat all steps concurrently, each in a thread of its own; returns the number of rows."""
     counts = [0] * len(steps)
     stop_s = time.perf_counter() + seconds
 
@@ -302,7 +302,7 @@ def _together(steps: Sequence[Step], seconds: float) -> int:
 
 
 def _rate(step: Step, seconds: float, finish: Callable[[], None]) -> float:
-    """Rows a second, over so many seconds."""
+    """Rows per second, measured for this many seconds."""
     began_s = time.perf_counter()
     rows = 0
     while time.perf_counter() - began_s < seconds:

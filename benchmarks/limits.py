@@ -1,4 +1,4 @@
-"""The limits: what the disk, the loopback device, the framework and the engine do by themselves."""
+"""The limits: the disk, the loopback device, the bare handler and LevelDB, each by itself."""
 
 import multiprocessing
 import os
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import plyvel
 
-from benchmarks.generator import measure, sink
+from benchmarks.generator import Pace, Report, Rows, measure, sink
 from benchmarks.processes import bare
-from benchmarks.subject import Pace, Report, Rows
 
-PAYLOAD = b"p" * 256  # bytes, as everywhere in these programs
+PAYLOAD = b"p" * 256  # as in all these programs
 SCANNED = 100_000  # rows
 
 
@@ -36,7 +35,7 @@ def measure_limits(directory: Path, pace: Pace) -> Rows:
 
 
 def _repeated(seconds: float, once: Callable[[], int]) -> Report:
-    """Call until the time is over; `once` returns how many messages it stands for."""
+    """Call `once` until the time is over; it returns the number of messages of a call."""
     calls = messages = 0
     latencies = []
     began = time.perf_counter()

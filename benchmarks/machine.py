@@ -1,4 +1,4 @@
-"""On what was measured: processors, kernel, disk, and the version of every program."""
+"""The machine of a measurement: processors, kernel, disk, versions of programs, and idleness."""
 
 import datetime
 import os
@@ -17,7 +17,7 @@ from benchmarks.processes import ROOT
 
 
 def describe(directory: Path | None) -> dict[str, object]:
-    """What the results have to say of the place where they were made."""
+    """The description of this machine for the results. `directory`: where the data lies."""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     place = str(directory or tempfile.gettempdir())
@@ -33,19 +33,19 @@ def describe(directory: Path | None) -> dict[str, object]:
     }
 
 
-REST_WITHIN_S = 20.0  # a machine that others use may never rest
-_LOOK_EVERY_S = 0.5
-_BUSY_SHARE_MAX = 0.04  # of all processors; the kernel and this program are never quite idle
+IDLE_WITHIN_S = 20.0  # a machine that others use may never be idle
+_CHECK_INTERVAL_S = 0.5
+_BUSY_SHARE_MAX = 0.04  # of all processors; the kernel and this program are never fully idle
 
 
-def come_to_rest() -> float:
-    """Write to the disk what earlier subjects left in memory, and wait until that and whatever else
-    they left behind is done; the seconds that it took. Else one subject pays for another's disk."""
+def wait_until_idle() -> float:
+    """Sync the disk and wait until the machine is idle; returns the seconds that it took. Otherwise
+    the dirty pages of one subject slow the next."""
     began = time.perf_counter()
     os.sync()
     before = _processor_times()
-    while time.perf_counter() - began < REST_WITHIN_S:
-        time.sleep(_LOOK_EVERY_S)
+    while time.perf_counter() - began < IDLE_WITHIN_S:
+        time.sleep(_CHECK_INTERVAL_S)
         after = _processor_times()
         if busy_share(before, after) <= _BUSY_SHARE_MAX:
             break
@@ -54,8 +54,8 @@ def come_to_rest() -> float:
 
 
 def busy_share(before: list[int], after: list[int]) -> float:
-    """The part of the processors' time that was not idle between two looks at the line `cpu` of
-    /proc/stat, whose fourth number is idle time. Waiting for a disk, the fifth, is no rest here."""
+    """The share of the processors' time that was not idle between two readings of the line `cpu` of
+    /proc/stat. Its fourth number is idle time; its fifth, waiting for a disk, counts as busy."""
     spent = [late - early for early, late in zip(before, after, strict=True)]
     whole = sum(spent)
     return 1 - spent[3] / whole if whole else 0.0

@@ -1,12 +1,11 @@
-"""Tuff itself: every kind of request that a peer is compared on, and the cost of readers."""
+"""Tuff itself: the kinds of requests that are compared with peers, and the cost of readers."""
 
 import http.client
 import time
 from pathlib import Path
 
-from benchmarks.generator import measure
+from benchmarks.generator import Pace, Report, Rows, measure, rows
 from benchmarks.processes import ROOT, Running, tuff
-from benchmarks.subject import Pace, Report, Rows, rows
 
 FILLED = 1_000  # requests of a hundred messages each, in the topic that is read
 HUNDRED = ("-messages", "100")
@@ -52,14 +51,14 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
             yield f"tuff open {rate}", measure(run, server)
         yield from _readers(pace, server)
         measure(pace.run("publish", *HUNDRED, "-topic", "read", "-calls", str(FILLED)), server)
-        # Here, where they were published: a server that starts anew has nothing in memory yet.
+        # In the server where they were published: after a restart its tail cache is empty.
         hot = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
         yield "tuff poll tail", measure(hot, server)
     yield from _cold(directory, pace)
 
 
 def _cold(directory: Path, pace: Pace) -> Rows:
-    """One pass in a process that has just started, and then all of it again and again."""
+    """One pass over the topic in a process that has just started, and then repeated passes."""
     with tuff(directory / "data") as server:
         passes = str(FILLED * 100 // 1000)
         cold = pace.run("poll", "-topic", "read", "-calls", passes, connections=1)

@@ -1,10 +1,13 @@
-"""Pictures of results: SVG, with the figures themselves in the JSON beside them."""
+"""Plots of results, as SVG."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import Results
 
-# In each picture: row prefix and label; a line goes over the numbers of connections.
+# For each plot: prefixes of rows and their labels; the x axis has the number of connections.
 CLOSED = {
     "publish": {
         "bare": "bare handler", "tuff publish": "Tuff", "redis xadd": "Redis, always",
@@ -25,7 +28,7 @@ DISTRIBUTIONS = {
     },
 }  # fmt: skip
 
-# Program, what its numbers count, and the figures that are drawn over them.
+# For each program: the label of the x axis, and the figures.
 CURVES = {
     "topics": ("topics", {
         "server_cpu_us_per_call": "publish, to each in turn: µs",
@@ -65,28 +68,6 @@ def plot_scale(results: Results, directory: Path) -> None:
             _curve(results, directory / f"scale-{program}.svg", program, counted, figures)
 
 
-def _curve(
-    results: Results, file: Path, program: str, counted: str, figures: dict[str, str]
-) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, label in figures.items():
-        points = sorted(
-            (int(row.split()[1]), best)
-            for row in results.rows()
-            if row.split()[0] == program and (best := results.best(row, name)) is not None
-        )
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=label)
-    axes.set_xscale("symlog", linthresh=10)  # some begin at none
-    axes.set(yscale="log", xlabel=counted)
-    if axes.lines:
-        axes.legend()
-    figure.savefig(file, metadata={"Date": None})
-
-
 def plot_full(results: Results, directory: Path) -> None:
     for name, rows in CLOSED.items():
         _closed_loop(results, directory / f"{name}.svg", rows)
@@ -94,42 +75,62 @@ def plot_full(results: Results, directory: Path) -> None:
         _distribution(results, directory / f"{name}.svg", rows)
 
 
-def _closed_loop(results: Results, file: Path, rows: dict[str, str]) -> None:
-    from matplotlib.figure import Figure  # only who plots needs it
+def _curve(
+    results: Results, file: Path, program: str, counted: str, figures: dict[str, str]
+) -> None:
+    lines = {
+        label: sorted(
+            (int(row.split()[1]), best)
+            for row in results.rows()
+            if row.split()[0] == program and (best := results.best(row, name)) is not None
+        )
+        for name, label in figures.items()
+    }
+    with _plot(file, lines, marker="o") as axes:
+        axes.set_xscale("symlog", linthresh=10)  # some begin at 0
+        axes.set(yscale="log", xlabel=counted)
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for row, label in rows.items():
-        points = [
+
+def _closed_loop(results: Results, file: Path, rows: dict[str, str]) -> None:
+    lines = {
+        label: [
             (count, best)
             for count in COUNTS
             if (best := results.best(f"{row} c{count}", "per_s")) is not None
         ]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=label)
-    axes.set(
-        xscale="log", xlabel="connections", ylabel="calls per second, best round", ylim=(0, None)
-    )
-    axes.set_xticks(COUNTS, [str(count) for count in COUNTS], minor=False)
-    if axes.lines:
-        axes.legend()
-    figure.savefig(file, metadata={"Date": None})
+        for row, label in rows.items()
+    }
+    with _plot(file, lines, marker="o") as axes:
+        axes.set(
+            xscale="log", xlabel="connections", ylabel="calls per second, best round",
+            ylim=(0, None),
+        )  # fmt: skip
+        axes.set_xticks(COUNTS, [str(count) for count in COUNTS], minor=False)
 
 
 def _distribution(results: Results, file: Path, rows: dict[str, str]) -> None:
-    """Share of calls that took longer, on two logarithmic axes: the tail is what one sees."""
-    from matplotlib.figure import Figure
+    """The share of calls that took longer, on two logarithmic axes, which show the tail."""
+    lines = {label: _survival(_histogram(results, row)) for row, label in rows.items()}
+    with _plot(file, lines) as axes:
+        axes.set(
+            xscale="log", yscale="log", xlabel="milliseconds from the intended time",
+            ylabel="share of calls that took longer",
+        )  # fmt: skip
+
+
+@contextmanager
+def _plot(
+    file: Path, lines: Mapping[str, Sequence[tuple[float, float]]], marker: str = ""
+) -> Iterator[Any]:
+    """Draw the lines that have points, with their labels; the block sets the axes."""
+    from matplotlib.figure import Figure  # only programs that plot need it
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for row, label in rows.items():
-        points = _survival(_histogram(results, row))
+    for label, points in lines.items():
         if points:
-            axes.plot(*zip(*points, strict=True), label=label)
-    axes.set(
-        xscale="log", yscale="log", xlabel="milliseconds from the intended time",
-        ylabel="share of calls that took longer",
-    )  # fmt: skip
+            axes.plot(*zip(*points, strict=True), marker=marker, label=label)
+    yield axes
     if axes.lines:
         axes.legend()
     figure.savefig(file, metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Processes that a measurement starts, watches and ends again, each by its own process id."""
+"""Processes of a measurement: started, watched, and ended by their process ids."""
 
 import os
 import re
@@ -20,12 +20,12 @@ _READY = re.compile(r"ready on http://(\S+:\d+)")
 
 
 class StartError(Exception):
-    """A process ended, or said nothing, instead of getting ready."""
+    """A process has ended, or did not get ready in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that has got ready; `addr` is its host:port, where it told one."""
+    """A process that is ready; `addr` is its host:port."""
 
     process: "subprocess.Popen[bytes]"
     addr: str
@@ -43,8 +43,7 @@ class Running:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time, in seconds, of a process and of all that descend from it, now and before
-    they ended."""
+    """The processor time, in seconds, of a process and its descendants, ended ones included."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -116,7 +115,7 @@ def says_its_address(said: str) -> str | None:
 
 
 def answers_at(port: int) -> Callable[[str], str | None]:
-    """Ready once somebody accepts connections at this port of the loopback device."""
+    """Ready when a process accepts connections at this port of the loopback device."""
 
     def ready(_: str) -> str | None:
         with socket.socket() as one:
@@ -149,7 +148,7 @@ def tuff(data: Path, *, tree: Path = ROOT, settings: Sequence[str] = ()) -> Iter
 
 @contextmanager
 def bare(directory: Path, *arguments: str) -> Iterator[Running]:
-    """The handler that does nothing, in the framework that the server uses."""
+    """The bare handler (bare.py)."""
     command = [sys.executable, "-P", str(ROOT / "benchmarks" / "bare.py"), *arguments]
     with running(command, directory / "bare.log", ready=says_its_address) as server:
         yield server

@@ -1,19 +1,24 @@
-"""What was measured, as one value: machine, rows of each round, what could not be had. Pure.
+"""The results of a run: the machine, the rows of each round, and what was left out; their file.
 
 Interference by other programs only makes a figure worse, so the best round is the better estimate
 of what a program can do, and the median shows the noise.
 """
 
+import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.processes import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+
 Report = Mapping[str, object]
 Round = Mapping[str, Report]
 
-# More of these is better; of everything else, less.
+# Figures of which more is better; of all others, less is better.
 RATES = frozenset({"per_s", "messages_per_s"})
 # Only these rows keep their whole distribution; the others keep quantiles.
 DISTRIBUTIONS = ("open", "tail", "publish c64", "insert c64", "xadd c64", "transaction c64")
@@ -47,18 +52,20 @@ class Results:
         """Every row that some round has, in the order of measurement."""
         return list(dict.fromkeys(name for one in self.rounds for name in one))
 
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
+
+def write_results(path: Path, results: Results) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(results), indent=1) + "\n")
 
 
 def read_results(path: Path) -> Results:
-    """Raises: OSError, ValueError: it is no file that `as_json` made."""
+    """Raises: OSError, ValueError: it is not a file of `write_results`."""
     text = json.loads(path.read_text("utf-8"))
     return Results(machine=text["machine"], missing=text["missing"], rounds=text["rounds"])
 
 
 def lean(rounds: Sequence[Round]) -> list[dict[str, dict[str, object]]]:
-    """The same without the distributions that nobody plots, in six digits at most."""
+    """The same without the distributions that are not plotted, in six digits at most."""
     return [
         {
             row: {
@@ -70,6 +77,16 @@ def lean(rounds: Sequence[Round]) -> list[dict[str, dict[str, object]]]:
         }
         for one in rounds
     ]
+
+
+def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The options of all programs that write results."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}")
+    parser.description = description
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
+    return parser
 
 
 def _rounded(value: object) -> object:

@@ -1,13 +1,12 @@
-"""`make bench-scale`: how each cost grows; a curve for everything that may become large.
+"""`make bench-scale`: how costs grow; a curve for each quantity that can become large.
 
     python -m benchmarks.scale [--only PROGRAM ...] [--messages N] [--out DIR] [--dir DIR]
 
-Rates depend on who else runs; the server's processor time per request hardly does, so that is what
-most curves show. Writes scale.json, scale.md and a plot for each program; points of programs that
-are left out are kept. Takes some ten minutes and 4 GB of disk.
+Rates depend on the other load of the machine, and the server's processor time per request hardly
+does. So most curves show the latter. Writes scale.json, scale.md and a plot for each program, and
+keeps the points of programs that are left out. Takes some ten minutes and 4 GB of disk.
 """
 
-import argparse
 import http.client
 import json
 import sys
@@ -16,23 +15,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bars import SCALE, judged
-from benchmarks.full import RESULTS
-from benchmarks.generator import Background, Run, measure
+from benchmarks.generator import Background, Pace, Report, Rows, Run, measure, number
 from benchmarks.machine import describe
 from benchmarks.own import first_acknowledged_s
 from benchmarks.plots import plot_scale
 from benchmarks.processes import Running, tuff
-from benchmarks.results import Results, lean, read_results
-from benchmarks.subject import Pace, Report, Rows
-from benchmarks.tables import bars_table, scale_page
+from benchmarks.results import Results, lean, parser_of, read_results, write_results
+from benchmarks.tables import print_targets, scale_page
+from benchmarks.targets import SCALE
 
 PACE = Pace(seconds=2.0, warm_s=0.3)
 HUNDRED = ("-messages", "100")
 
 
 def topics(directory: Path, _: int) -> Rows:
-    """Making a topic, publishing to all of them in turn, listing them, starting with them."""
+    """Creating topics, publishing to all in turn, listing them, starting a server with them."""
     made = 0
     for count in (10, 100, 1_000, 10_000):
         with tuff(directory / "topics") as server:
@@ -49,7 +46,7 @@ def topics(directory: Path, _: int) -> Rows:
 
 
 def messages(directory: Path, largest: int) -> Rows:
-    """Publishing, memory, starting, and reading from the oldest message, over what is stored."""
+    """Publishing, memory, starting, and reading from the oldest message, by stored messages."""
     there = 0
     for count in (100_000, 1_000_000, 10_000_000):
         if count > largest:
@@ -69,7 +66,7 @@ def messages(directory: Path, largest: int) -> Rows:
 
 
 def _behind(server: Running) -> Report:
-    """What a reader that starts at the oldest message does to those who publish meanwhile."""
+    """How a reader that starts at the oldest message slows concurrent publishes."""
     publishing = PACE.run(
         "publish", "-rate", "500", "-topic", "now", "-procs", "2", mode="open", connections=8
     )
@@ -96,13 +93,13 @@ def waiting(directory: Path, _: int) -> Rows:
             )  # fmt: skip
             with Background(run, server) as beside:
                 report = beside.report()
-            kib = float(str(report["server_rss_kib"])) - float(str(report["server_rss_before_kib"]))
+            kib = number(report, "server_rss_kib") - number(report, "server_rss_before_kib")
             report["kib_per_poll"] = kib / count
             yield f"waiting {count}", report
 
 
 def open_transactions(directory: Path, _: int) -> Rows:
-    """Starting while many are in progress: long ones, which stay."""
+    """Starting transactions while many long ones are in progress."""
     with tuff(directory / "open") as server:
         there = 0
         for count in (0, 100, 1_000, 10_000):
@@ -115,7 +112,7 @@ def open_transactions(directory: Path, _: int) -> Rows:
 
 
 def invalid_transactions(directory: Path, _: int) -> Rows:
-    """The same with an invalid list, and what a snapshot of it costs."""
+    """The same with invalid transactions, and the cost of a snapshot file."""
     with tuff(directory / "invalid") as server:
         there = 0
         for count in (0, 1_000, 10_000, 100_000):
@@ -129,7 +126,7 @@ def invalid_transactions(directory: Path, _: int) -> Rows:
 
 
 def _starting(server: Running) -> Report:
-    """Starts that are left to time out; few enough not to add to what is measured."""
+    """Starts whose transactions time out; too few to change the number that is measured."""
     body = '{"lists":false,"timeout":2}'
     few = PACE.run("start", "-start", body, "-calls", "1000", connections=8)
     row = _costs(measure(few, server))
@@ -151,15 +148,15 @@ def _snapshot(server: Running) -> Report:
     return {
         "snapshot_ms": alone_ms,
         "snapshot_beside_commits_ms": took,
-        "commit_during_snapshot_ms": float(str(during["max_us"])) / 1e3,
-        "commit_without_ms": float(str(alone["max_us"])) / 1e3,
+        "commit_during_snapshot_ms": number(during, "max_us") / 1e3,
+        "commit_without_ms": number(alone, "max_us") / 1e3,
     }
 
 
 def _until_expired(server: Running, count: int) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if int(str(_asked(server, "GET", "/v1/transactions")["invalidCount"])) >= count:
+        if number(_asked(server, "GET", "/v1/transactions"), "invalidCount") >= count:
             return
         time.sleep(0.2)
     raise TimeoutError(f"not {count} transactions timed out within a minute")
@@ -180,7 +177,7 @@ def payloads(directory: Path, _: int) -> Rows:
         for size, count in ((10, 64), (1_024, 64), (102_400, 16), (5_242_880, 4)):
             flags = ("-bytes", str(size), "-topic", f"of{size}")
             row = _costs(measure(PACE.run("publish", *flags, connections=count), server))
-            row["mib_per_s"] = float(str(row["per_s"])) * size / 2**20
+            row["mib_per_s"] = number(row, "per_s") * size / 2**20
             yield f"payload {size}", row
 
 
@@ -196,7 +193,7 @@ PROGRAMS: dict[str, Callable[[Path, int], Rows]] = {
 
 
 def _costs(report: Report) -> Report:
-    """What a curve is made of."""
+    """The figures of curves."""
     kept = ("per_s", "messages_per_s", "p50_us", "p99_us", "errors", "first_error")
     both = (*kept, "server_cpu_us_per_call", "server_cpu_us_per_message")
     return {name: report[name] for name in both if name in report}
@@ -223,8 +220,10 @@ def _timed_ms(server: Running, method: str, path: str) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
+    parser = parser_of("scale", __doc__)
+    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS))
+    parser.add_argument("--messages", type=int, default=10_000_000, help="the most to be stored")
+    options = parser.parse_args(arguments)
     file = options.out / "scale.json"
     found = dict(read_results(file).rounds[0]) if file.exists() else {}
     for name in options.only or list(PROGRAMS):
@@ -233,22 +232,12 @@ def main(arguments: list[str]) -> int:
                 print(f"{row}: {json.dumps(lean([{row: report}])[0][row])}", flush=True)
                 found[row] = report
         results = Results(machine=describe(options.dir), missing={}, rounds=lean([found]))
-        file.write_text(json.dumps(results.as_json(), indent=1) + "\n")  # a long run may be cut
+        write_results(file, results)  # after each program, since a long run may be interrupted
     results = read_results(file)
     (options.out / "scale.md").write_text(scale_page(results))
     plot_scale(results, options.out)
-    print(*bars_table(judged(SCALE, results)), sep="\n")
+    print_targets(SCALE, results)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS))
-    parser.add_argument("--messages", type=int, default=10_000_000, help="the most to be stored")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
-    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
-    return parser
 
 
 if __name__ == "__main__":

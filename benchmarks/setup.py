@@ -1,4 +1,4 @@
-"""`make bench-setup`: get what the peers need, once. The measurements then need no network."""
+"""`make bench-setup`: install the peers, once. The measurements then need no network."""
 
 import os
 import shutil
@@ -17,13 +17,12 @@ PACKAGES = {"redis-server": "redis-server", "pgbench": "postgresql-15"}
 
 
 def _debian() -> None:
-    """Install what is not there, as root; say what to install otherwise."""
+    """Install missing packages, as root; otherwise the error names them."""
     missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise OSError(f"install the Debian packages {' '.join(missing)} as root")
-    # Its service would take memory, and the port, for the time between two measurements.
     _run(["apt-get", "update", "-qq"])
     _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing])
 
@@ -34,7 +33,7 @@ def _nats() -> None:
 
 
 def _spark() -> None:
-    """Spark's Kafka connector, compiled against the Spark that is here."""
+    """Spark's Kafka connector, compiled against the installed Spark."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise OSError("PySpark is not installed: make .venv/.installed-dev")
@@ -76,7 +75,7 @@ STEPS: dict[str, Callable[[], None]] = {
 
 
 def main() -> int:
-    """Do every step; a step that fails leaves its peer out, and only the generator is needed."""
+    """Do every step. A step that fails leaves its peer out; only the generator is required."""
     failed = []
     for name, step in STEPS.items():
         print(f"bench-setup: {name}", flush=True)
@@ -84,7 +83,7 @@ def main() -> int:
             step()
         except (OSError, subprocess.CalledProcessError) as error:
             failed.append(name)
-            print(f"bench-setup: {name} can't be had: {error}", file=sys.stderr)
+            print(f"bench-setup: {name} is not available: {error}", file=sys.stderr)
     return 1 if "load generator" in failed else 0
 
 

@@ -3,14 +3,14 @@
     python -m benchmarks.spark [--rounds N] [--rows N] [--out DIR] [--dir DIR]
 
 One session, `local[2]`, reads and writes messages of 256 bytes, in rounds that visit every subject
-in turn. A read goes to Spark's `noop`, which takes every column of every row. Where this and the
-server share two processors, the processor time of everybody for a row says more than a rate does.
-Writes spark.json and spark.md below benchmarks/results/, and prints every bar; exits 0 whatever
-they say. Kafka is left out, with the reason, where its broker or Spark's connector can't be had.
+in turn. A read goes to Spark's `noop`, which takes every column of every row. On two processors,
+which this and the server share, the processor time of all processes for a row is more reliable than
+a rate.
+Writes spark.json and spark.md below benchmarks/results/, and prints every target; exits 0 even if
+some are missed. Kafka is left out, with the reason, if its broker or Spark's connector is missing.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -23,20 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tuff as library
-from benchmarks.bars import SPARK, judged
+from benchmarks.generator import MissingError, Report
 from benchmarks.machine import describe
 from benchmarks.peers.jvm import connector_classpath, kafka_broker
 from benchmarks.processes import ROOT, Running, StartError, processor_s, tuff
-from benchmarks.results import Results, lean
-from benchmarks.subject import MissingError, Report
-from benchmarks.tables import bars_table, spark_page
+from benchmarks.results import Results, lean, parser_of, write_results
+from benchmarks.tables import print_targets, spark_page
+from benchmarks.targets import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RESULTS = ROOT / "benchmarks" / "results"
 VALUE_BYTES = 256  # as in every other benchmark
-NUMBER_DIGITS = 16  # at the beginning of a value, so that no two are the same
+NUMBER_DIGITS = 16  # at the beginning of a value, so that all values differ
 FILL_COUNT = 5_000  # messages of a publish that fills a topic
 WRITE_TASKS = 4
 CONF = {
@@ -52,7 +51,7 @@ CONF = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a benchmark runs: a session, the server, and Kafka's broker if there is one."""
+    """A Spark session, the server, and Kafka's broker if there is one."""
 
     spark: "SparkSession"
     server: Running
@@ -92,7 +91,7 @@ def session(directory: Path, jars: str) -> "Iterator[SparkSession]":
 
 
 def fill(place: Place) -> None:
-    """Publish the rows to the topic `plain`, and put what is read from it into memory."""
+    """Publish the rows to the topic `plain`, and write the result of a read to the Arrow file."""
     import pyarrow as pa
 
     topic = library.TopicId("default", "plain")
@@ -187,7 +186,7 @@ def one_round(place: Place, number: int) -> dict[str, Report]:
             processor_s(server.pid) - before[0],
             processor_s(os.getpid()) - before[1],
         )
-        # The server is a child of this program, so that its time is in the sum too.
+        # The server is a child of this program, so its time is in this sum.
         found[name] = {
             "per_s": place.row_count / seconds,
             "cpu_us_per_row": spark_s * 1e6 / place.row_count,
@@ -225,26 +224,16 @@ def all_rounds(options: argparse.Namespace) -> Results:
 
 
 def main(arguments: list[str]) -> int:
-    options = _parser().parse_args(arguments)
-    results = all_rounds(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "spark.json").write_text(json.dumps(results.as_json(), indent=1) + "\n")
-    (options.out / "spark.md").write_text(spark_page(results))
-    print(*bars_table(judged(SPARK, results)), sep="\n")
-    for name, reason in results.missing.items():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("spark", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--tree", type=Path, default=ROOT, help="whose server; default: this one's")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are written")
-    parser.add_argument("--dir", type=Path, help="on which disk; default: the temporary directory")
-    return parser
+    parser.add_argument("--tree", type=Path, default=ROOT, help="work tree whose server is run")
+    options = parser.parse_args(arguments)
+    results = all_rounds(options)
+    write_results(options.out / "spark.json", results)
+    (options.out / "spark.md").write_text(spark_page(results))
+    print_targets(SPARK, results)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""`format("memory")`: rows that stand in memory as Arrow batches, the most that a source of Spark's
-in Python can deliver. The batches are those of a file that is mapped, so that nothing is built,
-decoded or copied before Spark takes them."""
+"""`format("memory")`: Arrow batches in memory, the upper limit for a Python source of Spark.
+
+The batches are in a mapped file, so nothing is built, decoded or copied before Spark takes them.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from pyspark_tuff.columns import source_schema
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-PARTITION_COUNT = 8  # as many as a read of a topic has by default
+PARTITION_COUNT = 8  # the default of a read of a topic
 
 
 @dataclass
 class Batches(InputPartition):
-    """From one batch of the file to before another."""
+    """The batches `start` up to before `stop` of the file."""
 
     start: int
     stop: int

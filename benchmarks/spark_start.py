@@ -1,12 +1,12 @@
-"""How long the first micro-batch of a stream takes, and those behind it, and what they start.
+"""The time of the first micro-batch of a stream and of later ones, and the processes they start.
 
     python -m benchmarks.spark_start [--batches 5] [--pause 0] [--spark-home DIR]
 
 A stream copies one topic into another, one message for each batch. The time of a batch is from its
-publish (of the first, from `load()`) until its message can be read in the other topic. Beside it
-stand the Python processes below Spark that were not there before, and the processor seconds of all
-processes of Spark. `--pause`: seconds between two batches; above 60 Spark ends its idle workers.
-`--spark-home`: for a directory as docs/spark.md describes it, under "What a start costs".
+publish (of the first, from `load()`) until its message can be read in the other topic. Each line
+also has the number of new Python processes of Spark, and the processor seconds of all its
+processes. `--pause`: seconds between two batches; above 60 Spark ends its idle workers.
+`--spark-home`: a directory as in docs/spark.md, under "Startup costs".
 """
 
 import argparse
@@ -19,19 +19,13 @@ from pathlib import Path
 
 import tuff as library
 from benchmarks.processes import ROOT, processor_s, tuff
+from benchmarks.spark import CONF
 
-LOOK_AGAIN_S = 0.01  # seconds between two looks at the topic that is written to
+POLL_INTERVAL_S = 0.01  # seconds between two polls of the topic that is written to
 SOURCE, TARGET = (library.TopicId("default", name) for name in ("source", "target"))
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
 
 
-def below(pid: int) -> Iterator[int]:
+def python_processes_of(pid: int) -> Iterator[int]:
     """The Python processes that descend from a process."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -41,7 +35,7 @@ def below(pid: int) -> Iterator[int]:
         for child in children:
             if "python" in _name(child):
                 yield child
-            yield from below(child)
+            yield from python_processes_of(child)
 
 
 def _name(pid: int) -> str:
@@ -63,7 +57,11 @@ def measure(url: str, directory: Path, *, batches: int, pause_s: float) -> None:
         for topic in (SOURCE, TARGET):
             client.topics.create(topic)
         client.publish(SOURCE, "0")
-        seen, before_s, began_s = set(below(os.getpid())), _spark_s(), time.perf_counter()
+        seen, before_s, began_s = (
+            set(python_processes_of(os.getpid())),
+            processor_s(os.getpid()),
+            time.perf_counter(),
+        )
         stream = spark.readStream.format("tuff").options(url=url, subscribe=SOURCE.name)
         frame = stream.option("startingOffsets", "earliest").load().select("value")
         sink = frame.writeStream.format("tuff").options(url=url, topic=TARGET.name)
@@ -71,26 +69,22 @@ def measure(url: str, directory: Path, *, batches: int, pause_s: float) -> None:
         for number in range(batches):
             if number:
                 time.sleep(pause_s)
-                before_s, began_s = _spark_s(), time.perf_counter()
+                before_s, began_s = processor_s(os.getpid()), time.perf_counter()
                 client.publish(SOURCE, str(number))
             while len(client.poll(TARGET, isolation="committed")) <= number:
                 if not query.isActive:
                     raise SystemExit(str(query.exception()))
-                time.sleep(LOOK_AGAIN_S)
-            took_s, used_s = time.perf_counter() - began_s, _spark_s() - before_s
-            new = set(below(os.getpid())) - seen
+                time.sleep(POLL_INTERVAL_S)
+            took_s, used_s = time.perf_counter() - began_s, processor_s(os.getpid()) - before_s
+            new = set(python_processes_of(os.getpid())) - seen
             seen |= new
             print(
-                f"batch {number}: {took_s:5.2f} s, {len(new)} Python processes more, "
+                f"batch {number}: {took_s:5.2f} s, {len(new)} new Python processes, "
                 f"{used_s:5.2f} s of processor time",
                 flush=True,
             )
         query.stop()
     spark.stop()
-
-
-def _spark_s() -> float:
-    return processor_s(os.getpid())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,9 +1,10 @@
-"""Results as Markdown and as lines for a terminal. Pure."""
+"""Results as Markdown, and as lines for a terminal."""
 
+import sys
 from collections.abc import Iterator, Sequence
 
-from benchmarks.bars import FULL, SCALE, SPARK, Judged, judged
 from benchmarks.results import Results
+from benchmarks.targets import FULL, SCALE, SPARK, Target, judged
 
 HEAD = """# The last full run
 
@@ -12,7 +13,7 @@ calls per second in a closed loop; "cN" is N connections. best and median are ov
 in turn. The two ratios are of the best rounds: to the limit, and to our own row of the same kind.
 """
 
-# A row belongs to the limit that it can at best reach, and peers to the row of ours they answer to.
+# By the prefix of a row: the limit that it can at best reach, and the figure to compare.
 LIMITS = (
     ("tuff publish-100", "plyvel batch 100", "messages_per_s"),
     ("cdap publish-100", "plyvel batch 100", "messages_per_s"),
@@ -32,6 +33,7 @@ LIMITS = (
     ("tephra", "bare", "per_s"),
     ("kafka", "bare", "per_s"),
 )
+# By the prefix of a peer's row: our comparable row.
 OURS = (
     ("cdap publish-100", "tuff publish-100"),
     ("redis xadd-100", "tuff publish-100"),
@@ -67,7 +69,14 @@ its shape. One round each.
 
 def scale_page(results: Results) -> str:
     """A table for each program: a line for each point, a column for each figure."""
-    lines = [SCALE_HEAD, *_machine(results), "", "## Bars", "", *bars_table(judged(SCALE, results))]
+    lines = [
+        SCALE_HEAD,
+        *_machine(results),
+        "",
+        "## Targets",
+        "",
+        *targets_table(SCALE, results),
+    ]
     for program in dict.fromkeys(row.split()[0] for row in results.rows()):
         rows = [row for row in results.rows() if row.split()[0] == program]
         figures = [
@@ -83,7 +92,7 @@ def scale_page(results: Results) -> str:
 
 def spark_page(results: Results) -> str:
     lines = [SPARK_HEAD.format(rounds=len(results.rounds)), *_machine(results), ""]
-    lines += ["## Bars", "", *bars_table(judged(SPARK, results)), "", "## Rows", ""]
+    lines += ["## Targets", "", *targets_table(SPARK, results), "", "## Rows", ""]
     lines += ["| row | rows/s, best | median | µs of processor, all | of it the server's |"]
     lines += ["|---|---|---|---|---|"]
     for row in results.rows():
@@ -96,7 +105,7 @@ def spark_page(results: Results) -> str:
 
 def full_page(results: Results) -> str:
     lines = [HEAD.format(rounds=len(results.rounds)), *_machine(results), ""]
-    lines += ["## Bars", "", *bars_table(judged(FULL, results)), ""]
+    lines += ["## Targets", "", *targets_table(FULL, results), ""]
     lines += ["## Rows", "", *rows_table(results)]
     return "\n".join(lines) + "\n"
 
@@ -111,12 +120,19 @@ def _machine(results: Results) -> Iterator[str]:
         yield f"- **left out: {name}**: {reason}"
 
 
-def bars_table(bars: Sequence[Judged]) -> Iterator[str]:
-    yield "| bar | wanted | best | median | |"
+def print_targets(targets: Sequence[Target], results: Results) -> None:
+    """Print all targets, and on standard error what was left out."""
+    print(*targets_table(targets, results), sep="\n")
+    for name, reason in results.missing.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+
+
+def targets_table(targets: Sequence[Target], results: Results) -> Iterator[str]:
+    yield "| target | limit | best | median | |"
     yield "|---|---|---|---|---|"
-    for one in bars:
+    for one in judged(targets, results):
         yield (
-            f"| {one.bar.what} | {one.bar.target} | {_short(one.best)} | {_short(one.median)} "
+            f"| {one.target.what} | {one.target.limit} | {_short(one.best)} | {_short(one.median)} "
             f"| {one.verdict} |"
         )
 
@@ -142,7 +158,7 @@ def rows_table(results: Results) -> Iterator[str]:
 
 
 def to_limit(results: Results, row: str) -> float | None:
-    """The row's best rate as a share of what it could at best be; None where nothing bounds it."""
+    """The row's best rate as a share of its limit; None for a row without a limit."""
     for prefix, limit, figure in LIMITS:
         if row.startswith(prefix) and row != limit:
             bound = f"{limit} {row.split()[-1]}" if limit == "bare" else limit
@@ -151,7 +167,7 @@ def to_limit(results: Results, row: str) -> float | None:
 
 
 def to_ours(results: Results, row: str) -> float | None:
-    """Our best rate over this row's; None for rows of ours, and where we do nothing like it."""
+    """Our best rate divided by this row's; None for our rows, and if we have no comparable row."""
     for prefix, ours in OURS:
         if row.startswith(prefix):
             last = row.split()[-1]

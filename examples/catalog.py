@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from catalog_death import die_half_way
+from catalog_crash import show_crash
+from catalog_output import print_facts, print_heading, print_text
 from catalog_rows import Entry, VersionedRows
 from catalog_scan import changes
-from catalog_story import chapter, facts, tell
 
 import tuff
 from tuff.launch import ServerProcess
@@ -84,14 +84,16 @@ def main() -> None:
     parser.add_argument("--url", help="a server that runs already")
     arguments = parser.parse_args()
     if not arguments.directory.is_dir():
-        parser.error(f"{arguments.directory} is no directory; name one that holds files")
+        parser.error(f"{arguments.directory} is not a directory; name one that has files")
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tuff-catalogue-")))
         url, snapshots = arguments.url, None
         if url is None:
             server = stack.enter_context(ServerProcess(home / "data", log=home / "server.log"))
             url, snapshots = server.url, home / "data" / "snapshots"
-            tell(f"A server of our own runs at {url} (process {server.pid}), its data in {home}.")
+            print_text(
+                f"Started a server at {url} (process {server.pid}), with its data in {home}."
+            )
         try:
             client = stack.enter_context(tuff.Client(url, client_id="catalogue"))
             client.topics.list("default")  # reports a wrong address before the example begins
@@ -99,27 +101,29 @@ def main() -> None:
             parser.error(str(error))
         keep_a_catalogue(client, arguments.directory, home)
         scratch = follow_changes(client, home)
-        die_half_way(scratch, home / "scratch", snapshots=snapshots)
+        show_crash(scratch, home / "scratch", snapshots=snapshots)
 
 
 def keep_a_catalogue(client: tuff.Client, directory: Path, home: Path) -> None:
-    """The first two chapters, with the given directory."""
+    """Update the catalogue of the given directory twice."""
     catalogue = Catalogue(client, home / "catalogue.sqlite", _topic("catalogue", home))
-    chapter(f"The first run announces every file below {directory}")
+    print_heading(f"The first run announces every file below {directory}")
     counts, transaction_count = catalogue.update(directory)
-    tell(
+    print_text(
         f"{counts['added']} files, in {transaction_count} transactions of at most "
         f"{BATCH_COUNT_MAX}. Each row went into SQLite under its transaction's pointer,\n"
         "and its announcement went out with that transaction's commit."
     )
-    facts(
+    print_facts(
         ("rows in the catalogue", len(catalogue.visible())),
         (f"announcements on {catalogue.topic}", catalogue.announced_count()),
     )
 
-    chapter("The second run announces only what changed since")
+    print_heading("The second run announces only changes since the first")
     counts, transaction_count = catalogue.update(directory)
-    tell(_told(counts) if counts else "Nothing changed, so there was nothing to announce.")
+    print_text(
+        _in_words(counts) if counts else "Nothing changed, so there was nothing to announce."
+    )
 
 
 def follow_changes(client: tuff.Client, home: Path) -> Catalogue:
@@ -127,18 +131,20 @@ def follow_changes(client: tuff.Client, home: Path) -> Catalogue:
     directory = home / "scratch"
     directory.mkdir()
     catalogue = Catalogue(client, home / "scratch.sqlite", _topic("scratch", home))
-    chapter("A small directory, in which files come, change and go")
+    print_heading("A small directory, in which files are added, changed and removed")
     for name in ("apple.txt", "pear.txt", "plum.txt"):
         (directory / name).write_text(f"one {name}\n")
-    tell("Three files: " + _told(catalogue.update(directory)[0]))
+    print_text("Three files: " + _in_words(catalogue.update(directory)[0]))
     (directory / "apple.txt").write_text("two apples by now\n")
     (directory / "quince.txt").write_text("a new one\n")
     (directory / "plum.txt").unlink()
-    tell("Then one changes, one comes, one goes: " + _told(catalogue.update(directory)[0]))
-    tell("What a committed reader of the topic is handed, in order:")
+    print_text(
+        "Then one is changed, one added, one removed: " + _in_words(catalogue.update(directory)[0])
+    )
+    print_text("A committed reader of the topic receives, in order:")
     for message in catalogue.announced():
-        told = json.loads(message.payload)
-        tell(f"  {told['change']:8} {told['path']:12} {told.get('sha256', '')[:12]}")
+        change = json.loads(message.payload)
+        print_text(f"  {change['change']:8} {change['path']:12} {change.get('sha256', '')[:12]}")
     return catalogue
 
 
@@ -147,7 +153,7 @@ def _topic(name: str, home: Path) -> tuff.TopicId:
     return tuff.TopicId(home.name, name)
 
 
-def _told(counts: Counter[str]) -> str:
+def _in_words(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) + "."
 
 

@@ -24,12 +24,12 @@ class Change:
 
     def announcement(self) -> str:
         """The message that announces the change."""
-        told: dict[str, object] = {"change": self.kind, "path": shown_path(self.path)}
+        value: dict[str, object] = {"change": self.kind, "path": shown_path(self.path)}
         if self.entry is not None:
-            told["size"] = self.entry.size_bytes
-            told["mtime"] = self.entry.mtime_ns / 1e9
-            told["sha256"] = self.entry.sha256
-        return json.dumps(told)
+            value["size"] = self.entry.size_bytes
+            value["mtime"] = self.entry.mtime_ns / 1e9
+            value["sha256"] = self.entry.sha256
+        return json.dumps(value)
 
 
 def shown_path(path: bytes) -> str:

@@ -22,7 +22,7 @@ def main() -> None:
     # The steps of `with client.transaction(rows)`, one by one, so that it can be killed in between.
     transaction = client.transactions.start(timeout=float(timeout_s))
     rows.start_tx(transaction)
-    found = [Change("added", path, Entry(4, 0, "not read by anybody")) for path in PATHS]
+    found = [Change("added", path, Entry(4, 0, "of a file that does not exist")) for path in PATHS]
     for change in found:
         rows.put(change.path, change.entry)
     client.transactions.can_commit(transaction, rows.tx_changes())
@@ -31,7 +31,7 @@ def main() -> None:
     client.publish(tuff.TopicId(*topic.split(":")), *announcements, transaction=transaction)
 
     print(transaction.transaction_id, flush=True)
-    sys.stdin.read()  # and here it dies
+    sys.stdin.read()  # it is killed here
     client.transactions.commit(transaction, rows.tx_changes())
 
 

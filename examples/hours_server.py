@@ -3,8 +3,8 @@
     python3 examples/hours_server.py --data tryout/data --port 7411 &
     kill -USR1 $!
 
-Flags are those of `server.py`. Give it a directory for the try-out only: what it writes has times
-that are yet to come, and a server with the right clock deletes nothing there until they are over.
+Flags are those of `server.py`. Use a data directory for this purpose only: its messages have times
+in the future, and a server with the right clock does not expire them before these have passed.
 """
 
 import runpy
@@ -17,7 +17,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 class Clock:
-    """The clocks of this process, so far ahead."""
+    """The clocks of this process, which run ahead of the right time."""
 
     def __init__(self) -> None:
         self._ahead_ns = 0

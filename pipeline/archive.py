@@ -12,7 +12,7 @@ Before that it looks up every message to be removed in the files again, because 
 be undone.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,8 @@ from pipeline.job import (
     message_count,
     messages_in_hours,
     print_result,
-    report_hours,
+    report,
+    report_hour,
     root_option,
     topic_argument,
 )
@@ -73,8 +74,6 @@ def archive_topic(
     archive: Archive,
     topic: TopicId,
     options: Mapping[str, str],
-    *,
-    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
     """Archive every closed hour that is not in the manifest; returns the new rows.
 
@@ -92,7 +91,7 @@ def archive_topic(
     for closed in closed_hours(client, topic, known=known):
         row = archive_hour(spark, archive, topic, closed, options)
         new.append(row)
-        tell(row, None)  # the number of remaining hours is unknown: each is searched in turn
+        report_hour(row)
         client.topics.hold(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
     with suppress(HoldNotFoundError):
         client.topics.release(topic, HOLD_NAME)
@@ -259,12 +258,12 @@ def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool)
         if truncate:
             require_same_archive(client, archive, topic)
         with job.spark() as spark:
-            rows = archive_topic(spark, client, archive, topic, job.options, tell=report_hours(job))
+            rows = archive_topic(spark, client, archive, topic, job.options)
             reached_ms = (
                 truncate_archived(spark, client, archive, topic, job.options) if truncate else None
             )
     if not rows:
-        job.tell("no further hour is closed: an hour is closed once a later message is decided")
+        report("no further hour is closed: an hour is closed once a later message is decided")
     sentence = f"{messages_in_hours(topic, rows)} archived"
     if truncate:
         sentence += f"\nthe topic is truncated before {moment(reached_ms) or 'nothing'}"

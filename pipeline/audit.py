@@ -21,13 +21,12 @@ from pipeline.job import (
     hours_left,
     json_option,
     print_hours,
-    report_hours,
     root_option,
     sink_of,
     topic_argument,
 )
-from pipeline.manifest import Archive, Row
-from pipeline.retry import dead_letters_of, letters
+from pipeline.manifest import Archive, Row, hour_partition
+from pipeline.retry import dead_letter, dead_letter_topic_of
 from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 
@@ -83,8 +82,9 @@ def lineage(events: "DataFrame") -> "DataFrame":
 
 
 def not_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
-    """A dead letter for each message that is not an event."""
-    return letters(events.where("kind is null"), topic, reason=NOT_AN_EVENT)
+    """A dead letter for each message that is not an event, in a column `value`, with its id."""
+    value = dead_letter(topic, reason=NOT_AN_EVENT).alias("value")
+    return events.where("kind is null").select("id", value)
 
 
 def audit_topic(
@@ -97,18 +97,17 @@ def audit_topic(
     options: Mapping[str, str],
     *,
     sink: str,
-    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
     """Audit the hours of the archive that `sink` has not committed; returns their rows.
 
     Raises: ArchiveError: the files of an hour differ from its row; later hours are not audited.
     """
-    dead = dead_letters_of(topic)
+    dead = dead_letter_topic_of(topic)
     create(client, dead)
     done = []
-    for row, frame in hours_left(spark, client, archive, topic, sink=sink, tell=tell):
+    for row, frame in hours_left(spark, client, archive, topic, sink=sink):
         events = parsed(frame, members)
-        path = archive.hour_path(topic, row.hour).removeprefix("hours/")
+        path = hour_partition(topic, row.hour)
         _replace(counts(events), out, "counts", path)
         _replace(lineage(events), out, "edges", path)
         # Last: the commit of this write records that the hour is done.
@@ -178,10 +177,7 @@ def main(
     named, archive, name = Members(**members), Archive(root), sink or sink_of("audit", topic)
     archive.require(topic)
     with archive.locked(), job.client() as client:
-        create(client, dead_letters_of(topic))  # before Spark, which starts slowly
+        create(client, dead_letter_topic_of(topic))  # before Spark, which starts slowly
         with job.spark() as spark:
-            tell = report_hours(job)
-            rows = audit_topic(
-                spark, client, archive, topic, out, named, job.options, sink=name, tell=tell
-            )
-    print_hours(job, topic, rows, done="audited", sink=name, as_json=as_json)
+            rows = audit_topic(spark, client, archive, topic, out, named, job.options, sink=name)
+    print_hours(topic, rows, done="audited", sink=name, as_json=as_json)

@@ -5,7 +5,7 @@ moves the file to its final path, replaces the rows atomically, and removes the 
 Whenever the job dies, the manifest names either the old files or the new one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby
@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import archived, check, move, remove, write_files
-from pipeline.job import Job, counted, json_option, print_result, root_option, topic_argument
+from pipeline.job import Job, json_option, print_result, report, root_option, topic_argument
 from pipeline.manifest import Archive, Row
+from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def compact_topic(
-    spark: "SparkSession", archive: Archive, topic: TopicId, *, tell: Callable[[str], object]
-) -> list[str]:
+def compact_topic(spark: "SparkSession", archive: Archive, topic: TopicId) -> list[str]:
     """Merge the hours of each day that has ended; returns these days.
 
     Raises: ArchiveError: the files of an hour differ from its row; that day is unchanged.
@@ -38,7 +37,7 @@ def compact_topic(
             remove_unnamed_files(archive, topic, of_day)
             continue
         compact_day(spark, archive, topic, of_day, path)
-        tell(f"{day}: {counted(len(of_day), 'hour')} in one")
+        report(f"{day}: {counted(len(of_day), 'hour')} in one")
         days.append(day)
     return days
 
@@ -87,6 +86,6 @@ def main(job: Job, *, topic: TopicId, root: Path, as_json: bool) -> None:
     archive = Archive(root)
     archive.require(topic)
     with archive.locked(), job.spark() as spark:
-        days = compact_topic(spark, archive, topic, tell=job.tell)
+        days = compact_topic(spark, archive, topic)
     sentence = f"{counted(len(days), 'day')} of {topic} compacted"
     print_result({"days": days}, sentence, as_json=as_json)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = ("id", "value", "timestamp", "generation")
 FILE_COUNT_MAX = 1_000_000  # messages of one file; a larger hour or day has several files, in order
 
+SENTENCE_LENGTH_MAX = 1_000  # characters of each of the two lines of an error
+
 IS_TEXT = "is_valid_utf8(string(value))"  # an expression of Spark SQL
 
 # Spark's JSON parser ignores text after the first value. To detect such text, the payload is parsed
@@ -41,6 +43,9 @@ _FACTS = (
     "max(generation) as last_generation",
     f"bit_xor(xxhash64({', '.join(COLUMNS)})) as checksum",
 )
+
+# Lines of an error's text that name neither the failure nor its cause.
+_BOILERPLATE = ("An error occurred while calling", "Traceback (most recent", "Driver stacktrace:")
 
 
 def whole_json() -> "Column":
@@ -164,11 +169,6 @@ def remove(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists():
             shutil.rmtree(path)
-
-
-SENTENCE_LENGTH_MAX = 1_000  # characters of each of the two lines
-
-_BOILERPLATE = ("An error occurred while calling", "Traceback (most recent", "Driver stacktrace:")
 
 
 def failure_of_spark(error: Exception) -> str | None:

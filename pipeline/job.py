@@ -9,7 +9,7 @@ and no local file can disagree. One number is enough, because hours are archived
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipeline.manifest import Archive, Row
 from tuff.address import DEFAULT_URL
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
-from tuff.cli.output import print_json
+from tuff.cli.output import counted, print_json
 from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
 
@@ -85,10 +85,6 @@ class Job:
         finally:
             session.stop()
 
-    def tell(self, sentence: str) -> None:
-        """Report progress on standard error."""
-        click.echo(sentence, err=True)
-
 
 def sink_of(job: str, *topics: TopicId) -> str:
     """The default name of a job's sink: `JOB/TOPIC` or `JOB/TOPIC/TARGET`.
@@ -110,10 +106,9 @@ def hours_left(
     topic: TopicId,
     *,
     sink: str,
-    tell: Callable[[Row, int | None], object],
 ) -> "Iterator[tuple[Row, DataFrame]]":
-    """Each hour that `sink` has not committed, oldest first, with its messages; tells of an hour
-    when the caller has written it.
+    """Each hour that `sink` has not committed, oldest first, with its messages. Reports progress
+    when the caller asks for the next hour, and has written the one before.
 
     Raises: ArchiveError: the files of an hour differ from its row; later hours do not follow.
     """
@@ -122,7 +117,7 @@ def hours_left(
         frame = archived(spark, archive, row)
         check(frame, row, what=f"hour {row.hour} of {topic}")
         yield row, frame
-        tell(row, behind)
+        report_hour(row, left_count=behind)
 
 
 def _rows_left(client: Client, sink: str, rows: Sequence[Row]) -> Sequence[Row]:
@@ -139,22 +134,23 @@ def epoch_options(sink: str, row: Row) -> dict[str, str]:
     return {"txnAppId": sink, "txnVersion": str(row.hour.number)}
 
 
-def report_hours(job: Job) -> Callable[[Row, int | None], None]:
-    """Returns a function that reports a finished hour, and how many are left if that is known."""
+def report_hour(row: Row, *, left_count: int = 0) -> None:
+    """Report a finished hour on standard error, and how many are left."""
+    left = f"; {counted(left_count, 'hour')} left" if left_count else ""
+    report(f"{row.hour}: {counted(row.summary.count, 'message')}{left}")
 
-    def report(row: Row, left: int | None) -> None:
-        behind = f"; {counted(left, 'hour')} left" if left else ""
-        job.tell(f"{row.hour}: {counted(row.summary.count, 'message')}{behind}")
 
-    return report
+def report(sentence: str) -> None:
+    """Report progress on standard error."""
+    click.echo(sentence, err=True)
 
 
 def print_hours(
-    job: Job, topic: TopicId, rows: Sequence[Row], *, done: str, sink: str, as_json: bool
+    topic: TopicId, rows: Sequence[Row], *, done: str, sink: str, as_json: bool
 ) -> None:
     """Print the result of a job that has processed these hours of `sink`."""
     if not rows:
-        job.tell(f"nothing to do: the sink {sink} has committed all archived hours")
+        report(f"nothing to do: the sink {sink} has committed all archived hours")
     form = {"hours": len(rows), "messages": message_count(rows)}
     print_result(form, f"{messages_in_hours(topic, rows)} {done}", as_json=as_json)
 
@@ -176,30 +172,13 @@ def message_count(rows: Sequence[Row]) -> int:
     return sum(row.summary.count for row in rows)
 
 
-def counted(count: int, what: str) -> str:
-    """A number with its noun: `1 hour`, `2 hours`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def create(client: Client, topic: TopicId) -> None:
     """Create a topic, unless it exists."""
     with suppress(TopicExistsError):
         client.topics.create(topic)
 
 
-def as_topic(_context: click.Context, _parameter: click.Parameter, value: str) -> TopicId:
-    """Parse an option: `namespace:name`, or `name` in namespace default. Raises: BadParameter."""
-    return topic_of(value)
-
-
-def as_topics(
-    _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
-) -> list[TopicId]:
-    """The same for an option that may be repeated. Raises: BadParameter."""
-    return [topic_of(value) for value in values]
-
-
-topic_argument = click.argument("topic", callback=as_topic)
+topic_argument = click.argument("topic", type=topic_of)
 root_option = click.option(
     "--root",
     required=True,

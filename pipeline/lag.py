@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.job import Job, as_topics
+from pipeline.job import Job
 from tuff.blocking.client import Client
+from tuff.cli.options import topic_of
 from tuff.cli.output import print_json, print_table, seconds
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
@@ -26,7 +27,15 @@ from tuff.replies import Offsets
 
 if TYPE_CHECKING:
     from pyspark_tuff.offsets import Position
+
 COUNT_MAX = 10_000  # messages that are counted; the lag of a reader further behind is shown as this
+OFFSETS_VERSION = "v1"
+
+
+class CheckpointError(TuffError):
+    """A directory is not a checkpoint of a query that reads topics, or a later Spark wrote it."""
+
+    code = "bad_checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +74,47 @@ def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
         )
 
 
+def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
+    """The position of each topic up to which the query has written; empty before its first batch.
+
+    Raises: CheckpointError.
+    """
+    from pyspark_tuff.errors import OffsetError
+    from pyspark_tuff.offsets import from_json
+
+    newest = max(_batches(checkpoint / "commits"), default=None)
+    if newest is None:
+        if not (checkpoint / "offsets").is_dir():
+            raise CheckpointError(f"{checkpoint} is not a checkpoint of a query: it has no offsets")
+        return {}
+    found: dict[TopicId, Position] = {}
+    for line in _sources(checkpoint / "offsets" / str(newest)):
+        try:
+            found |= from_json(json.loads(line))
+        except (OffsetError, ValueError):
+            continue  # the offset of another source: a query may have several
+    if not found:
+        raise CheckpointError(f"the query of {checkpoint} reads no topics")
+    return found
+
+
+def _batches(directory: Path) -> Iterator[int]:
+    if directory.is_dir():
+        yield from (int(file.name) for file in directory.iterdir() if file.name.isdecimal())
+
+
+def _sources(file: Path) -> list[str]:
+    try:
+        version, _, *sources = file.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from None
+    if version != OFFSETS_VERSION:
+        raise CheckpointError(
+            f"{file} has version {version[:20]!r}, but only {OFFSETS_VERSION} is known"
+        )
+    return [line for line in sources if line != "-"]
+
+
 def readers_of_topic(client: Client, topic: TopicId) -> Iterator[Reader]:
     """The readers with a named position on a topic. Raises: TopicNotFoundError."""
     for known in client.topics.positions(topic):
@@ -84,16 +134,16 @@ def lag_of(client: Client, reader: Reader) -> Lag:
         return Lag(reader=reader, state="deleted", count=0, behind_ms=0)
     if offsets.generation != reader.generation:
         return Lag(reader=reader, state="created again", count=0, behind_ms=0)
-    count, has_expired = _behind(client, reader)
+    count, has_expired = _unread(client, reader)
     return Lag(
         reader=reader,
-        state="maybe lost" if has_expired and not _is_there(reader, offsets) else "ok",
+        state="maybe lost" if has_expired and not _last_read_exists(reader, offsets) else "ok",
         count=count,
-        behind_ms=_between(reader, offsets.end),
+        behind_ms=_behind_ms(reader, offsets.end),
     )
 
 
-def _behind(client: Client, reader: Reader) -> tuple[int, bool]:
+def _unread(client: Client, reader: Reader) -> tuple[int, bool]:
     """The number of messages after a reader's position, and whether some have expired."""
     count, after, has_expired = 0, reader.position, False
     while count < COUNT_MAX:
@@ -112,14 +162,14 @@ def _behind(client: Client, reader: Reader) -> tuple[int, bool]:
     return count, has_expired
 
 
-def _is_there(reader: Reader, offsets: Offsets) -> bool:
+def _last_read_exists(reader: Reader, offsets: Offsets) -> bool:
     """Whether the last message that was read still exists, so that no later one has expired."""
     if offsets.earliest is None or reader.position is None:
         return False
     return offsets.earliest <= reader.position
 
 
-def _between(reader: Reader, end: MessageId | None) -> int:
+def _behind_ms(reader: Reader, end: MessageId | None) -> int:
     if end is None or reader.position is None:
         return 0
     return max(end.publish_timestamp_ms - reader.position.publish_timestamp_ms, 0)
@@ -168,7 +218,8 @@ def prometheus(lags: Sequence[Lag]) -> str:
     "--topic",
     "topics",
     multiple=True,
-    callback=as_topics,
+    type=topic_of,
+    metavar="TOPIC",
     help="Topic whose named positions are shown; may be repeated.",
 )
 @click.option(
@@ -222,53 +273,3 @@ def _form(lag: Lag) -> dict[str, object]:
         "messages": lag.count,
         "behindMs": lag.behind_ms,
     }
-
-
-OFFSETS_VERSION = "v1"
-
-
-class CheckpointError(TuffError):
-    """A directory is not a checkpoint of a query that reads topics, or a later Spark wrote it."""
-
-    code = "bad_checkpoint"
-
-
-def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
-    """The position of each topic up to which the query has written; empty before its first batch.
-
-    Raises: CheckpointError.
-    """
-    from pyspark_tuff.errors import OffsetError
-    from pyspark_tuff.offsets import from_json
-
-    newest = max(_batches(checkpoint / "commits"), default=None)
-    if newest is None:
-        if not (checkpoint / "offsets").is_dir():
-            raise CheckpointError(f"{checkpoint} is not a checkpoint of a query: it has no offsets")
-        return {}
-    found: dict[TopicId, Position] = {}
-    for line in _sources(checkpoint / "offsets" / str(newest)):
-        try:
-            found |= from_json(json.loads(line))
-        except (OffsetError, ValueError):
-            continue  # the offset of another source: a query may have several
-    if not found:
-        raise CheckpointError(f"the query of {checkpoint} reads no topics")
-    return found
-
-
-def _batches(directory: Path) -> Iterator[int]:
-    if directory.is_dir():
-        yield from (int(file.name) for file in directory.iterdir() if file.name.isdecimal())
-
-
-def _sources(file: Path) -> list[str]:
-    try:
-        version, _, *sources = file.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from None
-    if version != OFFSETS_VERSION:
-        raise CheckpointError(
-            f"{file} has version {version[:20]!r}, but only {OFFSETS_VERSION} is known"
-        )
-    return [line for line in sources if line != "-"]

@@ -165,7 +165,7 @@ class Archive:
 
     def hour_path(self, topic: TopicId, hour: Hour) -> str:
         """The path of an archived hour, relative to the root."""
-        return f"hours/{_partition(topic)}/dt={hour.day}/hour={hour.of_day}"
+        return f"hours/{hour_partition(topic, hour)}"
 
     def day_path(self, topic: TopicId, day: str, *, hour_count: int) -> str:
         """The path of the merged hours of a day, relative to the root."""
@@ -190,6 +190,11 @@ def watermark_ms(rows: Iterable[Row], *, generation: int) -> int:
             break
         reached_ms = row.hour.stop_ms
     return reached_ms
+
+
+def hour_partition(topic: TopicId, hour: Hour) -> str:
+    """The partition directories of an hour, as Spark and Hive name them."""
+    return f"{_partition(topic)}/dt={hour.day}/hour={hour.of_day}"
 
 
 def _partition(topic: TopicId) -> str:

@@ -4,7 +4,7 @@ One task writes each hour in one transaction, hour after hour, so the target has
 source. Message ids and publish times are new; the payloads are identical.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +13,17 @@ import click
 from pipeline.frames import in_order
 from pipeline.job import (
     Job,
-    as_topic,
     epoch_options,
     hours_left,
     json_option,
     print_hours,
-    report_hours,
     root_option,
     sink_of,
     topic_argument,
 )
 from pipeline.manifest import Archive, Row
 from tuff.blocking.client import Client
+from tuff.cli.options import topic_of
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
@@ -40,17 +39,14 @@ def replay_topic(
     options: Mapping[str, str],
     *,
     sink: str,
-    tell: Callable[[Row, int | None], object],
 ) -> list[Row]:
     """Write the hours that `sink` has not committed into `target`; returns their rows.
 
-    Raises:
-        ArchiveError: the files of an hour differ from its row; it and later hours are not written.
-        TopicNotFoundError: the target does not exist.
+    Raises: ArchiveError: the files of an hour differ from its row; it and later hours are not
+    written.
     """
-    client.topics.get(target)
     done = []
-    for row, frame in hours_left(spark, client, archive, topic, sink=sink, tell=tell):
+    for row, frame in hours_left(spark, client, archive, topic, sink=sink):
         replay_hour(frame, target, {**options, **epoch_options(sink, row)})
         done.append(row)
     return done
@@ -65,7 +61,14 @@ def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str])
 @click.command("replay")
 @topic_argument
 @root_option
-@click.option("--to", "target", required=True, callback=as_topic, help="The topic to write to.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=topic_of,
+    metavar="TOPIC",
+    help="The topic to write to.",
+)
 @click.option(
     "--sink",
     help="Name of the sink that records which hours are done (default: replay/TOPIC/TARGET).",
@@ -86,8 +89,5 @@ def main(
     with archive.locked(), job.client() as client:
         client.topics.get(target)  # before Spark, which starts slowly
         with job.spark() as spark:
-            tell = report_hours(job)
-            rows = replay_topic(
-                spark, client, archive, topic, target, job.options, sink=name, tell=tell
-            )
-    print_hours(job, topic, rows, done=f"replayed to {target}", sink=name, as_json=as_json)
+            rows = replay_topic(spark, client, archive, topic, target, job.options, sink=name)
+    print_hours(topic, rows, done=f"replayed to {target}", sink=name, as_json=as_json)

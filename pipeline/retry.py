@@ -1,8 +1,8 @@
 """`retry`: moves dead letters of `<topic>.retry` back into their topic, or to `<topic>.dlq`.
 
-A letter goes to `<topic>.dlq` after a number of attempts, which its writer counts in the member
-`attempts`. Messages that are not dead letters go there too, inside a new letter. The messages of
-one micro-batch appear in both topics at once, each once (docs/spark.md).
+A dead letter goes to `<topic>.dlq` after a number of attempts, which subscribers count in its
+member `attempts`. A message that is not a dead letter goes there too, as the payload of a new one.
+The messages of one micro-batch appear in both topics at once, each once (docs/spark.md).
 
 A dead letter has the format of a subscriber's (docs/howto/poison-messages.md): JSON with the
 members `topic`, `id`, `timestamp`, `payload` (text, or `{"base64":"…"}`), `reason` and `attempts`.
@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import IS_TEXT, whole_json
-from pipeline.job import Job, counted, create, json_option, print_result, sink_of, topic_argument
+from pipeline.job import Job, create, json_option, print_result, sink_of, topic_argument
 from tuff.blocking.client import Client
+from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 RETRY_SUFFIX = ".retry"
+DEAD_SUFFIX = ".dlq"
 ATTEMPT_COUNT_MAX = 5  # the default of a subscriber too
-NOT_A_LETTER = "it is not a dead letter with a payload and a number of attempts"
+NOT_A_DEAD_LETTER = "it is not a dead letter with a payload and a number of attempts"
 
 
 def retry_topic_of(topic: TopicId) -> TopicId:
@@ -32,11 +34,16 @@ def retry_topic_of(topic: TopicId) -> TopicId:
     return TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
 
 
+def dead_letter_topic_of(topic: TopicId) -> TopicId:
+    """The dead letter topic of a topic. Raises: InvalidNameError: its name would be too long."""
+    return TopicId(topic.namespace, f"{topic.name}{DEAD_SUFFIX}")
+
+
 def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
     """The target of each message of the retry topic, as columns `topic` and `value`.
 
-    The payload of a letter with fewer than `attempts` attempts goes to `topic`, all other messages
-    go to the dead letters.
+    The payload of a dead letter with fewer than `attempts` attempts goes to `topic`. All other
+    messages go to the dead letter topic.
     """
     from pyspark.sql.functions import col, expr, get_json_object, lit, when
 
@@ -50,13 +57,15 @@ def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
             "attempts": get_json_object(text, "$.attempts").try_cast("int"),
         }
     ).withColumn("payload", expr("if(encoded is null, plain, try_to_binary(encoded, 'base64'))"))
-    is_letter = col("payload").isNotNull() & col("attempts").isNotNull()
-    goes_back = is_letter & (col("attempts") < attempts)
+    is_dead_letter = col("payload").isNotNull() & col("attempts").isNotNull()
+    goes_back = is_dead_letter & (col("attempts") < attempts)
     return read.select(
-        when(goes_back, lit(str(topic))).otherwise(lit(str(dead_letters_of(topic)))).alias("topic"),
+        when(goes_back, lit(str(topic)))
+        .otherwise(lit(str(dead_letter_topic_of(topic))))
+        .alias("topic"),
         when(goes_back, col("payload"))
-        .when(is_letter, col("value"))
-        .otherwise(letter(retry_topic_of(topic), reason=NOT_A_LETTER))
+        .when(is_dead_letter, col("value"))
+        .otherwise(dead_letter(retry_topic_of(topic), reason=NOT_A_DEAD_LETTER))
         .alias("value"),
     )
 
@@ -70,18 +79,13 @@ def retry_topic(
     *,
     attempts: int,
 ) -> int:
-    """Move the current messages of `<topic>.retry`, each once; returns their number.
-
-    Raises: TopicNotFoundError: the topic or its retry topic does not exist.
-    """
+    """Move the current messages of `<topic>.retry`, each once; returns their number."""
     source = retry_topic_of(topic)
-    client.topics.get(topic)
-    client.topics.get(source)
-    create(client, dead_letters_of(topic))
+    create(client, dead_letter_topic_of(topic))
     reader = spark.readStream.format("tuff").option("startingOffsets", "earliest")
     frame = reader.options(**options, subscribe=str(source)).load()
     moved = routed(frame, topic, attempts=attempts)
-    # The sink outlives the checkpoint: after a deletion of the checkpoint no letter moves twice.
+    # The sink outlives the checkpoint: after a deletion of the checkpoint no message moves twice.
     sink = sink_of("retry", topic)
     writer = moved.writeStream.format("tuff").options(**options, sinkId=sink)
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
@@ -93,48 +97,7 @@ def retry_topic(
     return sum(progress.numInputRows for progress in query.recentProgress)
 
 
-@click.command("retry")
-@topic_argument
-@click.option(
-    "--checkpoint",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the query's checkpoint.",
-)
-@click.option(
-    "--attempts",
-    type=click.IntRange(min=1),
-    default=ATTEMPT_COUNT_MAX,
-    show_default=True,
-    help="Number of attempts after which a letter goes to TOPIC.dlq.",
-)
-@json_option
-@click.pass_obj
-def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool) -> None:
-    """Move the letters of TOPIC.retry back to TOPIC, or to TOPIC.dlq, each once."""
-    source = retry_topic_of(topic)
-    with job.client() as client:
-        client.topics.get(source)  # before Spark, which starts slowly
-        with job.spark() as spark:
-            count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
-    sentence = f"{counted(count, 'letter')} of {source} moved"
-    print_result({"letters": count}, sentence, as_json=as_json)
-
-
-DEAD_SUFFIX = ".dlq"
-
-
-def dead_letters_of(topic: TopicId) -> TopicId:
-    """The dead letter topic of a topic. Raises: InvalidNameError: its name would be too long."""
-    return TopicId(topic.namespace, f"{topic.name}{DEAD_SUFFIX}")
-
-
-def letters(frame: "DataFrame", topic: TopicId, *, reason: str) -> "DataFrame":
-    """These messages as dead letters in a column `value`, with their ids."""
-    return frame.select("id", letter(topic, reason=reason).alias("value"))
-
-
-def letter(topic: TopicId, *, reason: str) -> "Column":
+def dead_letter(topic: TopicId, *, reason: str) -> "Column":
     """The dead letter of a message of `topic`, as binary."""
     from pyspark.sql.functions import expr, lit, struct, to_json, when
 
@@ -152,3 +115,32 @@ def letter(topic: TopicId, *, reason: str) -> "Column":
 
     encoded = form("named_struct('base64', base64(value))")
     return when(expr(IS_TEXT), form("string(value)")).otherwise(encoded).cast("binary")
+
+
+@click.command("retry")
+@topic_argument
+@click.option(
+    "--checkpoint",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the query's checkpoint.",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=ATTEMPT_COUNT_MAX,
+    show_default=True,
+    help="Number of attempts after which a dead letter goes to TOPIC.dlq.",
+)
+@json_option
+@click.pass_obj
+def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool) -> None:
+    """Move the dead letters of TOPIC.retry back to TOPIC, or to TOPIC.dlq, each once."""
+    source = retry_topic_of(topic)
+    with job.client() as client:
+        for each in (topic, source):
+            client.topics.get(each)  # before Spark, which starts slowly
+        with job.spark() as spark:
+            count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
+    sentence = f"{counted(count, 'dead letter')} of {source} moved"
+    print_result({"letters": count}, sentence, as_json=as_json)

@@ -50,8 +50,7 @@ def without_traceback(method: Callable[P, T]) -> Callable[P, T]:
             return method(*args, **kwargs)
         except TuffError as error:
             refusal = error
-        refusal.__cause__ = refusal.__context__ = None
-        raise refusal.with_traceback(None)
+        raise _without_frames(refusal)
 
     return called
 
@@ -67,7 +66,11 @@ def batches_without_traceback(method: Callable[P, Iterator[T]]) -> Callable[P, I
             refusal = error
         else:
             return
-        refusal.__cause__ = refusal.__context__ = None
-        raise refusal.with_traceback(None)
+        raise _without_frames(refusal)
 
     return called
+
+
+def _without_frames(error: TuffError) -> TuffError:
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -36,6 +36,19 @@ CHECK_INTERVAL_S = 1.0  # seconds; the process outlives the write by at most thi
 NAME = "pyspark-driver"
 
 
+class RenewalTask(NamedTuple):
+    """The content of the process's file.
+
+    `parent`: the Spark process with which the process ends. `work`: the job and the connection,
+    pickled separately, because unpickling them imports this project.
+    """
+
+    path: list[str]
+    parent: int
+    lease_s: float
+    work: bytes
+
+
 @contextmanager
 def renewed(client: "Client", transaction: int, *, lease_s: float | None) -> Iterator[None]:
     """Renew a lease from a thread while a `with` block runs; does nothing if `lease_s` is None."""
@@ -50,31 +63,6 @@ def renewed(client: "Client", transaction: int, *, lease_s: float | None) -> Ite
     finally:
         is_over.set()
         thread.join()
-
-
-def _renew_until(is_over: Event, client: "Client", transaction: int, lease_s: float) -> None:
-    from tuff.protocol.errors import TransactionNotInProgressError, TuffError
-
-    while not is_over.wait(lease_s / RENEWALS_PER_LEASE):
-        try:
-            client.transactions.renew(transaction)
-        except TransactionNotInProgressError:
-            return  # the server also refuses the next request of the task
-        except TuffError:
-            continue  # probably temporary: the next attempt comes well before the lease expires
-
-
-class RenewalTask(NamedTuple):
-    """The content of the process's file.
-
-    `parent`: the Spark process with which the process ends. `work`: the job and the connection,
-    pickled separately, because unpickling them imports this project.
-    """
-
-    path: list[str]
-    parent: int
-    lease_s: float
-    work: bytes
 
 
 def start(job: "Job", connection: "Connection", *, parent: int) -> str | None:
@@ -98,46 +86,6 @@ def stop(file: str | None) -> None:
         Path(file).unlink(missing_ok=True)
 
 
-def renew_while(goes_on: Callable[[], bool], task: RenewalTask) -> None:
-    """Renew the lease at each third of it, until `goes_on` is false or the transaction ends."""
-    interval_s = task.lease_s / RENEWALS_PER_LEASE
-    step_s = min(CHECK_INTERVAL_S, interval_s)
-    waited_s = 0.0
-    while goes_on():
-        time.sleep(step_s)
-        waited_s += step_s
-        if waited_s >= interval_s:
-            waited_s = 0.0
-            if not _renew(task):
-                return
-
-
-def _renew(task: RenewalTask) -> bool:
-    """False if the transaction has ended, so that no further renewal makes sense."""
-    from tuff.protocol.errors import TransactionNotInProgressError, TuffError
-
-    job, connection = pickle.loads(task.work)
-    try:
-        with connection.connect(NAME) as client:
-            job.renew(client)
-    except TransactionNotInProgressError:
-        return False
-    except TuffError:
-        return True  # probably temporary: the next attempt comes well before the lease expires
-    return True
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process with this id exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def main(arguments: Sequence[str]) -> int:
     """Fork, so that the caller goes on; renew in the child. Returns the exit code."""
     file = Path(arguments[0])
@@ -148,10 +96,62 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGHUP, lambda *_: sys.exit())
     sys.path[:] = task.path
     try:
-        renew_while(lambda: file.exists() and is_alive(task.parent), task)
+        _renew_while_written(file, task)
     finally:
         file.unlink(missing_ok=True)
     return 0
+
+
+def _renew_until(is_over: Event, client: "Client", transaction: int, lease_s: float) -> None:
+    interval_s = lease_s / RENEWALS_PER_LEASE
+    while not is_over.wait(interval_s):
+        if not _try_to_renew(lambda: client.transactions.renew(transaction)):
+            return  # the server also refuses the next request of the task
+
+
+def _renew_while_written(file: Path, task: RenewalTask) -> None:
+    """Renew the lease at each third of it, until the write, its Spark process or the transaction
+    has ended."""
+    interval_s = task.lease_s / RENEWALS_PER_LEASE
+    step_s = min(CHECK_INTERVAL_S, interval_s)
+    waited_s = 0.0
+    while file.exists() and _is_alive(task.parent):
+        time.sleep(step_s)
+        waited_s += step_s
+        if waited_s >= interval_s:
+            waited_s = 0.0
+            if not _try_to_renew(lambda: _renew_job(task)):
+                return
+
+
+def _renew_job(task: RenewalTask) -> None:
+    job, connection = pickle.loads(task.work)
+    with connection.connect(NAME) as client:
+        job.renew(client)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether a process with this id exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _try_to_renew(renew: Callable[[], object]) -> bool:
+    """Renew once. False if the transaction has ended, so that no further renewal makes sense."""
+    from tuff.protocol.errors import TransactionNotInProgressError, TuffError
+
+    try:
+        renew()
+    except TransactionNotInProgressError:
+        return False
+    except TuffError:
+        return True  # probably temporary: the next attempt comes well before the lease expires
+    return True
 
 
 if __name__ == "__main__":

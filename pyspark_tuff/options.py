@@ -26,14 +26,14 @@ T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:7411"
 DEFAULT_NAMESPACE = "default"
 DEFAULT_MIN_PARTITIONS = 8  # tasks; a task costs about 30 ms, and with fewer, cores would be idle
-DEFAULT_FETCH_SIZE = (
-    10_000  # messages of one poll: the server's limit; smaller polls cost more per message
-)
+# Messages of one poll: the server's limit. Smaller polls cost more per message.
+DEFAULT_FETCH_SIZE = 10_000
 DEFAULT_LEASE_S = 300.0  # seconds; of a batch write: how long a driver may be suspended
 DEFAULT_EPOCH_LEASE_S = 60.0  # seconds; every task of an epoch renews it from its start on
 DEFAULT_HOLD_MAX_AGE_S = 86_400.0  # seconds; a query that is stopped for longer loses its hold
 RETRY_COUNT = 8  # attempts, about ten seconds: enough for a restart of the server
 PARTITION_COUNT_MAX = 10_000
+NUMBER_MAX = (1 << 63) - 1  # the largest signed number of 64 bits
 
 CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
 READ_OPTIONS = (
@@ -61,19 +61,19 @@ class ReadIsolation(Enum):
 
 
 class Edge(Enum):
-    """An end of what a topic holds."""
+    """The beginning or the end of a topic."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
-# A start or an end of a read, as users name it: an end of the topic, an id, or a publish time, ms.
+# Where a read starts or ends, as users write it: an end of the topic, an id, or a publish time, ms.
 Boundary = Edge | MessageId | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundaries:
-    """Where to start, or to end: in the topics that the option names, and in all others."""
+    """Where a read starts, or where it ends: in the topics that the option names, and in others."""
 
     others: Boundary
     named: Mapping[TopicId, Boundary]
@@ -215,14 +215,14 @@ class Given:
         *,
         ignored: Collection[str] = frozenset(),
     ) -> None:
-        names = {name.lower(): name for name in known}
+        names = {name.lower(): name for name in sorted(known)}
         self._values: dict[str, str] = {}
         for key, value in given.items():
             lower = key.lower()
             if lower in names:
                 self._values[names[lower]] = value
             elif lower not in ignored:
-                raise _unknown(key, known)
+                raise _unknown(key, names)
 
     def text(self, name: str) -> str | None:
         return self._values.get(name)
@@ -233,12 +233,15 @@ class Given:
             raise OptionError(f"{name} must be true or false, not {value!r}")
         return value == "true"
 
-    def number(self, name: str, *, at_least: int, at_most: int = (1 << 63) - 1) -> int | None:
+    def number(self, name: str, *, at_least: int, at_most: int = NUMBER_MAX) -> int | None:
         value = self._values.get(name)
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,19}", value) or not at_least <= int(value) <= at_most:
-            raise OptionError(f"{name} must be a whole number from {at_least}, not {value!r}")
+            upper = "" if at_most == NUMBER_MAX else f" to {at_most}"
+            raise OptionError(
+                f"{name} must be a whole number from {at_least}{upper}, not {value!r}"
+            )
         return int(value)
 
     def seconds(self, name: str) -> float | None:
@@ -260,11 +263,12 @@ class Given:
         return check_name(self.text("namespace") or DEFAULT_NAMESPACE, what="namespace")
 
 
-def _unknown(key: str, known: Collection[str]) -> OptionError:
-    nearest = get_close_matches(key.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
-    names = {name.lower(): name for name in known}
+def _unknown(key: str, names: Mapping[str, str]) -> OptionError:
+    nearest = get_close_matches(key.lower(), names, n=1, cutoff=0.5)
     advice = f"did you mean {names[nearest[0]]}?" if nearest else "no known option is similar."
-    return OptionError(f"there is no option {key} here; {advice} Known: {', '.join(sorted(known))}")
+    return OptionError(
+        f"there is no option {key} here; {advice} Known: {', '.join(names.values())}"
+    )
 
 
 def _read_options(
@@ -284,7 +288,7 @@ def _read_options(
         pattern=pattern,
         starting=starting,
         ending=ending,
-        isolation=_choice(options, "isolation", isolation, allowed),
+        isolation=_isolation(options, isolation, allowed),
         min_partitions=options.number("minPartitions", at_least=1, at_most=PARTITION_COUNT_MAX)
         or DEFAULT_MIN_PARTITIONS,
         fetch_size=options.number("fetchSize", at_least=1) or DEFAULT_FETCH_SIZE,
@@ -328,15 +332,15 @@ def _topics(options: Given, namespace: str) -> tuple[tuple[TopicId, ...], str | 
     return (), pattern
 
 
-def _choice(
-    options: Given, name: str, default: ReadIsolation, allowed: Collection[ReadIsolation]
+def _isolation(
+    options: Given, default: ReadIsolation, allowed: Collection[ReadIsolation]
 ) -> ReadIsolation:
-    value = options.text(name) or default.value
+    value = options.text("isolation") or default.value
     for each in allowed:
         if each.value == value.lower():
             return each
     known = ", ".join(each.value for each in allowed)
-    raise OptionError(f"{name} must be one of {known} here, not {value!r}")
+    raise OptionError(f"isolation must be one of {known} here, not {value!r}")
 
 
 def _boundaries(options: Given, which: str, default: Edge, namespace: str) -> Boundaries:
@@ -353,8 +357,8 @@ def _boundaries(options: Given, which: str, default: Edge, namespace: str) -> Bo
 
 
 def _check_named(boundaries: Boundaries, topics: Collection[TopicId], what: str) -> None:
-    """Raises: OptionError: an offset is given for a topic that is not read. After a typing error
-    the intended topic would silently be read from another offset."""
+    """Raises: OptionError: an offset is given for a topic that is not read. Without this check, a
+    typing error would silently make the intended topic be read from another offset."""
     for topic in boundaries.named:
         if topic not in topics:
             read = ", ".join(map(str, topics))

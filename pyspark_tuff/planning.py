@@ -1,8 +1,8 @@
 """Plans a read on the driver's host: which messages it takes, and which task reads which of them.
 
-A slice is a range of ids of a topic: it excludes its start and includes its end. A slice names its
-first message at the time of planning. A task that doesn't find this message knows that messages
-have expired since. If there was no message, an elapsed time to live raises no false alarm.
+A slice is a range of ids of a topic: it excludes its start and includes its end. It has the id of
+its first message at the time of planning. A task that doesn't find this message knows that messages
+have expired since. Ranges without visible messages are left out, since nothing is lost there.
 
 `limit_ends` decides where a micro-batch with a limit ends.
 """
@@ -43,13 +43,13 @@ POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """Messages of one generation of a topic: after the id `start`, up to and including `end`, as
-    hex digits. `first`: the first of them at planning; None if none was visible."""
+    hex digits. `first`: the first of them that was visible at planning."""
 
     topic: TopicId
     generation: int
     start: str
     end: str
-    first: str | None
+    first: str
 
 
 @dataclass
@@ -155,13 +155,14 @@ def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[ReadT
         start = boundary_id(options.starting.of(topic), offsets)
         end = min(boundary_id(options.ending.of(topic), offsets), offsets.end.hex())
         position = Position(generation=offsets.generation, id=start)
-        if may_have_lost(client, topic, position, offsets):
-            report_loss(expired(topic, start), fails=options.fail_on_data_loss)
-        slices += slices_of(client, view, topic, position, end, count=share(options, len(topics)))
+        if may_have_expired(client, topic, position, offsets):
+            report_expiry(options, topic, position)
+        count = slices_per_topic(options, len(topics))
+        slices += slices_of(client, view, topic, position, end, count=count)
     return tasks_of(slices, options)
 
 
-def share(options: ReadOptions, topic_count: int) -> int:
+def slices_per_topic(options: ReadOptions, topic_count: int) -> int:
     """The number of slices of each topic, when `topic_count` topics share `minPartitions`."""
     return -(-options.min_partitions // max(topic_count, 1))
 
@@ -186,7 +187,9 @@ def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[ReadTask]:
     return [ReadTask(tuple(slices[at : at + size])) for at in range(0, len(slices), size)]
 
 
-def may_have_lost(client: "Client", topic: TopicId, position: Position, offsets: "Offsets") -> bool:
+def may_have_expired(
+    client: "Client", topic: TopicId, position: Position, offsets: "Offsets"
+) -> bool:
     """Whether messages after a position may have expired before they were read."""
     if position.id == BEGINNING:
         return False
@@ -200,18 +203,20 @@ def first_id(reply: "PollBatch") -> str | None:
     return reply.batch.column("id")[0].as_py().hex() if len(reply) else None
 
 
-def report_loss(sentence: str, *, fails: bool) -> None:
-    """Log a data loss, or raise it. Raises: DataLossError: `fails` is true."""
-    if fails:
+def report_expiry(options: ReadOptions, topic: TopicId, after: Position) -> None:
+    """Report that messages after a position may have expired. Raises: DataLossError."""
+    report_loss(
+        options, f"messages of {topic} after {after.id} may have expired before they were read"
+    )
+
+
+def report_loss(options: ReadOptions, sentence: str) -> None:
+    """Raise a data loss; with `failOnDataLoss=false` log it. Raises: DataLossError."""
+    if options.fail_on_data_loss:
         raise DataLossError(
             f"{sentence}; set failOnDataLoss=false to continue with the remaining messages"
         )
     log.warning("%s; continuing with the remaining messages", sentence)
-
-
-def expired(topic: TopicId, start: str) -> str:
-    """The message for a data loss by expiry."""
-    return f"messages of {topic} after {start} may have expired before they were read"
 
 
 def _bounds(

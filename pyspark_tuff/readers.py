@@ -29,14 +29,14 @@ from pyspark_tuff.planning import (
     Slice,
     View,
     boundary_id,
-    expired,
     first_id,
     limit_ends,
-    may_have_lost,
+    may_have_expired,
     plan_batch,
+    report_expiry,
     report_loss,
-    share,
     slices_of,
+    slices_per_topic,
     take_view,
     tasks_of,
     topic_not_found,
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None  # where an AvailableNow query ends
         self._seen: Positions | None = None
         # Positions after which there was no message when this query last looked, and when that was.
-        self._quiet: dict[TopicId, tuple[Position, float]] = {}
+        self._idle: dict[TopicId, tuple[Position, float]] = {}
 
     @without_traceback
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         self._seen = ends = self._ends(begin)
         self._progress.report(self._connected(), {t: begin[t] for t in ends if t in begin})
-        self._quiet |= {
+        self._idle |= {
             topic: (end, perf_counter()) for topic, end in ends.items() if end == begin.get(topic)
         }
         if self._target is not None:
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The tasks of a batch; none if `start` is after `end`, as after some restarts."""
         begin, ends = from_json(start), from_json(end)
-        client, count = self._connected(), share(self._options, len(ends))
+        client, count = self._connected(), slices_per_topic(self._options, len(ends))
         slices = []
         for topic, stop in ends.items():
             after = continued(begin.get(topic), generation=stop.generation)
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         named = begin if self._options.pattern is not None else self._options.topics
         for topic in sorted(set(named) - found.keys()):
             if topic in begin:
-                self._report(f"topic {topic}, which was read before, was deleted")
+                report_loss(self._options, f"topic {topic}, which was read before, was deleted")
             elif self._options.fail_on_data_loss:
                 raise topic_not_found(self._connected(), topic, option="subscribe")
             else:
@@ -206,9 +206,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after is None:
             return Position(generation=now.generation, id=last)
         if after.generation != now.generation:
-            self._report(
+            report_loss(
+                self._options,
                 f"topic {topic} was deleted and created again: its generation is now "
-                f"{now.generation}, and generation {after.generation} was read up to {after.id}"
+                f"{now.generation}, and generation {after.generation} was read up to {after.id}",
             )
             return Position(generation=now.generation, id=last)
         return Position(generation=now.generation, id=max(after.id, last))
@@ -217,25 +218,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             now = client.offsets(topic, isolation=self._view.offsets_isolation)
         except TopicNotFoundError:
-            self._report(f"topic {topic} was deleted before this batch was read")
+            report_loss(self._options, f"topic {topic} was deleted before this batch was read")
             return False
         if now.generation != after.generation:
-            self._report(f"topic {topic} was created again before this batch was read")
+            report_loss(
+                self._options, f"topic {topic} was created again before this batch was read"
+            )
             return False
-        if may_have_lost(client, topic, after, now) and not self._was_quiet(client, topic, after):
-            self._report(expired(topic, after.id))
+        expires = may_have_expired(client, topic, after, now)
+        if expires and not self._was_idle(client, topic, after):
+            report_expiry(self._options, topic, after)
         return True
 
-    def _was_quiet(self, client: "Client", topic: TopicId, after: Position) -> bool:
+    def _was_idle(self, client: "Client", topic: TopicId, after: Position) -> bool:
         """Whether this query found no message after that position when it last looked, and so
         recently that messages published since can't have expired. Then an old position is no data
         loss."""
-        position, looked_s = self._quiet.get(topic, (None, 0.0))
+        position, looked_s = self._idle.get(topic, (None, 0.0))
         ttl_s = int(client.topics.get(topic).properties["ttl"])
         return position == after and perf_counter() - looked_s < ttl_s
-
-    def _report(self, sentence: str) -> None:
-        report_loss(sentence, fails=self._options.fail_on_data_loss)
 
 
 class ProgressReporter:
@@ -307,14 +308,15 @@ def _read_partition(
 def _batches(
     client: "Client", piece: Slice, view: View, options: ReadOptions
 ) -> Iterator["RecordBatch"]:
-    after, expected, is_done = piece.start, piece.first, False
+    after, is_done = piece.start, False
+    expected: str | None = piece.first  # of the first reply
     while not is_done:
         question = view.question(after=after, through=piece.end, limit=options.fetch_size)
         reply = client.poll_batch(piece.topic, question)
         if expected is not None and first_id(reply) != expected:
             report_loss(
+                options,
                 f"messages of {piece.topic} from {expected} on expired after the read was planned",
-                fails=options.fail_on_data_loss,
             )
         expected, is_done = None, reply.caught_up
         if len(reply):
@@ -328,7 +330,7 @@ def _check_generation(batch: "RecordBatch", piece: Slice, options: ReadOptions) 
     found = batch.column("generation")[0].as_py()
     if found != piece.generation:
         report_loss(
+            options,
             f"topic {piece.topic} was created again while it was read: generation {found} after "
             f"{piece.generation}",
-            fails=options.fail_on_data_loss,
         )

@@ -1,1 +1,1 @@
-"""The peers, each with its guarantees at full strength: who is acknowledged is on the disk."""
+"""The peers. Each runs with its strongest guarantees, and some also as shipped."""

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.generator import measure, warm_up
+from benchmarks.generator import MissingError, Pace, Rows, measure, rows, warm_up
 from benchmarks.processes import ROOT, Running, answers_at, free_port, running
-from benchmarks.subject import MissingError, Pace, Rows, rows
 
 SOURCES = ROOT / "benchmarks" / "peers" / "jvm"
 BUILT = ROOT / "build" / "benchmarks" / "jvm"  # each peer's classes, and the list of its jars
-# What libraries of their time reach into, and Java 17 keeps shut.
+# Packages that these libraries access by reflection, which Java 17 refuses by default.
 OPENED = [
     word
     for package in ("java.lang", "java.util", "java.nio", "sun.nio.ch")

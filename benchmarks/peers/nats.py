@@ -8,8 +8,8 @@ import os
 import shutil
 from pathlib import Path
 
+from benchmarks.generator import MissingError, Pace, Rows, rows
 from benchmarks.processes import ROOT, answers_at, free_port, running
-from benchmarks.subject import MissingError, Pace, Rows, rows
 
 BUILT = ROOT / "build" / "benchmarks" / "bin" / "nats-server"
 

@@ -9,15 +9,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.generator import LoadError
+from benchmarks.generator import LoadError, MissingError, Pace, Report, Rows
 from benchmarks.processes import Running, free_port, running
-from benchmarks.subject import MissingError, Pace, Report, Rows
 
 VERSIONS = Path("/usr/lib/postgresql")
-USER = "postgres"  # whom Debian's package makes; the server refuses to run as root
+USER = "postgres"  # Debian's package creates it; the server refuses to run as root
 PAYLOAD = "p" * 256
-MANY = 64  # connections that take about a second to be made
-KEYS = 1_000_000  # rows of state that the transactions choose from
+MANY = 64  # connections; opening these takes about a second
+KEYS = 1_000_000  # rows of state; each transaction changes a random one
 
 INSERT = f"INSERT INTO outbox (payload) VALUES ('{PAYLOAD}');\n"
 UPSERT = (
@@ -27,7 +26,7 @@ UPSERT = (
 SCRIPTS = {
     "insert": INSERT,
     "outbox": f"\\set key random(1, {KEYS})\nBEGIN;\n{UPSERT};\n{INSERT}COMMIT;\n",
-    # The same in one statement and so in one round trip, which few programs can arrange.
+    # The same in one statement, and so in one round trip. Few programs can do this.
     "outbox-one-statement": (f"\\set key random(1, {KEYS})\nWITH changed AS ({UPSERT}) {INSERT}"),
 }
 TABLES = (
@@ -70,7 +69,7 @@ def measure_postgres(directory: Path, pace: Pace) -> Rows:
 
 
 def _become(home: Path) -> list[str]:
-    """The words before a command that make it run as a user whom the server accepts."""
+    """The command prefix that runs a command as a user that the server accepts."""
     if os.geteuid() != 0:
         return []
     try:
@@ -115,7 +114,7 @@ def _pgbench(
         for line in log.read_text().splitlines()
     )
     if rate is None or not latencies:
-        raise LoadError(f"pgbench did nothing in its time: {said}")
+        raise LoadError(f"pgbench measured no transaction: {said}")
     count, per_s = len(latencies), float(rate[1])
     return {
         "calls": count,

@@ -3,9 +3,8 @@
 import shutil
 from pathlib import Path
 
-from benchmarks.generator import measure
+from benchmarks.generator import MissingError, Pace, Rows, measure, rows
 from benchmarks.processes import answers_at, free_port, running
-from benchmarks.subject import MissingError, Pace, Rows, rows
 
 
 def measure_redis(directory: Path, pace: Pace) -> Rows:

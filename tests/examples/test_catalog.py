@@ -26,13 +26,13 @@ def test_a_wrong_address_is_one_sentence(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_the_story_is_told_to_its_end(tmp_path: Path) -> None:
+def test_the_example_shows_the_killed_writer_and_its_end(tmp_path: Path) -> None:
     files = tmp_path / "files"
     (files / "deep").mkdir(parents=True)
     for number in range(70):
         (files / "deep" / f"{number}.txt").write_text(str(number))
     (files / ".git").mkdir()
-    (files / ".git" / "index").write_text("history is no file of the catalogue")
+    (files / ".git" / "index").write_text("not a file of the catalogue")
 
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "catalog.py"), str(files)],
@@ -45,20 +45,20 @@ def test_the_story_is_told_to_its_end(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    story = re.sub(r"  +", "  ", done.stdout)
+    output = re.sub(r"  +", "  ", done.stdout)
     for line in (
         "70 files, in 2 transactions of at most 50.",
         "rows in the catalogue  70",
         "Nothing changed, so there was nothing to announce.",
         "1 added, 1 changed, 1 removed.",
-        "rows of the dead writer in SQLite  3",
-        "rows of it that a new transaction sees  0",
-        "a committed reader is handed  nothing",
+        "rows of the killed writer in SQLite  3",
+        "its rows that a new transaction sees  0",
+        "a committed reader receives  nothing",
         ", of client unlucky-writer",
         " is invalid (timed_out)",
-        "a committed reader is handed  medlar.txt",
-        "Tuff-Blocked-By  nobody",
+        "a committed reader receives  medlar.txt",
+        "Tuff-Blocked-By  none",
         " is aborted",
         "invalid transactions  0",
     ):
-        assert line in story
+        assert line in output

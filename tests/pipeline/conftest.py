@@ -3,17 +3,22 @@
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tuff
-from pipeline.manifest import Archive
+from pipeline.archive import archive_topic
+from pipeline.manifest import Archive, Row
 from tests.faults.conftest import shim_library as shim_library
 from tests.faults.disk import Shim
 from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.spark.messages import read
 from tests.spark.session import missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAMESPACE = "pipeline"
 
@@ -43,6 +48,11 @@ class Place:
     def options(self) -> dict[str, str]:
         return {"url": self.client.url}
 
+    @property
+    def dead_letters(self) -> list[bytes]:
+        """The messages of this topic's dead letter topic."""
+        return self.read(tuff.TopicId(NAMESPACE, f"{self.topic.name}.dlq"))
+
     def other(self, suffix: str) -> tuff.TopicId:
         """Another topic, named after this test's."""
         topic = tuff.TopicId(NAMESPACE, f"{self.topic.name}{suffix}")
@@ -57,6 +67,10 @@ class Place:
                 self.client.publish(self.topic, payload)
             self.clock.pass_hours()
         self.client.publish(self.topic, "open")
+
+    def archive_hours(self, spark: "SparkSession") -> list[Row]:
+        """Archive the topic's closed hours; returns the new rows."""
+        return archive_topic(spark, self.client, self.archive, self.topic, self.options)
 
     def read(self, topic: tuff.TopicId) -> list[bytes]:
         return read(self.client, topic)

@@ -10,13 +10,9 @@ end each message is in each place once.
 """
 
 import argparse
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +23,7 @@ import tuff
 from pipeline.manifest import Archive
 from tests.client.proxy import losing
 from tests.faults.disk import Shim, build
-from tests.http.process import ENDS_WITH_PARENT, serve
+from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.pipeline.kill_accounts import (
     Message,
@@ -36,12 +32,12 @@ from tests.pipeline.kill_accounts import (
     check_files,
     check_replayed,
     check_retried,
+    dead_letter,
     event,
-    letter,
     rows_of_files,
 )
 from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
-from tests.spark.kill import EPOCH, LOG_LENGTH_MAX, START_COUNT_MAX, TOO_SLOW, Point, Points, When
+from tests.spark.kill import EPOCH, Killer, Point, Points, When
 from tests.spark.messages import read
 from tests.spark.session import set_up
 
@@ -101,7 +97,7 @@ class CallsOfJobs(Points):
         return super().takes_reply(self._named(call))
 
     def _named(self, call: str) -> str:
-        job = self._job.read_text() if self._job.exists() else "nobody"
+        job = self._job.read_text() if self._job.exists() else "none"
         # The last part of the path of an epoch is its number.
         return f"{job} {EPOCH if call.isdigit() else call}"
 
@@ -115,6 +111,7 @@ class JobRuns:
 
     def __init__(self, home: Path, url: str, client: tuff.Client, clock: Clock) -> None:
         self.points = CallsOfJobs(home / "job")
+        self._killer = Killer(self.points, home / "jobs.txt", within_s=RUN_WITHIN_S)
         self.url = url  # of the proxy, once there is one
         self._home, self._client, self._clock = home, client, clock
         self._archive = Archive(home / "archive")
@@ -130,7 +127,7 @@ class JobRuns:
 
     def publish(self) -> None:
         """Publish work for the next run: hours of a new day, which close those before, and
-        letters."""
+        dead letters."""
         self._clock.begin_day()
         for _ in range(HOUR_COUNT):
             self._clock.pass_hours()
@@ -138,7 +135,7 @@ class JobRuns:
             self._publish(SOURCE, [event(number) for number in numbers])
             self._event_count += MESSAGE_COUNT
         numbers = range(self._letter_count, self._letter_count + LETTER_COUNT)
-        self._publish(f"{LETTERS}.retry", [letter(number) for number in numbers])
+        self._publish(f"{LETTERS}.retry", [dead_letter(number) for number in numbers])
         self._letter_count += LETTER_COUNT
         last = self._published[-1].id if self._published else None
         self._published += self._messages_after(last)
@@ -155,44 +152,17 @@ class JobRuns:
 
     def run(self, kill: Kill | None) -> bool:
         """Run the jobs until that kill, or to their end; returns whether they were killed."""
-        for _ in range(START_COUNT_MAX):
-            code = self._run_jobs(kill)
-            if code in (0, -signal.SIGKILL):
-                return code != 0
-            assert TOO_SLOW in self._said(), f"exit {code}:\n{self._said()}"
-        raise AssertionError(f"the machine is too busy:\n{self._said()}")
-
-    def _run_jobs(self, kill: Kill | None) -> int:
-        self.points.aim(kill if isinstance(kill, Point) else None)
-        program = [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.pipeline.kill_job"]
-        words = [*program, self.url, str(self._home)]
+        words = ["tests.pipeline.kill_job", self.url, str(self._home)]
         if isinstance(kill, Step):
             words += [kill.job, kill.name, kill.when, str(kill.number)]
+        point = kill if isinstance(kill, Point) else None
+        after_s = kill.part * self._whole_s if isinstance(kill, Moment) else None
         (self._home / "job").unlink(missing_ok=True)
         began_s = time.monotonic()
-        with (self._home / "jobs.txt").open("wb") as said:
-            jobs = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
-        after_s = kill.part * self._whole_s if isinstance(kill, Moment) else None
-        watch = threading.Thread(target=self._kill, args=(jobs, after_s))
-        watch.start()
-        try:
-            code = jobs.wait(RUN_WITHIN_S)
-        finally:
-            self.points.reached.set()
-            watch.join()
-        if code == 0:
+        was_killed = self._killer.run(*words, point=point, after_s=after_s)
+        if not was_killed:
             self._whole_s = time.monotonic() - began_s
-        return code
-
-    def _kill(self, jobs: subprocess.Popen[bytes], after_s: float | None) -> None:
-        self.points.reached.wait(after_s)
-        if jobs.poll() is None:
-            os.killpg(jobs.pid, signal.SIGKILL)
-            jobs.wait()
-        self.points.is_dead.set()
-
-    def _said(self) -> str:
-        return (self._home / "jobs.txt").read_text("utf-8", "replace")[-LOG_LENGTH_MAX:]
+        return was_killed
 
     def check(self, *, is_whole: bool) -> None:
         """Raises: AssertionError: a message is lost or duplicated; after a whole run also: a job is

@@ -1,6 +1,6 @@
 """Accounts for each message after jobs were killed.
 
-Nothing here uses Spark, or the code that wrote the files: pyarrow reads them.
+It reads the files by pyarrow, and not by Spark or the code that wrote them.
 """
 
 import json
@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from pipeline.manifest import HOUR_MS, Archive, Hour, Row
 from tuff.protocol.ids import MessageId, TopicId
 
-BAD_EACH = 5  # one message of so many is no event
-LETTER_ATTEMPTS = 5  # letters were tried less often than this
+BAD_EACH = 5  # one message of so many is not an event
+ATTEMPTS_STOP = 5  # the attempts of dead letters are below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Message:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The directories of its hour."""
+        """The partition directories of its hour."""
         return f"dt={Hour(self.hour).day}", f"hour={Hour(self.hour).of_day}"
 
 
 def event(number: int) -> str:
-    """A message to publish: each fifth is no event, each third accesses data."""
+    """A message to publish: each fifth is not an event, each third accesses data."""
     if number % BAD_EACH == 0:
         return f"no event {number}"
     members = {"type": ("run", "stop")[number % 2], "entity": f"job-{number % 3}", "number": number}
@@ -45,9 +45,9 @@ def event(number: int) -> str:
     return json.dumps(members)
 
 
-def letter(number: int) -> str:
-    """A letter to be tried again."""
-    return json.dumps({"payload": f"letter {number}", "attempts": number % LETTER_ATTEMPTS})
+def dead_letter(number: int) -> str:
+    """A message of the retry topic."""
+    return json.dumps({"payload": f"letter {number}", "attempts": number % ATTEMPTS_STOP})
 
 
 def rows_of_files(archive: Archive, rows: Sequence[Row]) -> dict[int, list[Message]]:
@@ -119,7 +119,7 @@ def check_replayed(found: Sequence[bytes], archived: Sequence[Message], *, is_wh
 
 
 def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -> None:
-    """Raises: AssertionError: counts, edges or letters are not those of the archived messages."""
+    """Raises: AssertionError: counts, edges or dead letters differ from the archived messages."""
     events = [
         (each.place, json.loads(each.payload)) for each in archived if each.payload.startswith(b"{")
     ]
@@ -135,20 +135,25 @@ def check_audit(out: Path, dead: Sequence[bytes], archived: Sequence[Message]) -
     assert linked == edges, f"the audit found the edges {linked}, and not {edges}"
     bad = [each.id.hex() for each in archived if not each.payload.startswith(b"{")]
     letters = [json.loads(each)["id"] for each in dead]
-    assert letters == bad, f"{len(letters)} letters are there for {len(bad)} that are no events"
+    assert letters == bad, (
+        f"{len(letters)} dead letters for {len(bad)} messages that are not events"
+    )
 
 
 def check_retried(
     back: Sequence[bytes], dead: Sequence[bytes], *, count: int, attempts: int, is_whole: bool
 ) -> None:
-    """Raises: AssertionError: a letter is not in one topic, once and in order."""
+    """Raises: AssertionError: a dead letter is not in one topic, once and in order."""
     numbers = range(count)
-    alive = [f"letter {each}".encode() for each in numbers if each % LETTER_ATTEMPTS < attempts]
-    tired = [letter(each).encode() for each in numbers if each % LETTER_ATTEMPTS >= attempts]
-    for found, expected, what in ((back, alive, "went back"), (dead, tired, "are dead")):
+    alive = [f"letter {each}".encode() for each in numbers if each % ATTEMPTS_STOP < attempts]
+    exhausted = [dead_letter(each).encode() for each in numbers if each % ATTEMPTS_STOP >= attempts]
+    for found, expected, what in (
+        (back, alive, "went back"),
+        (dead, exhausted, "are in the dead letter topic"),
+    ):
         there = expected if is_whole else expected[: len(found)]
         assert list(found) == there, (
-            f"{len(found)} letters {what}, {len(set(found))} of them distinct, and not the "
+            f"{len(found)} dead letters {what}, {len(set(found))} of them distinct, and not the "
             f"{len(expected)} that should, in order"
         )
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pipeline.archive import archive_topic
 from pipeline.audit import Members, audit_topic, parsed
 from pipeline.manifest import Row
 from tests.pipeline.conftest import DiedError, Place, die
@@ -22,7 +21,7 @@ def event(kind: str, entity: str, **members: str) -> str:
 def audit(spark: "SparkSession", place: Place) -> list[Row]:
     return audit_topic(
         spark, place.client, place.archive, place.topic, place.home / "audit", Members(),
-        place.options, sink=f"audit/{place.topic}", tell=lambda *_: None,
+        place.options, sink=f"audit/{place.topic}",
     )  # fmt: skip
 
 
@@ -35,9 +34,7 @@ def test_events_are_counted_edges_found_and_other_messages_dead_lettered_once(
         [event("run", "a"), event("run", "a"), "no event", event("stop", "b", **read)],
         [event("run", "a", **read), event("run", "a", **read)],
     )
-    archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
-    )
+    place.archive_hours(spark)
 
     first, second = audit(spark, place), audit(spark, place)
 
@@ -48,8 +45,7 @@ def test_events_are_counted_edges_found_and_other_messages_dead_lettered_once(
     assert [tuple(row) for row in found] == [("a", "run", 2), ("b", "stop", 1), ("a", "run", 2)]
     summed = edges.groupBy("program", "dataset", "access").sum("count").collect()
     assert [tuple(row) for row in summed] == [("report", "sales", "read", 3)]
-    dead = tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")
-    (letter,) = map(json.loads, place.read(dead))
+    (letter,) = map(json.loads, place.dead_letters)
     assert (letter["topic"], letter["payload"]) == (str(place.topic), "no event")
     original = place.client.poll(place.topic)[2]
     assert (letter["id"], letter["timestamp"]) == (original.id.hex(), original.timestamp)
@@ -62,9 +58,7 @@ def results(spark: "SparkSession", place: Place) -> dict[str, list[tuple[object,
         kind: sorted(map(tuple, spark.read.parquet(str(out / kind)).collect()), key=str)
         for kind in ("counts", "edges")
     }
-    dead = tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")
-    ids = [(json.loads(letter)["id"],) for letter in place.read(dead)]
-    return {**found, "letters": [*ids]}
+    return {**found, "letters": [(json.loads(letter)["id"],) for letter in place.dead_letters]}
 
 
 @pytest.mark.slow
@@ -76,9 +70,7 @@ def test_an_audit_that_dies_between_its_files_and_its_letters_is_repeated_equall
     place.publish_hours(
         [event("run", "a", **read), "no event", event("stop", "b")], ["nor this", event("run", "a")]
     )
-    rows = archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
-    )
+    rows = place.archive_hours(spark)
     with monkeypatch.context() as patched:
         patched.setattr("pipeline.audit.not_events", die)
         with pytest.raises(DiedError):

@@ -1,4 +1,4 @@
-"""The command line `tuff-pipeline`: results, errors, exit codes."""
+"""The command line `tuff-pipeline`: results, errors, exit codes, default names of sinks."""
 
 import json
 import subprocess
@@ -10,9 +10,11 @@ import pytest
 import tuff
 from pipeline.command import run
 from pipeline.frames import failure_of_spark
+from pipeline.job import sink_of
 from pipeline.manifest import Hour, Row, Summary
 from tests.pipeline.conftest import NAMESPACE, Place
 
+ORDERS = tuff.TopicId("shop", "orders")
 ROW = Row(
     hour=Hour(480_000), generation=1, after_ms=0, path="hours/x",
     summary=Summary(count=1, first="00" * 20, last="00" * 20, checksum=0),
@@ -99,6 +101,31 @@ def test_lag_is_a_table_json_and_metrics(place: Place, capsys: pytest.CaptureFix
     assert (told["reader"], told["messages"], told["position"]) == ("report", 1, id.hex())
     assert "report" in printed["table"]
     assert "tuff_lag_messages" in printed["prometheus"]
+
+
+def test_a_sink_has_the_names_of_its_job_and_its_topics() -> None:
+    again = tuff.TopicId("shop", "again")
+
+    assert sink_of("retry", ORDERS) == "retry/shop:orders"
+    assert sink_of("replay", ORDERS, again) == "replay/shop:orders/shop:again"
+    longest = tuff.TopicId("shop", "x" * (128 - len("audit/shop:")))
+    assert sink_of("audit", longest) == f"audit/{longest}"
+
+
+def test_names_too_long_for_a_sink_differ_by_a_hash(tuff_client: tuff.Client) -> None:
+    """The server refused such names, and a retry has no option for another one."""
+    targets = [tuff.TopicId("shop", "x" * 120 + end) for end in "ab"]
+
+    names = [sink_of("replay", ORDERS, target) for target in targets]
+
+    assert names == [sink_of("replay", ORDERS, target) for target in targets]
+    assert len(set(names)) == 2
+    for name in names:
+        assert name.startswith("replay/shop:orders/shop:xxxx")
+        epoch = tuff_client.sinks.begin(name, 1, "run")
+        assert epoch.sink == name
+        assert epoch.transaction is not None
+        tuff_client.transactions.commit(epoch.transaction)
 
 
 def command(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

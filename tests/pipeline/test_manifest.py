@@ -1,4 +1,4 @@
-"""The manifest: rows come back, gaps are seen, and a file that is not a manifest is refused."""
+"""Hours, and the manifest: its rows, gaps between them, and files that are not a manifest."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,18 @@ def row(hour: Hour, *, after: Hour | None = None, generation: int = 1) -> Row:
 
 def later(count: int) -> Hour:
     return Hour(NOON.number + count)
+
+
+def test_an_hour_has_a_day_and_a_number_in_utc() -> None:
+    hour = Hour.at(1_700_000_000_000)
+
+    assert (hour.day, hour.of_day, str(hour)) == ("2023-11-14", "22", "2023-11-14T22")
+    assert (hour.start_ms, hour.stop_ms) == (1_699_999_200_000, 1_700_002_800_000)
+
+
+@pytest.mark.parametrize(("time_ms", "is_last"), [(86_399_999, True), (86_400_000, False)])
+def test_a_day_ends_with_its_last_hour(time_ms: int, is_last: bool) -> None:
+    assert Hour.at(time_ms).is_last_of_day is is_last
 
 
 def test_rows_come_back_in_order_over_days(tmp_path: Path) -> None:

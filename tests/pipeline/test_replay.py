@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pipeline.archive import archive_topic
 from pipeline.manifest import ArchiveError, Row
 from pipeline.replay import replay_topic
 from tests.pipeline.conftest import Place
@@ -16,16 +15,10 @@ if TYPE_CHECKING:
 MANY = [str(number) for number in range(50)]
 
 
-def archive(spark: "SparkSession", place: Place) -> list[Row]:
-    return archive_topic(
-        spark, place.client, place.archive, place.topic, place.options, tell=lambda *_: None
-    )
-
-
 def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Row]:
     return replay_topic(
         spark, place.client, place.archive, place.topic, target, place.options,
-        sink=f"replay/{place.topic}/{target}", tell=lambda *_: None,
+        sink=f"replay/{place.topic}/{target}",
     )  # fmt: skip
 
 
@@ -33,13 +26,13 @@ def replay(spark: "SparkSession", place: Place, target: tuff.TopicId) -> list[Ro
 def test_an_archive_is_replayed_in_order_and_once(spark: "SparkSession", place: Place) -> None:
     target = place.other("-again")
     place.publish_hours(MANY, ["a", "b"])
-    archive(spark, place)
+    place.archive_hours(spark)
 
     first = replay(spark, place, target)
     second = replay(spark, place, target)
     place.clock.pass_hours()
     place.client.publish(place.topic, "end")
-    archive(spark, place)
+    place.archive_hours(spark)
     third = replay(spark, place, target)
 
     expected = [*(word.encode() for word in MANY), b"a", b"b", b"open"]
@@ -48,29 +41,12 @@ def test_an_archive_is_replayed_in_order_and_once(spark: "SparkSession", place: 
 
 
 @pytest.mark.slow
-def test_an_hour_that_is_begun_and_not_committed_is_written_again(
-    spark: "SparkSession", place: Place
-) -> None:
-    target = place.other("-again")
-    place.publish_hours(["1"], ["2"])
-    rows = archive(spark, place)
-    sink = f"replay/{place.topic}/{target}"
-    # A run that died in the first hour.
-    begun = place.client.sinks.begin(sink, rows[0].hour.number, "dead", lease=600)
-    place.client.store(target, "lost", transaction=begun.transaction)
-
-    replay(spark, place, target)
-
-    assert place.read(target) == [b"1", b"2"]
-
-
-@pytest.mark.slow
 def test_a_damaged_hour_and_later_ones_are_not_replayed(
     spark: "SparkSession", place: Place
 ) -> None:
     target = place.other("-again")
     place.publish_hours(["1"], ["2", "3"], ["4"])
-    rows = archive(spark, place)
+    rows = place.archive_hours(spark)
     # The files are those of another hour.
     (wrong,) = (place.archive.root / rows[2].path).glob("*.parquet")
     (right,) = (place.archive.root / rows[1].path).glob("*.parquet")
@@ -81,20 +57,3 @@ def test_a_damaged_hour_and_later_ones_are_not_replayed(
         replay(spark, place, target)
 
     assert place.read(target) == [b"1"]
-
-
-@pytest.mark.slow
-def test_unreadable_files_are_reported_with_their_path(spark: "SparkSession", place: Place) -> None:
-    place.publish_hours(["1"])
-    (row,) = archive(spark, place)
-    (file,) = (place.archive.root / row.path).glob("*.parquet")
-    whole = file.read_bytes()
-    (file.parent / f".{file.name}.crc").unlink()
-
-    for damaged in (whole[:50], whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]):
-        file.write_bytes(damaged)
-        with pytest.raises(
-            ArchiveError, match=r"can't be read|but the manifest says Summary"
-        ) as told:
-            replay(spark, place, place.topic)
-        assert "\tat " not in told.value.detail

@@ -1,4 +1,4 @@
-"""Retry: each letter goes back to its topic or to the dead letters, once."""
+"""Retry: each dead letter goes back to its topic or to the dead letter topic, once."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def letter(payload: object, attempts: int) -> str:
+def dead_letter(payload: object, attempts: int) -> str:
     return json.dumps({"topic": "shop:orders", "payload": payload, "attempts": attempts})
 
 
@@ -25,10 +25,12 @@ def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
     return retry_topic(spark, place.client, place.topic, checkpoint, place.options, attempts=3)
 
 
-def test_a_message_with_text_after_a_letter_is_not_a_letter(spark: "SparkSession") -> None:
-    """The text behind the letter was dropped."""
+def test_a_message_with_text_after_a_dead_letter_is_not_a_dead_letter(
+    spark: "SparkSession",
+) -> None:
+    """The text after the dead letter was dropped."""
     topic = tuff.TopicId("shop", "orders")
-    whole, cut = letter("x", 1).encode(), letter("x", 1).encode() + b" trailing"
+    whole, cut = dead_letter("x", 1).encode(), dead_letter("x", 1).encode() + b" trailing"
     row = (bytes(20), datetime(2026, 11, 22, tzinfo=UTC))
     frame = spark.createDataFrame(
         [(*row, whole), (*row, cut)], "id binary, timestamp timestamp, value binary"
@@ -42,12 +44,17 @@ def test_a_message_with_text_after_a_letter_is_not_a_letter(spark: "SparkSession
 
 
 @pytest.mark.slow
-def test_each_letter_goes_back_or_to_the_dead_letters_once(
+def test_each_dead_letter_goes_back_or_to_the_dead_letter_topic_once(
     spark: "SparkSession", place: Place
 ) -> None:
     source, checkpoint = place.other(".retry"), place.home / "checkpoint"
-    tired = letter("tired", 3)
-    for sent in (letter("again", 1), letter({"base64": "AP8="}, 2), tired, "no letter"):
+    exhausted = dead_letter("exhausted", 3)
+    for sent in (
+        dead_letter("again", 1),
+        dead_letter({"base64": "AP8="}, 2),
+        exhausted,
+        "no letter",
+    ):
         place.client.publish(source, sent)
 
     first = retry(spark, place, checkpoint)
@@ -56,10 +63,10 @@ def test_each_letter_goes_back_or_to_the_dead_letters_once(
     retry(spark, place, checkpoint)
     written = written_up_to(checkpoint)
 
-    dead = place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq"))
+    dead = place.dead_letters
     assert (first, list(written)) == (4, [source])
     assert written[source].id >= place.client.poll(source)[-1].id.hex()
     assert place.read(place.topic) == [b"again", b"\x00\xff"]
-    assert dead[0] == tired.encode()
+    assert dead[0] == exhausted.encode()
     told = json.loads(dead[1])
     assert (told["topic"], told["payload"], len(dead)) == (str(source), "no letter", 2)

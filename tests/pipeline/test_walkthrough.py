@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import tuff
 from pipeline.command import run
 from tests.cli.command import tuff_command
 from tests.pipeline.conftest import Place
@@ -190,4 +189,4 @@ def test_the_catalogues_topic_is_archived_audited_and_replayed_the_same(
     kinds = spark.read.parquet(str(out / "counts")).groupBy("kind").sum("count")
     assert dict(map(tuple, kinds.collect())) == {"added": FILE_COUNT, "removed": 10}
     assert spark.read.parquet(str(out / "edges")).select("dataset").distinct().count() == FILE_COUNT
-    assert place.read(tuff.TopicId(place.topic.namespace, f"{place.topic.name}.dlq")) == []
+    assert place.dead_letters == []

@@ -4,7 +4,7 @@
 
 A proxy before the server sees the requests of the driver and its tasks. The JVM and the driver are
 killed at the chosen point: before a request arrives, before its reply returns, or right after.
-Their workers live on for a moment, as zombies. In the end the sinks hold each message once, in
+Their workers run on for a moment, as zombies. In the end the sinks hold each message once, in
 order.
 """
 
@@ -24,9 +24,9 @@ from pathlib import Path
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ENDS_WITH_PARENT
-from tests.spark.driver import BATCH_COUNT, SINKS, SOURCE
 from tests.spark.messages import read
 from tests.spark.session import set_up
+from tests.spark.stream_driver import BATCH_COUNT, SINKS, SOURCE
 from tuff.launch import ServerProcess
 
 RUN_WITHIN_S = 300.0
@@ -102,13 +102,52 @@ class Points(Losses):
             return self.point == Point(*key, self._counts[key])
 
 
-class KillProgram:
-    """Runs drivers, one after the other, against one server."""
+class Killer:
+    """Runs a program in a process group of its own, and kills the group at a point."""
+
+    def __init__(self, points: Points, log: Path, *, within_s: float) -> None:
+        self._points = points
+        self._log = log
+        self._within_s = within_s
+
+    def run(self, *words: str, point: Point | None = None, after_s: float | None = None) -> bool:
+        """Run `python -m WORDS` until the point, or so many seconds, or to its end; returns whether
+        it was killed."""
+        for _ in range(START_COUNT_MAX):
+            code = self._run_once(words, point, after_s)
+            if code in (0, -signal.SIGKILL):
+                return code != 0
+            said = self._log.read_text("utf-8", "replace")[-LOG_LENGTH_MAX:]
+            assert TOO_SLOW in said, f"{words[0]} ended with {code}: {said}"
+        raise AssertionError(f"{START_COUNT_MAX} starts, one after the other: {TOO_SLOW}")
+
+    def _run_once(self, words: Sequence[str], point: Point | None, after_s: float | None) -> int:
+        self._points.aim(point)
+        command = [*ENDS_WITH_PARENT, sys.executable, "-m", *words]
+        with self._log.open("wb") as said:
+            program = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        watch = threading.Thread(target=self._kill, args=(program, after_s))
+        watch.start()
+        try:
+            return program.wait(self._within_s)
+        finally:
+            self._points.reached.set()
+            watch.join()
+
+    def _kill(self, program: subprocess.Popen[bytes], after_s: float | None) -> None:
+        self._points.reached.wait(after_s)
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+        self._points.is_dead.set()
+
+
+class Drivers:
+    """Drivers that run one after the other against one server, and the messages that they copy."""
 
     def __init__(self, home: Path, url: str, points: Points, client: tuff.Client) -> None:
-        self._home = home
-        self._url = url
-        self._points = points
+        self._words = ("tests.spark.stream_driver", url, str(home))
+        self._killer = Killer(points, home / "driver.txt", within_s=RUN_WITHIN_S)
         self._client = client
         self._count = 0
 
@@ -120,37 +159,7 @@ class KillProgram:
 
     def run(self, point: Point | None) -> bool:
         """Run a driver until the point, or to its end; returns whether it was killed."""
-        for _ in range(START_COUNT_MAX):
-            code, log = self._run_driver(point)
-            if code in (0, -signal.SIGKILL):
-                return code != 0
-            assert TOO_SLOW in log, f"the driver ended with {code}: {log[-LOG_LENGTH_MAX:]}"
-        raise AssertionError(f"{START_COUNT_MAX} drivers, one after the other: {TOO_SLOW}")
-
-    def _run_driver(self, point: Point | None) -> tuple[int, str]:
-        self._points.aim(point)
-        log = self._home / "driver.txt"
-        with log.open("wb") as said:
-            driver = subprocess.Popen(
-                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.spark.driver", self._url,
-                 str(self._home)],
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )  # fmt: skip
-        watch = threading.Thread(target=self._kill, args=(driver,))
-        watch.start()
-        code = driver.wait(RUN_WITHIN_S)
-        self._points.reached.set()
-        watch.join()
-        return code, log.read_text("utf-8", "replace")
-
-    def _kill(self, driver: subprocess.Popen[bytes]) -> None:
-        self._points.reached.wait()
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        self._points.is_dead.set()
+        return self._killer.run(*self._words, point=point)
 
     def check(self, *, is_over: bool) -> int:
         """Returns the number of messages in the sinks. Raises: AssertionError: one is missing,
@@ -198,16 +207,16 @@ def main(arguments: Sequence[str]) -> int:
             assert isinstance(losses, Points)
             for each in (SOURCE, *(f"kill:{sink}" for sink in SINKS)):
                 client.topics.create(tuff.TopicId(*each.split(":")))
-            program = KillProgram(home, url, losses, client)
+            drivers = Drivers(home, url, losses, client)
             every = points(options.after + options.kills, seed=options.seed)
             for point in every[options.after :]:
-                program.publish()
-                was_killed = program.run(point)
+                drivers.publish()
+                was_killed = drivers.run(point)
                 killed += was_killed
-                came = f"{program.check(is_over=False)} messages"
+                came = f"{drivers.check(is_over=False)} messages"
                 print(f"{point}: {'killed' if was_killed else 'not reached'}, {came}", flush=True)
-            program.run(None)
-            message_count = program.check(is_over=True)
+            drivers.run(None)
+            message_count = drivers.check(is_over=True)
     print(f"{killed} kills of the driver, {message_count} messages, each once and in order")
     return 0 if 2 * killed >= options.kills else 1
 

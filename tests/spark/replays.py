@@ -1,4 +1,4 @@
-"""Runs every epoch of a stream at least twice, as after crashes: each message is written once.
+"""Runs every epoch of a stream at least twice, as after crashes; each message is written once.
 
     python -m tests.spark.replays --epochs 1000
 
@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import tuff
-from pyspark_tuff import DefaultSource
 from pyspark_tuff.write_transactions import TaskResult
 from pyspark_tuff.writers import StreamWriter
 from tests.spark.messages import read
-from tests.spark.tasks import rows, run_task, task_properties
+from tests.spark.without_spark import rows, run_task, source_of, task_properties
 from tuff.launch import ServerProcess
 
 TOPICS = (tuff.TopicId("replays", "left"), tuff.TopicId("replays", "right"))
@@ -50,9 +48,8 @@ class Run:
         self._name = name
 
     def writer(self, topic: tuff.TopicId) -> StreamWriter:
-        given = CaseInsensitiveDict({"url": self._url, "topic": str(topic)})
-        schema = StructType().add("value", "binary")
-        writer = DefaultSource(given).streamWriter(schema, overwrite=False)
+        source = source_of(url=self._url, topic=topic)
+        writer = source.streamWriter(StructType().add("value", "binary"), overwrite=False)
         assert isinstance(writer, StreamWriter)
         return writer
 
@@ -156,7 +153,7 @@ def require_refused(action: Callable[[], object]) -> None:
         action()
     except tuff.TuffError:
         return
-    raise AssertionError("a run that another one has fenced went on")
+    raise AssertionError("a fenced run was not refused")
 
 
 def replay(url: str, failures: Sequence[Callable[[Runs, int], None]]) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tuff
-from pyspark_tuff.write_attempts import FLUSH_COUNT
+from pyspark_tuff.writers import FLUSH_COUNT
 from tests.client.proxy import Losses, losing
 from tests.spark.messages import read
 from tests.spark.session import make_session, spark_class

@@ -1,6 +1,5 @@
 """Batch writes without Spark, with the objects that Spark uses: attempts, commits, aborts."""
 
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
@@ -8,17 +7,15 @@ from traceback import extract_tb
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import tuff
-from pyspark_tuff import DefaultSource, lease_renewal
+from pyspark_tuff import lease_renewal
 from pyspark_tuff.errors import OptionError
-from pyspark_tuff.write_attempts import FLUSH_COUNT
 from pyspark_tuff.write_transactions import TaskResult
-from pyspark_tuff.writers import BatchWriter
+from pyspark_tuff.writers import FLUSH_COUNT, BatchWriter
 from tests.spark.messages import read
-from tests.spark.tasks import rows, run_task
+from tests.spark.without_spark import pickled, rows, run_task, source_of
 from tuff.launch import ServerProcess
 
 ROWS = StructType().add("value", "binary")
@@ -34,9 +31,7 @@ class Writes:
     def begin(
         self, schema: StructType = ROWS, *, overwrite: bool = False, **options: object
     ) -> BatchWriter:
-        given = {"url": self._url, **{name: str(value) for name, value in options.items()}}
-        source = DefaultSource(CaseInsensitiveDict(given))
-        return pickle.loads(pickle.dumps(source.writer(schema, overwrite)))
+        return pickled(source_of(url=self._url, **options).writer(schema, overwrite))
 
     def attempt(self, writer: BatchWriter, partition: int, *batches: pa.RecordBatch) -> TaskResult:
         return run_task(writer, iter(batches), partition=partition)
@@ -85,7 +80,7 @@ def test_large_partitions_use_several_requests_and_pointers_and_keep_their_order
     tuff_topic: tuff.TopicId,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyspark_tuff.write_attempts.PART_COUNT", 2 * FLUSH_COUNT)
+    monkeypatch.setattr("pyspark_tuff.writers.PART_COUNT", 2 * FLUSH_COUNT)
     values = [b"%d" % number for number in range(3 * FLUSH_COUNT + 1)]
     writer = write.begin(topic=tuff_topic)
 
@@ -268,9 +263,9 @@ def test_an_error_that_spark_shows_has_no_frames_of_the_client(
 
     for told in (planned, stored):
         files = [Path(frame.filename).name for frame in extract_tb(told.value.__traceback__)]
-        assert [each for each in files if each not in {"test_batch_write.py", "tasks.py"}] == [
-            "errors.py"
-        ]
+        assert [
+            each for each in files if each not in {"test_batch_write.py", "without_spark.py"}
+        ] == ["errors.py"]
         assert (told.value.__cause__, told.value.__context__) == (None, None)
 
 

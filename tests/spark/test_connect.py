@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tuff
-from tests.spark.connected import FIRST, SECOND, THIRD
+from tests.spark.connect_client import FIRST, SECOND, THIRD
 from tests.spark.messages import read
 from tests.spark.session import CONF, missing, spark_class
 from tuff.launch import ServerProcess
@@ -70,7 +70,7 @@ def test_topics_are_read_and_written_through_connect(
     tuff_client.publish(first, "a", "b", "c")
 
     said = run(
-        sys.executable, "-m", "tests.spark.connected",
+        sys.executable, "-m", "tests.spark.connect_client",
         remote, tuff_server.url, str(tmp_path / "checkpoint"),
         cwd=tmp_path,
     )  # fmt: skip

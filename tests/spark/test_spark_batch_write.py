@@ -120,12 +120,3 @@ def test_a_write_to_a_missing_topic_is_one_short_error_before_any_task(
 
     assert f"did you mean {tuff_topic.name}?" in str(told.value)
     assert len(str(told.value).splitlines()) < LINES_MAX
-
-
-def test_an_overwrite_is_refused(write: Writes, tuff_topic: tuff.TopicId) -> None:
-    from pyspark.errors import PySparkException
-
-    writer = write.numbers().write.format("tuff").mode("overwrite")
-
-    with pytest.raises(PySparkException, match=r"mode\('append'\)"):
-        writer.options(url=write._url, topic=str(tuff_topic)).save()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from pyspark import SparkFiles
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import tuff
@@ -12,7 +11,7 @@ from pyspark_tuff import DefaultSource
 from pyspark_tuff.errors import UnknownEpochError
 from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID, BatchWriter, StreamWriter
 from tests.spark.replays import FAILURES, read, replay
-from tests.spark.tasks import rows, run_task, task_properties
+from tests.spark.without_spark import rows, run_task, source_of, task_properties
 from tuff.launch import ServerProcess
 
 ROWS = StructType().add("value", "binary")
@@ -20,11 +19,7 @@ ROWS = StructType().add("value", "binary")
 
 @pytest.fixture
 def source(tuff_server: ServerProcess, tuff_topic: tuff.TopicId) -> DefaultSource:
-    return source_of(tuff_server, tuff_topic)
-
-
-def source_of(server: ServerProcess, topic: tuff.TopicId, **options: str) -> DefaultSource:
-    return DefaultSource(CaseInsensitiveDict({"url": server.url, "topic": str(topic), **options}))
+    return source_of(url=tuff_server.url, topic=tuff_topic)
 
 
 def stream_writer(source: DefaultSource) -> StreamWriter:
@@ -114,7 +109,8 @@ def test_an_abort_without_task_results_ends_only_runs_of_this_driver(
     on_host: Callable[[str], None],
 ) -> None:
     def begin(query: str) -> DefaultSource:
-        source = source_of(tuff_server, tuff_topic, checkpointLocation=f"/checkpoints/{query}")
+        options = {"url": tuff_server.url, "topic": tuff_topic}
+        source = source_of(**options, checkpointLocation=f"/checkpoints/{query}")
         properties = task_properties(query=query, epoch=0, run="r")
         run_task(stream_writer(source), iter([rows(b"a")]), properties=properties)
         return source
@@ -138,7 +134,7 @@ def test_an_abort_without_task_results_ends_only_runs_of_this_driver(
 
 
 def batch_writer(server: ServerProcess, topic: tuff.TopicId, *, version: int) -> BatchWriter:
-    source = source_of(server, topic, txnAppId="nightly/1", txnVersion=str(version))
+    source = source_of(url=server.url, topic=topic, txnAppId="nightly/1", txnVersion=version)
     writer = source.writer(ROWS, False)
     assert isinstance(writer, BatchWriter)
     return writer
@@ -169,6 +165,7 @@ def test_a_failed_job_is_completed_by_its_next_run(
 def test_an_abort_before_any_task_came_does_nothing(
     tuff_server: ServerProcess, tuff_topic: tuff.TopicId
 ) -> None:
-    source = source_of(tuff_server, tuff_topic, txnAppId="nobody", txnVersion="1")
+    job = {"txnAppId": "without-tasks", "txnVersion": 1}
+    source = source_of(url=tuff_server.url, topic=tuff_topic, **job)
 
     source.writer(ROWS, False).abort([])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff.errors import OptionError
@@ -81,12 +82,14 @@ def test_the_directory_of_a_running_server_is_refused(written: Written) -> None:
     assert "give a copy" in written.refusal
 
 
-def test_tables_and_columns_can_be_chosen(spark: "SparkSession", written: Written) -> None:
-    reader = spark.read.format("tuff-table").schema("payload binary, kind string")
+def test_tables_and_columns_can_be_chosen(written: Written) -> None:
+    schema = StructType().add("payload", "binary").add("kind", "string")
+    reader = TableReader({"path": str(written.copy), "tables": "payload"}, schema)
 
-    rows = reader.options(path=str(written.copy), tables="payload").load().collect()
+    (partition,) = reader.partitions()
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
 
-    assert [tuple(row) for row in rows] == [(b"stored", "payload")] * 2
+    assert rows == [{"payload": b"stored", "kind": "payload"}] * 2
 
 
 def test_a_corrupt_row_becomes_a_row_with_the_reason() -> None:

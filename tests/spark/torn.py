@@ -1,10 +1,10 @@
-"""Transactions that publish to two topics, while Spark reads both: no read may see half of one.
+"""Spark reads two topics while transactions publish to both: no read may see half a transaction.
 
     python -m tests.spark.torn --pairs 100000
 
-Writers publish each number to both topics in one transaction; some wait in between, some are
-undone. A read is torn where it finds a number in one topic and not in the other. To show that the
-check can fail, each topic is also read up to its first undecided message, which does tear them.
+Writers publish each number to both topics in one transaction; some wait in between, and some are
+rolled back. A pair is torn if a read finds a number in one topic only. To show that the check can
+fail, the topics are also read each up to its first undecided message, which does tear pairs.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Writers:
             with tuff.Client(self._url) as client:
                 while not self._over.is_set():
                     self._publish(client, chance)
-        except BaseException as error:  # noqa: BLE001 - told by who started this thread
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that started this one
             self._failures.append(error)
 
     def _publish(self, client: tuff.Client, chance: random.Random) -> None:

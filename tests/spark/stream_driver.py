@@ -1,6 +1,6 @@
 """A Spark driver for tests/spark/kill.py: a stream copies the messages of a topic to two others.
 
-python -m tests.spark.driver URL HOME
+python -m tests.spark.stream_driver URL HOME
 """
 
 import sys

@@ -1,26 +1,8 @@
-"""Hours, closed hours of a topic, and the default names of the sinks of jobs."""
+"""Which hours of a topic are closed."""
 
-import pytest
-
-import tuff
 from pipeline.archive import closed_hours
-from pipeline.job import sink_of
 from pipeline.manifest import Hour
 from tests.pipeline.conftest import Place
-
-ORDERS = tuff.TopicId("shop", "orders")
-
-
-def test_an_hour_has_a_day_and_a_number_in_utc() -> None:
-    hour = Hour.at(1_700_000_000_000)
-
-    assert (hour.day, hour.of_day, str(hour)) == ("2023-11-14", "22", "2023-11-14T22")
-    assert (hour.start_ms, hour.stop_ms) == (1_699_999_200_000, 1_700_002_800_000)
-
-
-@pytest.mark.parametrize(("time_ms", "is_last"), [(86_399_999, True), (86_400_000, False)])
-def test_a_day_ends_with_its_last_hour(time_ms: int, is_last: bool) -> None:
-    assert Hour.at(time_ms).is_last_of_day is is_last
 
 
 def test_a_later_decided_message_closes_earlier_hours(place: Place) -> None:
@@ -65,30 +47,3 @@ def test_known_hours_are_skipped_and_their_ends_remembered(place: Place) -> None
 
 def test_an_empty_topic_has_no_hours(place: Place) -> None:
     assert list(closed_hours(place.client, place.topic, known=())) == []
-
-
-def test_a_sink_has_the_names_of_its_job_and_its_topics() -> None:
-    again = tuff.TopicId("shop", "again")
-
-    assert sink_of("retry", ORDERS) == "retry/shop:orders"
-    assert sink_of("replay", ORDERS, again) == "replay/shop:orders/shop:again"
-    longest = tuff.TopicId("shop", "x" * (128 - len("audit/shop:")))
-    assert sink_of("audit", longest) == f"audit/{longest}"
-
-
-def test_names_too_long_for_a_sink_differ_by_a_hash(
-    tuff_client: tuff.Client,
-) -> None:
-    """The server refused them, and a retry can't be given another."""
-    targets = [tuff.TopicId("shop", "x" * 120 + end) for end in "ab"]
-
-    names = [sink_of("replay", ORDERS, target) for target in targets]
-
-    assert names == [sink_of("replay", ORDERS, target) for target in targets]
-    assert len(set(names)) == 2
-    for name in names:
-        assert name.startswith("replay/shop:orders/shop:xxxx")
-        epoch = tuff_client.sinks.begin(name, 1, "run")
-        assert epoch.sink == name
-        assert epoch.transaction is not None
-        tuff_client.transactions.commit(epoch.transaction)

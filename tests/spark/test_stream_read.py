@@ -1,11 +1,9 @@
-"""Streams without Spark, in this process: offsets, limits, restarts and data loss."""
+"""Streaming reads without Spark: offsets, limits, restarts and data loss."""
 
 import json
-import pickle
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -15,6 +13,7 @@ from pyspark_tuff.columns import source_schema
 from pyspark_tuff.errors import DataLossError
 from pyspark_tuff.readers import StreamReader
 from tests.spark.messages import expire
+from tests.spark.without_spark import pickled, source_of
 from tuff.launch import ServerProcess
 
 Offset = dict[str, object]
@@ -34,7 +33,7 @@ class Streams:
         given = {"url": self._url, "subscribe": names, "startingOffsets": "earliest", **options}
         if "subscribePattern" in given:
             del given["subscribe"]
-        source = DefaultSource(CaseInsensitiveDict({k: str(v) for k, v in given.items()}))
+        source = source_of(**given)
         schema = source.schema() if loads else source_schema(include_transaction=False)
         self._opened.append(Stream(source, schema))
         return self._opened[-1]
@@ -49,7 +48,7 @@ class Stream:
 
     def __init__(self, source: DefaultSource, schema: StructType) -> None:
         self.planner: StreamReader = source.streamReader(schema)
-        self._task: StreamReader = pickle.loads(pickle.dumps(source.streamReader(schema)))
+        self._task = pickled(source.streamReader(schema))
 
     def first(self) -> Offset:
         return through_json(self.planner.initialOffset())
@@ -60,7 +59,7 @@ class Stream:
     def read(self, start: Offset, end: Offset) -> list[bytes]:
         return [
             value
-            for partition in pickle.loads(pickle.dumps(self.planner.partitions(start, end)))
+            for partition in pickled(self.planner.partitions(start, end))
             for batch in self._task.read(partition)
             for value in batch.column("value").to_pylist()
         ]
@@ -256,6 +255,10 @@ def test_a_deleted_topic_is_reported_as_data_loss(
     with pytest.raises(DataLossError, match="was deleted before"):
         stream.read(begin, end)
     assert streams.open(tuff_topic, failOnDataLoss="false").next(end)["topics"] == {}
+    available_now = streams.open(tuff_topic, loads=False)
+    available_now.planner.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="which was read before, was deleted"):
+        available_now.next(end)
 
 
 def test_a_missing_topic_that_was_never_read_is_not_found(
@@ -273,19 +276,6 @@ def test_a_missing_topic_that_was_never_read_is_not_found(
         assert "failOnDataLoss" not in told.value.detail
     lenient = streams.open(tuff_topic, mistyped, failOnDataLoss="false")
     assert list(lenient.first()["topics"]) == [str(tuff_topic)]
-
-
-def test_available_now_reports_a_deleted_topic_as_data_loss(
-    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
-) -> None:
-    tuff_client.publish(tuff_topic, "1")
-    end = (first := streams.open(tuff_topic)).next(first.first())
-    tuff_client.topics.delete(tuff_topic)
-    stream = streams.open(tuff_topic, loads=False)
-    stream.planner.prepareForTriggerAvailableNow()
-
-    with pytest.raises(DataLossError, match="which was read before, was deleted"):
-        stream.next(end)
 
 
 def test_a_topic_that_the_query_no_longer_names_is_no_data_loss(

@@ -1,7 +1,7 @@
 """A program on Spark Connect: it copies a topic to another in a batch, and that to a third as a
 stream.
 
-python -m tests.spark.connected REMOTE URL CHECKPOINT
+python -m tests.spark.connect_client REMOTE URL CHECKPOINT
 """
 
 import sys

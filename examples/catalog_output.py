@@ -1,4 +1,4 @@
-"""Prints the progress of the example on the terminal."""
+"""The output of the example on the terminal."""
 
 from rich.console import Console
 from rich.text import Text
@@ -6,17 +6,16 @@ from rich.text import Text
 _out = Console(highlight=False, soft_wrap=True)
 
 
-def chapter(title: str) -> None:
-    """Print the heading of a new part."""
+def print_heading(title: str) -> None:
     _out.print()
     _out.print(Text(f"── {title}", style="bold cyan"))
 
 
-def tell(text: str) -> None:
+def print_text(text: str) -> None:
     _out.print(Text(text))
 
 
-def facts(*pairs: tuple[str, object]) -> None:
+def print_facts(*pairs: tuple[str, object]) -> None:
     """Print findings, one per line."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:

@@ -17,8 +17,8 @@ from tests.pipeline.kill_accounts import (
     check_files,
     check_replayed,
     check_retried,
+    dead_letter,
     event,
-    letter,
     rows_of_files,
 )
 from tests.pipeline.kill_job import STEPS
@@ -126,7 +126,7 @@ def test_a_replayed_topic_has_whole_hours_in_order() -> None:
             check_replayed(copy, CLOSED, is_whole=is_whole)
 
 
-def test_an_audit_is_compared_hour_by_hour_and_letter_by_letter(tmp_path: Path) -> None:
+def test_an_audit_is_compared_by_hour_and_by_dead_letter(tmp_path: Path) -> None:
     counted: dict[int, list[tuple[object, ...]]] = {
         NOON.number: [("job-1", "stop", 1), ("job-2", "run", 1)],
         NOON.number + 1: [("job-0", "stop", 1), ("job-1", "run", 1)],
@@ -144,7 +144,7 @@ def test_an_audit_is_compared_hour_by_hour_and_letter_by_letter(tmp_path: Path) 
 
     check_audit(tmp_path, dead, CLOSED)
     for letters in (dead[:1], dead * 2, dead[::-1]):
-        with pytest.raises(AssertionError, match="letters are there for 2"):
+        with pytest.raises(AssertionError, match="dead letters for 2 messages"):
             check_audit(tmp_path, letters, CLOSED)
     write(edges, edge | {"count": [2]})
     with pytest.raises(AssertionError, match="edges"):
@@ -155,9 +155,9 @@ def test_an_audit_is_compared_hour_by_hour_and_letter_by_letter(tmp_path: Path) 
         check_audit(tmp_path, dead, CLOSED)
 
 
-def test_each_letter_is_in_one_topic_once() -> None:
+def test_each_dead_letter_is_in_one_topic_once() -> None:
     back = [f"letter {number}".encode() for number in (0, 1, 2)]
-    dead = [letter(number).encode() for number in (3, 4)]
+    dead = [dead_letter(number).encode() for number in (3, 4)]
     check_retried(back, dead, count=5, attempts=3, is_whole=True)
     check_retried(back[:1], [], count=5, attempts=3, is_whole=False)
 

@@ -1,16 +1,14 @@
-"""Batch reads without Spark, in this process, with the objects that Spark uses."""
-
-import pickle
+"""Batch reads without Spark, with the readers that Spark uses."""
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 import tuff
-from pyspark_tuff import DefaultSource
 from pyspark_tuff.errors import DataLossError, OptionError
 from pyspark_tuff.readers import BatchReader
 from tests.spark.messages import expire
+from tests.spark.without_spark import pickled, source_of
 from tuff.launch import ServerProcess
 
 
@@ -21,9 +19,9 @@ class Reads:
         self._url = server.url
 
     def reader(self, *topics: tuff.TopicId, **options: object) -> BatchReader:
-        given = {"url": self._url, "subscribe": ",".join(map(str, topics)), **options}
-        source = DefaultSource(CaseInsensitiveDict({k: str(v) for k, v in given.items()}))
-        return pickle.loads(pickle.dumps(source.reader(schema=source.schema())))
+        names = ",".join(map(str, topics))
+        source = source_of(**{"url": self._url, "subscribe": names, **options})
+        return pickled(source.reader(schema=source.schema()))
 
     def of(self, *topics: tuff.TopicId, **options: object) -> list[bytes]:
         return values(self.reader(*topics, **options))
@@ -31,7 +29,7 @@ class Reads:
 
 def values(reader: BatchReader) -> list[bytes]:
     found: list[bytes] = []
-    for partition in pickle.loads(pickle.dumps(reader.partitions())):
+    for partition in pickled(reader.partitions()):
         for batch in reader.read(partition):
             found += batch.column("value").to_pylist()
     return found
@@ -176,9 +174,7 @@ def test_topics_of_a_pattern_are_those_whose_whole_name_matches(
         topic = tuff.TopicId("patterns", name)
         tuff_client.topics.create(topic)
         tuff_client.publish(topic, name)
-    options = {"url": tuff_server.url, "namespace": "patterns", "subscribePattern": "p-."}
-
-    source = DefaultSource(CaseInsensitiveDict(options))
+    source = source_of(url=tuff_server.url, namespace="patterns", subscribePattern="p-.")
 
     assert sorted(values(source.reader(source.schema()))) == [b"p-1", b"p-2"]
 
@@ -187,20 +183,19 @@ def test_a_missing_topic_is_reported_when_spark_asks_for_the_schema(
     tuff_server: ServerProcess, tuff_topic: tuff.TopicId
 ) -> None:
     options = {"url": tuff_server.url, "subscribe": f"{tuff_topic},{tuff_topic}x"}
-    source = DefaultSource(CaseInsensitiveDict(options))
-    goes_on = DefaultSource(CaseInsensitiveDict({**options, "failOnDataLoss": "false"}))
 
     with pytest.raises(
         tuff.TopicNotFoundError,
         match=f"no topic {tuff_topic}x, which the option subscribe names; did you mean "
         f"{tuff_topic.name}[?]",
     ):
-        source.schema()
-    assert "value" in goes_on.schema().fieldNames()
+        source_of(**options).schema()
+    lenient = source_of(**options, failOnDataLoss="false")
+    assert "value" in lenient.schema().fieldNames()
 
 
 def test_an_invalid_option_is_reported_when_spark_asks_for_the_schema() -> None:
-    source = DefaultSource(CaseInsensitiveDict({"subscribe": "a", "minPartitions": "many"}))
+    source = source_of(subscribe="a", minPartitions="many")
 
     with pytest.raises(OptionError, match="minPartitions must be a whole number"):
         source.schema()
@@ -219,7 +214,7 @@ def test_an_invalid_option_is_reported_when_spark_asks_for_the_schema() -> None:
 def test_a_schema_that_is_no_projection_is_refused(
     tuff_server: ServerProcess, schema: StructType, sentence: str
 ) -> None:
-    source = DefaultSource(CaseInsensitiveDict({"url": tuff_server.url, "subscribe": "a"}))
+    source = source_of(url=tuff_server.url, subscribe="a")
 
     with pytest.raises(OptionError, match=sentence):
         source.reader(schema)

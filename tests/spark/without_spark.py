@@ -1,14 +1,31 @@
-"""Runs a task of a write in this process, with the task context that Spark would set."""
+"""What Spark does with a data source, in this process and without a JVM: it makes it from options,
+pickles readers and writers, and runs tasks.
+"""
 
 import pickle
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.taskcontext import TaskContext
 
+from pyspark_tuff import DefaultSource
 from pyspark_tuff.write_transactions import TaskResult
 from pyspark_tuff.writers import BATCH_ID, QUERY_ID, RUN_ID
+
+T = TypeVar("T")
+
+
+def source_of(**options: object) -> DefaultSource:
+    """The data source for these options, which Spark passes as texts."""
+    return DefaultSource(CaseInsensitiveDict({name: str(each) for name, each in options.items()}))
+
+
+def pickled(value: T) -> T:
+    """The value as it arrives in another process."""
+    copy: T = pickle.loads(pickle.dumps(value))
+    return copy
 
 
 class Writer(Protocol):
@@ -22,18 +39,16 @@ def run_task(
     partition: int = 0,
     properties: dict[str, str] | None = None,
 ) -> TaskResult:
-    """The result of one attempt; it and the writer are pickled as Spark does."""
+    """The result of one attempt, with the task context that Spark would set."""
     before = TaskContext._taskContext
     context = TaskContext()
     context._partitionId, context._attemptNumber = partition, 0
     context._localProperties = properties or {}
     TaskContext._setTaskContext(context)
     try:
-        there: Writer = pickle.loads(pickle.dumps(writer))
-        back: TaskResult = pickle.loads(pickle.dumps(there.write(batches)))
+        return pickled(pickled(writer).write(batches))
     finally:
         TaskContext._setTaskContext(before)
-    return back
 
 
 def task_properties(*, query: str, epoch: int, run: str) -> dict[str, str]:

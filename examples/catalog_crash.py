@@ -1,4 +1,5 @@
-"""A writer is killed in the middle of its transaction: what readers see, and how it ends."""
+"""A writer is killed in the middle of its transaction: what readers see, and how the transaction
+ends."""
 
 import json
 import subprocess
@@ -7,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from catalog_story import chapter, facts, tell
+from catalog_output import print_facts, print_heading, print_text
 from catalog_writer import PATHS
 
 import tuff
@@ -16,49 +17,51 @@ if TYPE_CHECKING:
     from catalog import Catalogue
 
 WRITER_TIMEOUT_S = 3.0  # seconds; how long the readers wait behind the writer that is killed
-PATIENCE_S = 15.0  # seconds; far more than the server takes to end that writer's transaction
-LOOK_AGAIN_S = 0.1  # seconds
+END_WITHIN_S = 15.0  # seconds; far more than the server takes to end that writer's transaction
+CHECK_INTERVAL_S = 0.1  # seconds
 
 _WRITER = Path(__file__).with_name("catalog_writer.py")
 
 
-def die_half_way(catalogue: "Catalogue", directory: Path, *, snapshots: Path | None) -> None:
+def show_crash(catalogue: "Catalogue", directory: Path, *, snapshots: Path | None) -> None:
     """Kill a writer that has stored its rows and published, and has not committed."""
     before = catalogue.announced().next_id
 
-    chapter("A writer is killed in the middle of its transaction")
+    print_heading("A writer is killed in the middle of its transaction")
     pointer = kill_a_writer(catalogue)
-    (directory / "medlar.txt").write_text("written by somebody who lives\n")
+    (directory / "medlar.txt").write_text("written by another writer\n")
     catalogue.update(directory)
-    tell("Meanwhile another writer, alive, added medlar.txt, and committed. Who sees what now:")
-    show_who_sees_what(catalogue, before, pointer)
+    print_text(
+        "Meanwhile another writer added medlar.txt, and committed. What each reader sees now:"
+    )
+    show_readers(catalogue, before, pointer)
 
-    chapter("How its transaction ends")
+    print_heading("The server ends the transaction")
     wait_for_the_end(catalogue, pointer)
-    show_who_sees_what(catalogue, before, pointer)
-    tell(
-        "Its messages are marked as rolled back: the committed reader passed them by, and was\n"
-        "handed what had waited behind them. Its rows stay in SQLite, and invisible."
+    show_readers(catalogue, before, pointer)
+    print_text(
+        "Its messages are marked as rolled back: the committed reader skipped them, and received\n"
+        "the messages behind them. Its rows stay in SQLite, and are invisible."
     )
 
-    chapter("What the transaction service knows, from its own snapshot file")
+    print_heading("The transaction in the snapshot file of the transaction service")
     show_snapshot(catalogue.client, snapshots)
 
-    chapter("The catalogue cleans up after the dead")
+    print_heading("The catalogue removes the rows of the killed writer")
     catalogue.rows.forget([pointer])
     state = catalogue.client.transactions.abort(pointer)
-    tell(
-        "Its rows are deleted. Nothing of them is left to come to light, so an abort may take the\n"
-        "pointer off the list of the invalid."
+    print_text(
+        "No row carries its pointer any more, so an abort removes the pointer from the invalid\n"
+        "list."
     )
-    facts(
+    print_facts(
         ("transaction", f"{pointer} is {state}"),
         ("invalid transactions", len(catalogue.client.transactions.invalids().invalids)),
     )
 
 
 def kill_a_writer(catalogue: "Catalogue") -> int:
-    """The pointer of a transaction whose writer is dead."""
+    """Start a writer and kill it before its commit; returns its write pointer."""
     writer = subprocess.Popen(
         [
             sys.executable,
@@ -78,49 +81,49 @@ def kill_a_writer(catalogue: "Catalogue") -> int:
     finally:
         writer.kill()
         writer.communicate()
-    tell(
+    print_text(
         f"Process {writer.pid} stored {len(PATHS)} rows and published {len(PATHS)} announcements "
         f"under its pointer, and was\nkilled (SIGKILL) one step before its commit."
     )
     return pointer
 
 
-def show_who_sees_what(catalogue: "Catalogue", before: tuff.MessageId, pointer: int) -> None:
+def show_readers(catalogue: "Catalogue", before: tuff.MessageId, pointer: int) -> None:
     """The rows in the store, and what plain and committed readers get."""
     plain = catalogue.announced(before, isolation=tuff.Isolation.ALL)
     committed = catalogue.announced(before)
     half_done = set(PATHS) & set(catalogue.visible())
-    assert not half_done, "a transaction saw half-done rows"
-    assert not any(b"half-done" in message.payload for message in committed), "a reader did"
-    facts(
-        ("rows of the dead writer in SQLite", catalogue.rows.count_under(pointer)),
-        ("rows of it that a new transaction sees", len(half_done)),
-        ("a plain reader is handed", _announcements(plain)),
-        ("a committed reader is handed", _announcements(committed)),
+    assert not half_done, "a transaction saw uncommitted rows"
+    assert not any(b"half-done" in message.payload for message in committed), "so did a reader"
+    print_facts(
+        ("rows of the killed writer in SQLite", catalogue.rows.count_under(pointer)),
+        ("its rows that a new transaction sees", len(half_done)),
+        ("a plain reader receives", _announcements(plain)),
+        ("a committed reader receives", _announcements(committed)),
         ("Tuff-Blocked-By", _blocker(catalogue.client, committed)),
     )
 
 
 def wait_for_the_end(catalogue: "Catalogue", pointer: int) -> None:
-    """Wait until the server has ended the transaction of the dead writer."""
-    tell(f"Nobody will ever end it, so the server does, {WRITER_TIMEOUT_S:g} s after its start …")
-    deadline = time.monotonic() + PATIENCE_S
+    """Wait until the server has ended the transaction of the killed writer."""
+    print_text(f"The server ends it when it times out, {WRITER_TIMEOUT_S:g} s after its start …")
+    deadline = time.monotonic() + END_WITHIN_S
     outcome = catalogue.client.transactions.outcome(pointer)
     while outcome.state in {"in_progress", "committing"}:
         assert time.monotonic() < deadline, f"transaction {pointer} was never ended"
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(CHECK_INTERVAL_S)
         outcome = catalogue.client.transactions.outcome(pointer)
-    facts(("transaction", f"{pointer} is {outcome.state} ({outcome.reason})"))
+    print_facts(("transaction", f"{pointer} is {outcome.state} ({outcome.reason})"))
 
 
 def show_snapshot(client: tuff.Client, snapshots: Path | None) -> None:
     """Have the server write its state, and print it with the `tuff` command."""
     file = client.transactions.take_snapshot().file
     if snapshots is None:
-        tell(f"Where that server keeps its files: tuff snapshot show {file}")
+        print_text(f"In the data directory of that server: tuff snapshot show {file}")
         return
     command = ["snapshot", "show", str(snapshots / file)]
-    tell(f"$ tuff {' '.join(command)}")
+    print_text(f"$ tuff {' '.join(command)}")
     subprocess.run([sys.executable, "-m", "tuff.cli", *command], check=True)
 
 
@@ -130,5 +133,5 @@ def _announcements(poll: tuff.Poll) -> str:
 
 def _blocker(client: tuff.Client, poll: tuff.Poll) -> str:
     if poll.blocked_by is None:
-        return "nobody"
+        return "none"
     return f"{poll.blocked_by}, of client {client.transactions.outcome(poll.blocked_by).client}"

@@ -1,12 +1,13 @@
-"""Bars and tables: best of the rounds, ratios the right way round, nothing lost in silence."""
+"""Targets and tables: the best of all rounds, ratios, and rows that are missing."""
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.bars import FULL, SCALE, Bar, judged
+from benchmarks.quick import RUNS, missed
 from benchmarks.results import Results, lean, read_results
-from benchmarks.tables import bars_table, full_page, rows_table, to_limit, to_ours
+from benchmarks.tables import full_page, rows_table, to_limit, to_ours
+from benchmarks.targets import FULL, QUICK, SCALE, SPARK, Target, judged
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 MACHINE = {"processors": "2 x something", "versions": {"redis": "7"}}
@@ -34,52 +35,31 @@ def test_best_is_the_most_of_a_rate_and_the_least_of_a_time() -> None:
     assert results().best("nats always c64", "per_s") is None
 
 
+def target(other: str | None, **limit: float) -> Target:
+    figure = "p99_us" if other is None else "per_s"
+    return Target(what="publish", row="tuff publish c64", other=other, figure=figure, **limit)
+
+
 @pytest.mark.parametrize(
-    ("bar", "best", "median", "verdict"),
+    ("target", "best", "median", "verdict"),
     [
-        (
-            Bar(what="", row="tuff publish c64", other="bare c64", figure="per_s", at_least=0.6),
-            0.6,
-            5_000 / 9_000,
-            "met",
-        ),
-        (
-            Bar(
-                what="", row="tuff publish c64", other="redis xadd c64", figure="per_s", at_least=2
-            ),
-            1.2,
-            1.0,
-            "not met",
-        ),
-        (
-            Bar(what="", row="tuff publish c64", figure="p99_us", scale=1e-3, at_most=9),
-            9.0,
-            10.5,
-            "met",
-        ),
-        (
-            Bar(what="", row="tuff publish c64", figure="p99_us", scale=1e-3, at_most=8.9),
-            9.0,
-            10.5,
-            "not met",
-        ),
-        (
-            Bar(what="", row="tuff publish c64", other="cdap", figure="per_s", at_least=1),
-            None,
-            None,
-            "not measured",
-        ),
+        (target("bare c64", at_least=0.6), 0.6, 5_000 / 9_000, "met"),
+        (target("redis xadd c64", at_least=2), 1.2, 1.0, "not met"),
+        (target("bare c64", at_most=0.59), 0.6, 5_000 / 9_000, "not met"),
+        (target(None, scale=1e-3, at_most=9), 9.0, 10.5, "met"),
+        (target(None, scale=1e-3, at_most=8.9), 9.0, 10.5, "not met"),
+        (target("cdap", at_least=1), None, None, "not measured"),
     ],
 )
-def test_a_bar_is_judged_by_the_best_rounds(
-    bar: Bar, best: float | None, median: float | None, verdict: str
+def test_a_target_is_judged_by_the_best_rounds(
+    target: Target, best: float | None, median: float | None, verdict: str
 ) -> None:
-    (found,) = judged([bar], results())
+    (found,) = judged([target], results())
 
     assert (found.best, found.median, found.verdict) == (best, median, verdict)
 
 
-def test_a_row_stands_beside_its_limit_and_beside_our_own() -> None:
+def test_a_row_is_compared_with_its_limit_and_with_our_own_row() -> None:
     assert to_limit(results(), "tuff publish c64") == 0.6
     assert to_ours(results(), "redis xadd c64") == 1.2
     assert to_ours(results(), "tuff publish c64") is None
@@ -106,11 +86,27 @@ def test_only_some_rows_keep_their_distribution() -> None:
     ]
 
 
-@pytest.mark.parametrize(("file", "bars"), [("full.json", FULL), ("scale.json", SCALE)])
-def test_every_bar_finds_its_rows_in_the_recorded_run(file: str, bars: list[Bar]) -> None:
+@pytest.mark.parametrize(
+    ("file", "targets"), [("full.json", FULL), ("scale.json", SCALE), ("spark.json", SPARK)]
+)
+def test_every_target_finds_its_rows_in_the_recorded_run(file: str, targets: list[Target]) -> None:
     """A row that is renamed in one place only would never be judged again."""
     recorded = read_results(RESULTS / file)
-    silent = [one.bar.what for one in judged(bars, recorded) if one.best is None]
+    unmeasured = [one.target.what for one in judged(targets, recorded) if one.best is None]
 
-    assert silent == [] or recorded.missing
-    assert len(list(bars_table(judged(bars, recorded)))) == len(bars) + 2
+    assert unmeasured == [] or recorded.missing
+
+
+def test_every_target_of_the_quick_run_belongs_to_one_of_its_runs() -> None:
+    assert {target.row for target in QUICK} <= set(RUNS)
+
+
+def test_a_quick_run_names_each_ratio_that_misses_its_target() -> None:
+    bare = {"per_s": 2_000.0, "server_cpu_us_per_call": 50}
+    slow = {"per_s": 850.0, "server_cpu_us_per_call": 80}
+    rounds = [{"bare": bare, "publish": slow}, {"bare": bare, "publish": {**slow, "per_s": 800.0}}]
+
+    assert list(missed(Results(machine={}, missing={}, rounds=rounds))) == [
+        "publish: calls per second, to the bare handler's is 0.425 (the best of 2 rounds each), "
+        "and should be >= 0.45 x"
+    ]

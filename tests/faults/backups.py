@@ -259,7 +259,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         program = BackupProgram(Path(home), clients=options.clients, ballast=options.ballast)
-        sys.stdout.write(program.run(options.backups) + "\n")
+        print(program.run(options.backups))
     return 0
 
 

@@ -249,23 +249,22 @@ def main(arguments: Sequence[str]) -> int:
         broken = BrokenServer(Path(home) / "server")
         breaking = Breaking(broken)
         try:
-            sys.stdout.write(row("what the client was told:", [fault.value for fault in Fault]))
+            print(row("what the client was told:", [fault.value for fault in Fault]))
             for point in points:
                 told = [breaking.at(point, fault) for fault in Fault]
-                sys.stdout.write(row(f"{point.operation.value}: {point.name}", told))
-                sys.stdout.flush()
+                print(row(f"{point.operation.value}: {point.name}", told), flush=True)
         finally:
             breaking.end()
             broken.end()
-    sys.stdout.write(
+    print(
         f"{len(points)} places x {len(Fault)} faults in {time.monotonic() - started_s:.0f} s: "
-        "nothing lost, nothing undecided visible, every outcome told\n"
+        "nothing lost, nothing undecided visible, every outcome told"
     )
     return 0
 
 
 def row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<46}{''.join(f'{cell:<28}' for cell in cells)}".rstrip() + "\n"
+    return f"{name:<46}{''.join(f'{cell:<28}' for cell in cells)}".rstrip()
 
 
 if __name__ == "__main__":

@@ -145,10 +145,8 @@ def main(arguments: Sequence[str]) -> int:
     findings = check(history)
     seconds = time.perf_counter() - started_s
     wrong = [one for one in findings if not one.anomaly.is_permitted]
-    sys.stdout.write(report(findings) + "\n")
-    sys.stdout.write(
-        f"checked {len(history)} attempts in {seconds:.1f} s: {len(wrong)} violations\n"
-    )
+    print(report(findings))
+    print(f"checked {len(history)} attempts in {seconds:.1f} s: {len(wrong)} violations")
     return 1 if wrong else 0
 
 

@@ -237,9 +237,9 @@ def _between(before: Rate, after: Rate) -> Rate:
 
 def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
     """Print the medians of all rounds; the least share of the throughput that a state leaves."""
-    sys.stdout.write(
+    print(
         f"{'transactions are':<18}{'publishes/s':>12}{'running':>9}{'share':>8}"
-        f"{'server us/publish':>20}{'running':>9}\n"
+        f"{'server us/publish':>20}{'running':>9}"
     )
     least = 1.0
     for name, rounds in found.items():
@@ -250,9 +250,9 @@ def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
             for field in ("per_s", "processor_us")
             for rates in zip(*rounds, strict=True)
         ]
-        sys.stdout.write(
+        print(
             f"{name:<18}{cells[0]:>12.0f}{cells[1]:>9.0f}{share:>8.1%}"
-            f"{cells[2]:>20.0f}{cells[3]:>9.0f}\n"
+            f"{cells[2]:>20.0f}{cells[3]:>9.0f}"
         )
     return least
 
@@ -270,9 +270,9 @@ def main(arguments: Sequence[str]) -> int:
         finally:
             independence.end()
     least = table(found)
-    sys.stdout.write(
+    print(
         f"messages without a transaction keep at least {least:.1%} of their throughput, "
-        f"and the bound is {SHARE_MIN:.0%}\n"
+        f"and the bound is {SHARE_MIN:.0%}"
     )
     return 0 if least >= SHARE_MIN else 1
 

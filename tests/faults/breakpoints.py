@@ -19,32 +19,29 @@ from threading import Thread
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Operation, Point
 from tests.faults.history import (
-    BEGINNING,
     Attempt,
     Outcome,
-    Poll,
     Recorder,
     Requests,
-    View,
     payloads,
 )
 from tests.faults.workload_messages import (
     LOST,
     TOPICS,
+    VIEWS,
+    Accounts,
     Follower,
     Shared,
-    check_outcomes,
-    read_all,
+    create_topics,
+    entries_of,
     require_no_violation,
-    resolved,
     topic_of,
 )
-from tests.http.calls import TRANSACTIONS, Tx, begin, entry
+from tests.http.calls import TRANSACTIONS, Tx, begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
 BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
-VIEWS = (View.COMMITTED, View.ALL)
 GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 
@@ -57,9 +54,7 @@ class BrokenServer:
         self._control.mkdir(parents=True)
         self._home = home
         self.server = self._serve()
-        client = self.server.client()
-        for name in TOPICS:
-            ok(topic_of(client, name).create())
+        create_topics(self.server.client())
 
     def _serve(self) -> ServerProcess:
         environment = {**os.environ, "TUFF_BREAK": str(self._control)}
@@ -113,7 +108,7 @@ class Breaking:
         self._number = 0
         self._shared = Shared(port=broken.server.port)
         self._threads = [Thread(target=Follower(self._shared, view).follow) for view in VIEWS]
-        self._places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
+        self._accounts = Accounts(self._shared)
         for thread in self._threads:
             thread.start()
 
@@ -122,7 +117,7 @@ class Breaking:
         self._shared.over.set()
         for thread in self._threads:
             thread.join()
-        self._raise_failures()
+        self._shared.raise_failures()
 
     def at(self, point: Point, fault: Fault) -> str:
         """Do what passes the place, let it break there, and account for it; what the client was
@@ -136,17 +131,10 @@ class Breaking:
             self._broken.restart()
             self._shared.port = self._broken.server.port
         client = self._broken.server.client()
-        settled = [resolved(client, attempt) for attempt in attempts]
-        check_outcomes(client, settled)
-        self._shared.history += settled
-        for view, places in tuple(self._places.items()):
-            found = read_all(client, view, after=places)
-            self._shared.history.append(found)
-            polls = (action for action in found.actions if isinstance(action, Poll))
-            self._places[view] |= {poll.topic: poll.until for poll in polls}
+        self._accounts.add(client, attempts)
         # The followers read while it was half done, and go on.
         require_no_violation(list(self._shared.history))
-        self._raise_failures()
+        self._shared.raise_failures()
         overview = ok(client.get(TRANSACTIONS)).json
         assert overview["inProgress"] == [], overview
         return told
@@ -155,7 +143,7 @@ class Breaking:
         """A run that is repeated until the server has found out by itself what its disk holds."""
         client, requests = self._broken.server.client(), self._requests(5)
         body: dict[str, object] = {
-            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "publish": entries_of(client, requests),
             "requestId": f"after {self._number}",
         }
         run = Recorder(5).ended(Outcome.UNKNOWN, requests, body=body)
@@ -165,10 +153,6 @@ class Breaking:
             what="the server to go on after its disk failed",
         )
         return run  # it is repeated once more, which tells its ids
-
-    def _raise_failures(self) -> None:
-        if self._shared.failures:
-            raise self._shared.failures[0]
 
     def _work(self, point: Point, fault: Fault) -> tuple[list[Attempt], str]:
         """An attempt that is acknowledged before, and the one that breaks."""
@@ -201,7 +185,7 @@ class Breaking:
     def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
         recorder, tx, requests = Recorder(2), begin(client), self._requests(2)
         body: dict[str, object] = {
-            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "publish": entries_of(client, requests),
             "changes": [f"key {self._number}"],
         }
         arm()

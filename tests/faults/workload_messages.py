@@ -28,6 +28,7 @@ from tests.http.client import Client, Reply, ok, problem_of
 from tuff.protocol.ids import MessageId
 
 TOPICS = ("t0", "t1", "t2")
+VIEWS = (View.COMMITTED, View.ALL)  # of readers outside of transactions
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
 OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
 
@@ -46,9 +47,24 @@ class Shared:
     history: list[Attempt] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
+    def raise_failures(self) -> None:
+        """Raises: the first exception of a thread, if there was one."""
+        if self.failures:
+            raise self.failures[0]
+
 
 def topic_of(client: Client, name: str) -> Topic:
     return Topic(client, "faults", name)
+
+
+def create_topics(client: Client) -> None:
+    for name in TOPICS:
+        ok(topic_of(client, name).create())
+
+
+def entries_of(client: Client, requests: Requests) -> list[dict[str, object]]:
+    """The `publish` member of a commit or of a run."""
+    return [entry(topic_of(client, name), *sent) for name, sent in requests]
 
 
 class Worker:
@@ -147,7 +163,7 @@ class Worker:
 
     def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
         requests = ((self._here, self._sent(0, 2)), (self._there, self._sent(1, 1)))
-        return requests, [entry(topic_of(self._client, name), *sent) for name, sent in requests]
+        return requests, entries_of(self._client, requests)
 
     def _with_commit(self) -> bool:
         tx = self._begin()
@@ -325,6 +341,29 @@ def check_outcomes(client: Client, attempts: Sequence[Attempt]) -> None:
         if attempt.pointer is not None:
             state = Tx(client, {"transactionId": attempt.pointer}).state()
             assert state in states[attempt.outcome], f"{attempt} is {state}"
+
+
+class Accounts:
+    """Accounts for the attempts of clients on a server that may have been killed under them.
+
+    `places` are the offsets after which a reader of each view continues, by topic.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
+
+    def add(self, client: Client, attempts: Sequence[Attempt]) -> None:
+        """Resolve the attempts, read everything that was written since the last call, and add both
+        to the history."""
+        known = [resolved(client, attempt) for attempt in attempts]
+        check_outcomes(client, known)
+        self._shared.history += known
+        for view, places in self.places.items():
+            found = read_all(client, view, after=places)
+            self._shared.history.append(found)
+            polls = (action for action in found.actions if isinstance(action, Poll))
+            places |= {poll.topic: poll.until for poll in polls}
 
 
 def require_no_violation(history: Sequence[Attempt]) -> None:

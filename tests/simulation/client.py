@@ -7,8 +7,10 @@ moment; when the server vanishes, it ends without one, and what it asked for may
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tests.simulation import invariants, lifetimes, writers
-from tests.simulation.facts import (
+from tests.simulation import invariants, retention_checks, sink_writers
+from tests.simulation.holds_and_positions import Bookmarks
+from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.observations import (
     Asked,
     Deletion,
     Facts,
@@ -21,10 +23,8 @@ from tests.simulation.facts import (
     Truncation,
     Tx,
 )
-from tests.simulation.holds_and_positions import Bookmarks
-from tests.simulation.invariants import BrokenPromiseError, require
-from tests.simulation.life import Life
 from tests.simulation.readers import Readers, state_told_by
+from tests.simulation.server import Life
 from tuff.protocol.errors import (
     BadRequestError,
     TopicExistsError,
@@ -238,7 +238,7 @@ class Client:
                 require(promise, check(self._facts, tx))
         if reason == "lease_expired":
             boot_ms = self._life.clock.boot_ms()
-            require(9, writers.leases_last(self._facts, tx, boot_ms=boot_ms))
+            require(9, sink_writers.leases_last(self._facts, tx, boot_ms=boot_ms))
         if state == "committed":
             require(5, invariants.no_update_is_lost(self._facts, tx))
 
@@ -357,7 +357,7 @@ class Client:
         call = self._life.messaging.topics.truncate
         await self._sent(made, None, lambda: call(topic.id, place))
         if made.fate is Fate.DONE:
-            require(1, lifetimes.truncations_stop_at_holds(self._facts, topic, made))
+            require(1, retention_checks.truncations_stop_at_holds(self._facts, topic, made))
 
 
 def _reason(outcome: Outcome) -> str | None:

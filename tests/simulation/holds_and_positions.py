@@ -3,7 +3,7 @@
 
 A position is a register: what it holds was the last to be set, or was under way together with what
 was. An answer that was seen stays true: whatever it shows has happened. What holds keep is checked
-in `lifetimes.py`.
+in `retention_checks.py`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from messaging.storage.rows import Hold, Position
-from tests.simulation import lifetimes
-from tests.simulation.facts import Asked, Facts, Fate, Held, Move, Release, TopicFacts, Tx
+from tests.simulation import retention_checks
 from tests.simulation.invariants import require
-from tests.simulation.life import Life
+from tests.simulation.observations import Asked, Facts, Fate, Held, Move, Release, TopicFacts, Tx
+from tests.simulation.server import Life
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId
 
@@ -49,7 +49,7 @@ class Bookmarks:
         if isinstance(done, Hold):
             made.first, made.expires_at_ms = done.first, done.expires_at_ms
             self._facts.note_time(self._life.now_ms())
-            require(2, lifetimes.holds_bring_nothing_back(self._facts, topic, made, now_ms))
+            require(2, retention_checks.holds_bring_nothing_back(self._facts, topic, made, now_ms))
 
     async def release(self, topic: TopicFacts, name: str) -> None:
         topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
@@ -72,7 +72,7 @@ class Bookmarks:
         with suppress(TopicNotFoundError):
             told = self._life.messaging.holds_and_positions.holds(topic.id)
             asked = self._facts.moment()
-            require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
+            require(1, retention_checks.holds_are_told(self._facts, topic, told, asked=asked))
         told = self.look_at_positions(topic)
         if told is not None:
             _settle(topic, told, self._facts.moment())

@@ -7,8 +7,8 @@ says which promise is checked by what.
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.simulation.facts import NEVER, Facts, Fate, Publish, Read, Tx, ids_between
-from tests.simulation.lifetimes import (
+from tests.simulation.observations import NEVER, Facts, Fate, Publish, Read, Tx, ids_between
+from tests.simulation.retention_checks import (
     is_surely_gone,
     is_surely_held,
     is_surely_live,

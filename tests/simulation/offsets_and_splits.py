@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from messaging.read.poll import Poll
-from tests.simulation.facts import Read, Tx
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import Work
-from tests.simulation.player import Player
+from tests.simulation.observations import Read, Tx
+from tests.simulation.runner import Player
+from tests.simulation.server import Work
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Isolation

@@ -6,9 +6,9 @@ from typing import Any
 from messaging.read.poll import Poll
 from messaging.read.visibility import Undecided, start_number
 from tests.simulation import invariants
-from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import Life
+from tests.simulation.observations import Facts, Fate, Read, TopicFacts, Tx
+from tests.simulation.server import Life
 from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionAbortedError,

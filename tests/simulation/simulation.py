@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tests.simulation.disk import PowerCut
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import simulated
 from tests.simulation.limits import limited
 from tests.simulation.loop import below
 from tests.simulation.operations import STEP_COUNTS, History, Operation
-from tests.simulation.player import Player
-from tests.simulation.scenes import SCENES
+from tests.simulation.runner import Player
+from tests.simulation.scenarios import SCENES
+from tests.simulation.server import simulated
 from tests.simulation.world import World
 
 LAST_WAIT_MS = 90_000_000  # longer than any transaction of any history may live

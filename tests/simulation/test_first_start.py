@@ -13,8 +13,8 @@ import pytest
 
 from process.settings import load
 from tests.simulation.disk import Disk, PowerCut
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, simulated
 from tests.simulation.loop import Clock
+from tests.simulation.server import MESSAGES, SNAPSHOTS, Life, simulated
 from tuff.protocol.ids import TopicId
 from tx.durable_state import ServiceState
 

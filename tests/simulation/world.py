@@ -12,11 +12,11 @@ from process.settings import Settings, load
 from tests.simulation import invariants
 from tests.simulation.client import Client
 from tests.simulation.disk import Disk, Faults, PowerCut
-from tests.simulation.facts import Facts, Fate, Lifetime, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError, require
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, Work
 from tests.simulation.loop import Clock
-from tests.simulation.writers import Writer, epochs_commit_once
+from tests.simulation.observations import Facts, Fate, Lifetime, TopicFacts
+from tests.simulation.server import MESSAGES, SNAPSHOTS, Life, Work
+from tests.simulation.sink_writers import Writer, epochs_commit_once
 from tuff.protocol.errors import TransactionNotInProgressError, TuffError, UnavailableError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation

@@ -7,9 +7,9 @@ epochs at most one transaction commits, and an epoch that was told to have commi
 from dataclasses import dataclass, field
 
 from tests.simulation import invariants
-from tests.simulation.facts import Facts, Tx
 from tests.simulation.invariants import BrokenPromiseError, Faults, require
-from tests.simulation.life import Life
+from tests.simulation.observations import Facts, Tx
+from tests.simulation.server import Life
 from tuff.protocol.errors import (
     SinkEpochOpenError,
     SinkError,

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from messaging.read.poll import Poll
 from messaging.read.visibility import Undecided
-from tests.simulation import writers
-from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
+from tests.simulation import sink_writers
+from tests.simulation.observations import Fate, Publish, Run, Stored, TopicFacts, Tx
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.readers import range_of
+from tests.simulation.server import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, Offset
@@ -60,7 +60,7 @@ class Player:
     def epoch(self) -> None:
         writer = self.world.writers[self.b % 2 and self.a % 3 == 0]
         epoch, run = writer.next_question(self.a, self.c)
-        self.send(writers.ask(self.facts, self.world.life, writer, epoch=epoch, run=run))
+        self.send(sink_writers.ask(self.facts, self.world.life, writer, epoch=epoch, run=run))
 
     def renew(self) -> None:
         if tx := self.tx():

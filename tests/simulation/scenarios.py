@@ -4,21 +4,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from messaging.read.poll import Poll
-from tests.simulation import writers
+from tests.simulation import sink_writers
 from tests.simulation.disk import Faults
-from tests.simulation.facts import Fate, TopicFacts
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import MESSAGES, SNAPSHOTS
 from tests.simulation.loop import below
+from tests.simulation.observations import Fate, TopicFacts
 from tests.simulation.offsets_and_splits import surveyed
 from tests.simulation.operations import LONG_WAITS_MS
-from tests.simulation.player import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
+from tests.simulation.runner import HOLD_AGES_MS, KEYS, LIFETIMES_S, Player
+from tests.simulation.server import MESSAGES, SNAPSHOTS
 from tuff.protocol.ids import FIRST_ID, MessageId
 from tuff.protocol.requests import Isolation
 from tx.durable_state import ServiceState
 
 COMMITTED = Poll(isolation=Isolation.COMMITTED)
-LEASE_MS = round(writers.LEASE_S * 1000)
+LEASE_MS = round(sink_writers.LEASE_S * 1000)
 
 
 def alone(player: Player) -> None:

@@ -21,7 +21,7 @@ from process.settings import Settings
 from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted
 from tests.simulation.loop import Clock, Threads, VirtualLoop, below
-from tests.simulation.table import SimTable
+from tests.simulation.store import SimTable
 from tx.durable_state import ServiceState
 
 Work = Coroutine[Any, Any, Any]

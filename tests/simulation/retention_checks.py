@@ -7,7 +7,7 @@ Between the two lies what nobody can tell: a change that was cut off, a clock th
 from collections.abc import Iterator, Mapping
 
 from messaging.storage.rows import Hold
-from tests.simulation.facts import (
+from tests.simulation.observations import (
     Asked,
     Deletion,
     Facts,

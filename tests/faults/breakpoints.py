@@ -41,7 +41,7 @@ from tests.http.calls import TRANSACTIONS, Tx, begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
-BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
+BROKEN_SERVER = Path(__file__).with_name("breakpoint_server.py")
 GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 

@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--measure", type=int, metavar="COUNT", help="make a history, and time it")
     options = parser.parse_args(arguments)
     if options.measure:
-        from tests.faults.made_histories import made_history  # a measurement alone needs it
+        from tests.faults.synthetic_histories import made_history  # a measurement alone needs it
 
         history: History = made_history(seed=1, count=options.measure, clients=32)
     else:

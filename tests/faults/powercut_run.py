@@ -16,7 +16,7 @@ from tests.http.calls import Topic
 from tests.http.client import ok
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProcess, serve
 
-SMALL_BUFFER = Path(__file__).with_name("powercut_server.py")
+SMALL_BUFFER = Path(__file__).with_name("small_buffer_server.py")
 COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
 NEVER = 1 << 62  # a position in the trace that is never reached
 FAILURES = (

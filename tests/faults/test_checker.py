@@ -16,7 +16,7 @@ from tests.faults.history import (
     load,
     save,
 )
-from tests.faults.made_histories import (
+from tests.faults.synthetic_histories import (
     FAIL,
     UNKNOWN,
     Flaw,

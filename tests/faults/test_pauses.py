@@ -10,8 +10,8 @@ from threading import Thread
 import pytest
 
 import tuff
+from tests.faults.paused_client import ROW, TOPIC
 from tests.faults.pauses import main, suspended
-from tests.faults.workload_pauses import ROW, TOPIC
 from tests.http.calls import Topic, Tx, begin
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
@@ -40,7 +40,7 @@ def paused_client(
     command = [
         sys.executable,
         "-m",
-        "tests.faults.workload_pauses",
+        "tests.faults.paused_client",
         url,
         str(table),
         str(TIMEOUT_S),

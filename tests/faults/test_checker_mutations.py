@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.faults.checker import violations
 from tests.faults.checker_anomalies import Anomaly
 from tests.faults.history import Action, Append, Attempt, Outcome, Poll, Publish, Read, View
-from tests.faults.made_histories import made_history
+from tests.faults.synthetic_histories import made_history
 
 KINDS = ("drop", "owe", "stale", "swap", "repeat", "move")
 

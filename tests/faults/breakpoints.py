@@ -41,12 +41,12 @@ from tests.http.calls import TRANSACTIONS, Tx, begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
-BROKEN_SERVER = Path(__file__).with_name("breakpoint_server.py")
+BREAKPOINT_SERVER = Path(__file__).with_name("breakpoint_server.py")
 GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 
 
-class BrokenServer:
+class BreakpointServer:
     """Servers one after the other on the same data, each of which may be told to break."""
 
     def __init__(self, home: Path) -> None:
@@ -58,7 +58,7 @@ class BrokenServer:
 
     def _serve(self) -> ServerProcess:
         environment = {**os.environ, "TUFF_BREAK": str(self._control)}
-        return serve(self._home, environment=environment, program=BROKEN_SERVER)
+        return serve(self._home, environment=environment, program=BREAKPOINT_SERVER)
 
     def arm(self, point: Point, fault: Fault) -> None:
         """Let the fault happen when the place is passed next."""
@@ -100,10 +100,10 @@ class BrokenServer:
         self.server.kill()
 
 
-class Breaking:
+class BreakpointProgram:
     """Breaks one server after the other, and accounts for each."""
 
-    def __init__(self, broken: BrokenServer) -> None:
+    def __init__(self, broken: BreakpointServer) -> None:
         self._broken = broken
         self._number = 0
         self._shared = Shared(port=broken.server.port)
@@ -230,8 +230,8 @@ def main(arguments: Sequence[str]) -> int:
     points = [BY_NAME[name] for name in options.points] or POINTS
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
-        broken = BrokenServer(Path(home) / "server")
-        breaking = Breaking(broken)
+        broken = BreakpointServer(Path(home) / "server")
+        breaking = BreakpointProgram(broken)
         try:
             print(row("what the client was told:", [fault.value for fault in Fault]))
             for point in points:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from pathlib import Path
 
-from tests.faults.breakpoints import BrokenServer
+from tests.faults.breakpoints import BreakpointServer
 from tests.faults.workload_messages import LOST
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import Client, ok, until
@@ -44,8 +44,8 @@ class Independence:
     transaction files were damaged before it started."""
 
     def __init__(self, home: Path) -> None:
-        self.broken = BrokenServer(home / "switched")
-        self.damaged = BrokenServer(home / "damaged")
+        self.broken = BreakpointServer(home / "switched")
+        self.damaged = BreakpointServer(home / "damaged")
         damage(self.damaged)
 
     @property
@@ -114,7 +114,7 @@ def _commit(server: ServerProcess, pointer: str) -> None:
     client.close()
 
 
-def damage(broken: BrokenServer) -> None:
+def damage(broken: BreakpointServer) -> None:
     """Let the server's transactions do something, and damage all of their files under it."""
     client = broken.server.client()
     topic = Topic(client, *TOPIC)

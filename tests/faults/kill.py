@@ -237,7 +237,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     tally = Tally(options.tally, version=version_here())
     if tally.kills:
-        print(f"before: {_told(tally, clients=options.clients)}")
+        print(f"before: {_summary(tally, clients=options.clients)}")
     while tally.kills < options.kills:
         rounds = min(ROUNDS_PER_HOME, options.kills - tally.kills)
         seed, began_s = options.seed + tally.kills, time.monotonic()
@@ -245,11 +245,11 @@ def main(arguments: Sequence[str]) -> int:
             program = KillProgram(Path(home), seed=seed, clients=options.clients, kept=options.keep)
             units = program.run(rounds)
         tally.add(seed=seed, kills=rounds, units=units, seconds=time.monotonic() - began_s)
-        print(_told(tally, clients=options.clients), flush=True)
+        print(_summary(tally, clients=options.clients), flush=True)
     return 0
 
 
-def _told(tally: Tally, *, clients: int) -> str:
+def _summary(tally: Tally, *, clients: int) -> str:
     return (
         f"{tally.kills} kills under {clients} clients, {tally.units} units of work accounted for, "
         f"{tally.kills / tally.seconds * 60:.1f} kills a minute, nothing wrong"

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.faults.disk import build
-from tests.faults.powercut_disk import Disk, Done, Tree, put, read_trace, taken
+from tests.faults.powercut_disk import Disk, TracedCall, Tree, put, read_trace, taken
 from tests.faults.powercut_run import Recording, TracedRun
 from tests.faults.powercut_state import Judge
 
@@ -32,7 +32,7 @@ class Cut:
 
     position: int
     tree: Tree
-    after: Done
+    after: TracedCall
 
     def fingerprint(self) -> bytes:
         digest = hashlib.blake2b(digest_size=16)
@@ -87,7 +87,7 @@ def same(told: Tree, found: Tree) -> bool:
 
 
 @dataclass(slots=True)
-class Program:
+class PowerCutProgram:
     """Judges states one after the other, and keeps what it found wrong."""
 
     scratch: Path
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     with TemporaryDirectory(dir=place) as directory:
         home = Path(directory)
         recording = record(home, lives=options.lives, units=options.units, copies=True)
-        program = Program(home)
+        program = PowerCutProgram(home)
         now_ms = newest_ms(recording)
         program.run(recording, states=options.states, seed=options.seed, now_ms=now_ms)
         for sentence in program.wrong[:10]:

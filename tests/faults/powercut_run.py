@@ -101,11 +101,11 @@ class TracedRun:
             if life == 0:
                 self._make_topics(server)
             if not life % 2:
-                self._shim.spoil(*FAILURES)
+                self._shim.set_rules(*FAILURES)
                 server.may_log_traces = True
             self._load(life, units, server, is_killed=not is_last)
         finally:
-            self._shim.spoil()
+            self._shim.set_rules()
             server.end()
 
     def _make_topics(self, server: ServerProcess) -> None:

@@ -44,7 +44,7 @@ def last_time_at(position: int) -> int:
     return (position + 1) * TICKS - 1
 
 
-class GaveUpError(Exception):
+class RefusedError(Exception):
     """The server is gone, or said that it can't for now."""
 
 
@@ -97,7 +97,7 @@ class Worker:
                 self._unit += 1
                 try:
                     self._work()
-                except GaveUpError:
+                except RefusedError:
                     continue
                 except LOST:
                     return
@@ -116,7 +116,7 @@ class Worker:
 
     def _asked(self, reply: Reply) -> Reply:
         if reply.status in {409, 429, 503}:
-            raise GaveUpError
+            raise RefusedError
         return ok(reply)
 
     def _do(
@@ -150,9 +150,9 @@ class Worker:
         topic, sent = self._topic(self._unit), self._sent(0, 1 + self._unit % 3)
         publish: list[Callable[[], Reply]] = [lambda: topic.publish(*self._large(sent))]
         self._do(Outcome.OK, ((topic.name, sent),), publish, self._recorder())
-        self._look(topic)
+        self._read_last(topic)
 
-    def _look(self, topic: Topic) -> None:
+    def _read_last(self, topic: Topic) -> None:
         """A reader of all rows; of what it is shown, the last message is recorded."""
         recorder = self._recorder()
         last = self._asked(topic.poll({"limit": 500})).json[-1]
@@ -184,7 +184,7 @@ class Worker:
         if self._unit % 7 == 0:
             self._asked(self._client.post(f"{TRANSACTIONS}/snapshot"))
 
-    def _final(self) -> tuple[Requests, list[dict[str, object]]]:
+    def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
         requests = ((TOPICS[0], self._sent(0, 2)), (TOPICS[1], self._sent(1, 1)))
         topics = [Topic(self._client, NAMESPACE, name) for name in TOPICS]
         entries = [
@@ -195,25 +195,25 @@ class Worker:
 
     def _with_commit(self) -> None:
         tx, recorder = self._begin()
-        requests, entries = self._final()
+        requests, entries = self._entries()
         body = {"publish": entries, "changes": [f"key {self._id}.{self._unit}"]}
         self._do(Outcome.OK, requests, [lambda: tx.commit(**body)], recorder, pointer=tx.id)
 
     def _run(self) -> None:
-        requests, entries = self._final()
+        requests, entries = self._entries()
         body = {"publish": entries, "requestId": f"{self._id}.{self._unit}"}
         run: list[Callable[[], Reply]] = [lambda: self._client.post(f"{TRANSACTIONS}/run", body)]
         self._do(Outcome.OK, requests, run, self._recorder(), body={})
 
 
-class Unwilling:
+class FailingParticipant:
     """A participant behind the table: on demand it refuses when the table has stored its rows, so
     that these are taken back."""
 
     name = "unwilling"
 
     def __init__(self) -> None:
-        self.refuses = False
+        self.fails_commit = False
 
     def start_tx(self, transaction: Transaction) -> None:
         """It reads nothing."""
@@ -225,7 +225,7 @@ class Unwilling:
         return ()
 
     def commit_tx(self) -> None:
-        if self.refuses:
+        if self.fails_commit:
             _fail()
 
     def post_commit(self) -> None:
@@ -243,7 +243,7 @@ class TableWorker:
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
         self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
-        self._unwilling = Unwilling()
+        self._failing = FailingParticipant()
         self._has_committed = self._has_taken_back = False
 
     def work(self) -> None:
@@ -269,9 +269,9 @@ class TableWorker:
         rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
         outcome, pointer = Outcome.UNKNOWN, None
         recorder = Recorder(self._id, self._shared.time)
-        self._unwilling.refuses = self._unit % 4 == 1
+        self._failing.fails_commit = self._unit % 4 == 1
         try:
-            with client.transaction(table, self._unwilling) as tx:
+            with client.transaction(table, self._failing) as tx:
                 pointer = str(tx.transaction.transaction_id)
                 recorder = Recorder(self._id, self._shared.time)
                 for key, value in rows:
@@ -283,7 +283,7 @@ class TableWorker:
             self._has_committed = True
         except ZeroDivisionError:
             outcome = Outcome.FAIL
-            self._has_taken_back = self._has_taken_back or self._unwilling.refuses
+            self._has_taken_back = self._has_taken_back or self._failing.fails_commit
         finally:
             if pointer is not None:
                 recorder.add(*(Append(key, row_value(key, value)) for key, value in rows))

@@ -10,6 +10,7 @@ a read of a value identifies its writer.
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -196,6 +197,25 @@ class Recorder:
             pointer=pointer,
             body=body,
         )
+
+
+@contextmanager
+def recorded(
+    add: Callable[[Attempt], None],
+    recorder: Recorder,
+    outcome: Outcome,
+    requests: Requests = (),
+    *,
+    pointer: str | None = None,
+    body: Mapping[str, object] | None = None,
+) -> Iterator[None]:
+    """Add the attempt that the block makes: UNKNOWN if an exception ends it."""
+    found = Outcome.UNKNOWN
+    try:
+        yield
+        found = outcome
+    finally:
+        add(recorder.ended(found, requests, pointer=pointer, body=body))
 
 
 History = Sequence[Attempt]

@@ -23,8 +23,10 @@ from admin.backup import restore_archive
 from tests.faults.history import BEGINNING, Attempt, Outcome, View
 from tests.faults.workload_messages import (
     TOPICS,
+    VIEWS,
     Shared,
     Worker,
+    create_topics,
     read_all,
     read_topic,
     require_no_violation,
@@ -135,8 +137,7 @@ class BackupProgram:
         self._shared = Shared(port=self._server.port)
         self._probe = Probe(self._shared)
         client = self._server.client()
-        for name in TOPICS:
-            ok(topic_of(client, name).create())
+        create_topics(client)
         ok(topic_of(client, PROBE).create())
         ok(topic_of(client, BALLAST).create())
         self._ballast_count = ballast * BALLAST_COUNT
@@ -182,8 +183,7 @@ class BackupProgram:
             self._shared.over.set()
             for thread in threads:
                 thread.join()
-            if self._shared.failures:
-                raise self._shared.failures[0]
+            self._shared.raise_failures()
 
     def _take_one(self, number: int) -> Taken:
         enough = len(self._shared.attempts) + UNITS_BETWEEN
@@ -215,8 +215,7 @@ class BackupProgram:
             ]
             # The restored server shows what the first one showed while the backup was taken.
             reads = [
-                replace(read_all(client, view), invoked=began, completed=ended)
-                for view in (View.COMMITTED, View.ALL)
+                replace(read_all(client, view), invoked=began, completed=ended) for view in VIEWS
             ]
             require_no_violation([*known, *reads, whole])
             check_beside(
@@ -259,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         program = BackupProgram(Path(home), clients=options.clients, ballast=options.ballast)
-        sys.stdout.write(program.run(options.backups) + "\n")
+        print(program.run(options.backups))
     return 0
 
 

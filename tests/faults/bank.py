@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -26,7 +26,7 @@ from threading import Event, Thread
 import tuff
 from tests.faults.workload_bank import audit, messages_of, open_accounts
 from tests.http.client import until
-from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, ServerProcess
+from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
 
 PROGRESS_WITHIN_S = 120.0  # seconds; a worker that does nothing for so long is stuck
 PROGRESS_COUNT_MAX = 30  # transfers at most between two kills, where no time was asked for
@@ -88,8 +88,8 @@ class BankProgram:
         self._table = home / "table"
         self._chance = random.Random(seed)
         self._port = _free_port(self._chance)
-        self._server = self._serve()
-        self._url = f"http://127.0.0.1:{self._port}"
+        self._server = serve(home, port=self._port)
+        self._url = self._server.url
         self._said: list[list[str]] = []
         self._committed: dict[str, bool] = {}  # of those in doubt, by pointer
         self._figures: Counter[str] = Counter()
@@ -122,15 +122,6 @@ class BankProgram:
             self._server.end()
         return dict(self._figures)
 
-    def _serve(self) -> ServerProcess:
-        flags = ["--data", str(self._home / "data"), "--port", str(self._port)]
-        server = ServerProcess(self._home, *flags)
-        try:
-            return server.wait_ready()
-        except BaseException:
-            server.kill()
-            raise
-
     def _hire(self) -> Worker:
         self._figures["workers"] += 1
         return Worker(
@@ -156,7 +147,7 @@ class BankProgram:
         self._figures["server_kills"] += 1
         if and_worker:
             self._kill_worker()
-        self._server = self._serve()
+        self._server = serve(self._home, port=self._port)
 
     def _settle_doubts(self) -> None:
         """Of those whose worker is dead, and early: outcomes are kept for a quarter of an hour."""
@@ -222,19 +213,21 @@ def _free_port(chance: random.Random) -> int:
             return port
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A bank under kill -9; prints its figures.")
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code. A broken promise ends it with the failed assertion."""
+    parser = argparse.ArgumentParser(prog="bank", description=__doc__)
     parser.add_argument(
         "--kills", type=int, default=10, help="of the worker and of the server each"
     )
     parser.add_argument("--seconds", type=float, default=0.0, help="that it lasts at least")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home:
         program = BankProgram(Path(home), seed=options.seed)
         figures = program.run(kills=options.kills, seconds=options.seconds)
-    sys.stdout.write(json.dumps(figures) + "\n")
+    print(json.dumps(figures))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -19,37 +19,34 @@ from threading import Thread
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Operation, Point
 from tests.faults.history import (
-    BEGINNING,
     Attempt,
     Outcome,
-    Poll,
     Recorder,
     Requests,
-    View,
     payloads,
 )
 from tests.faults.workload_messages import (
     LOST,
     TOPICS,
+    VIEWS,
+    Accounts,
     Follower,
     Shared,
-    check_outcomes,
-    read_all,
+    create_topics,
+    entries_of,
     require_no_violation,
-    resolved,
     topic_of,
 )
-from tests.http.calls import TRANSACTIONS, Tx, begin, entry
+from tests.http.calls import TRANSACTIONS, Tx, begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
-BROKEN_SERVER = Path(__file__).with_name("broken_server.py")
-VIEWS = (View.COMMITTED, View.ALL)
+BREAKPOINT_SERVER = Path(__file__).with_name("breakpoint_server.py")
 GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
 HERE, THERE = TOPICS[0], TOPICS[1]
 
 
-class BrokenServer:
+class BreakpointServer:
     """Servers one after the other on the same data, each of which may be told to break."""
 
     def __init__(self, home: Path) -> None:
@@ -57,13 +54,11 @@ class BrokenServer:
         self._control.mkdir(parents=True)
         self._home = home
         self.server = self._serve()
-        client = self.server.client()
-        for name in TOPICS:
-            ok(topic_of(client, name).create())
+        create_topics(self.server.client())
 
     def _serve(self) -> ServerProcess:
         environment = {**os.environ, "TUFF_BREAK": str(self._control)}
-        return serve(self._home, environment=environment, program=BROKEN_SERVER)
+        return serve(self._home, environment=environment, program=BREAKPOINT_SERVER)
 
     def arm(self, point: Point, fault: Fault) -> None:
         """Let the fault happen when the place is passed next."""
@@ -105,15 +100,15 @@ class BrokenServer:
         self.server.kill()
 
 
-class Breaking:
+class BreakpointProgram:
     """Breaks one server after the other, and accounts for each."""
 
-    def __init__(self, broken: BrokenServer) -> None:
+    def __init__(self, broken: BreakpointServer) -> None:
         self._broken = broken
         self._number = 0
         self._shared = Shared(port=broken.server.port)
         self._threads = [Thread(target=Follower(self._shared, view).follow) for view in VIEWS]
-        self._places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
+        self._accounts = Accounts(self._shared)
         for thread in self._threads:
             thread.start()
 
@@ -122,7 +117,7 @@ class Breaking:
         self._shared.over.set()
         for thread in self._threads:
             thread.join()
-        self._raise_failures()
+        self._shared.raise_failures()
 
     def at(self, point: Point, fault: Fault) -> str:
         """Do what passes the place, let it break there, and account for it; what the client was
@@ -136,17 +131,10 @@ class Breaking:
             self._broken.restart()
             self._shared.port = self._broken.server.port
         client = self._broken.server.client()
-        settled = [resolved(client, attempt) for attempt in attempts]
-        check_outcomes(client, settled)
-        self._shared.history += settled
-        for view, places in tuple(self._places.items()):
-            found = read_all(client, view, after=places)
-            self._shared.history.append(found)
-            polls = (action for action in found.actions if isinstance(action, Poll))
-            self._places[view] |= {poll.topic: poll.until for poll in polls}
+        self._accounts.add(client, attempts)
         # The followers read while it was half done, and go on.
         require_no_violation(list(self._shared.history))
-        self._raise_failures()
+        self._shared.raise_failures()
         overview = ok(client.get(TRANSACTIONS)).json
         assert overview["inProgress"] == [], overview
         return told
@@ -155,7 +143,7 @@ class Breaking:
         """A run that is repeated until the server has found out by itself what its disk holds."""
         client, requests = self._broken.server.client(), self._requests(5)
         body: dict[str, object] = {
-            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "publish": entries_of(client, requests),
             "requestId": f"after {self._number}",
         }
         run = Recorder(5).ended(Outcome.UNKNOWN, requests, body=body)
@@ -165,10 +153,6 @@ class Breaking:
             what="the server to go on after its disk failed",
         )
         return run  # it is repeated once more, which tells its ids
-
-    def _raise_failures(self) -> None:
-        if self._shared.failures:
-            raise self._shared.failures[0]
 
     def _work(self, point: Point, fault: Fault) -> tuple[list[Attempt], str]:
         """An attempt that is acknowledged before, and the one that breaks."""
@@ -201,7 +185,7 @@ class Breaking:
     def _commit(self, client: Client, arm: Callable[[], None]) -> tuple[Attempt, str]:
         recorder, tx, requests = Recorder(2), begin(client), self._requests(2)
         body: dict[str, object] = {
-            "publish": [entry(topic_of(client, name), *sent) for name, sent in requests],
+            "publish": entries_of(client, requests),
             "changes": [f"key {self._number}"],
         }
         arm()
@@ -246,26 +230,25 @@ def main(arguments: Sequence[str]) -> int:
     points = [BY_NAME[name] for name in options.points] or POINTS
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
-        broken = BrokenServer(Path(home) / "server")
-        breaking = Breaking(broken)
+        broken = BreakpointServer(Path(home) / "server")
+        breaking = BreakpointProgram(broken)
         try:
-            sys.stdout.write(row("what the client was told:", [fault.value for fault in Fault]))
+            print(row("what the client was told:", [fault.value for fault in Fault]))
             for point in points:
                 told = [breaking.at(point, fault) for fault in Fault]
-                sys.stdout.write(row(f"{point.operation.value}: {point.name}", told))
-                sys.stdout.flush()
+                print(row(f"{point.operation.value}: {point.name}", told), flush=True)
         finally:
             breaking.end()
             broken.end()
-    sys.stdout.write(
+    print(
         f"{len(points)} places x {len(Fault)} faults in {time.monotonic() - started_s:.0f} s: "
-        "nothing lost, nothing undecided visible, every outcome told\n"
+        "nothing lost, nothing undecided visible, every outcome told"
     )
     return 0
 
 
 def row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<46}{''.join(f'{cell:<28}' for cell in cells)}".rstrip() + "\n"
+    return f"{name:<46}{''.join(f'{cell:<28}' for cell in cells)}".rstrip()
 
 
 if __name__ == "__main__":

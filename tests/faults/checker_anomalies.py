@@ -1,4 +1,4 @@
-"""What can be wrong with a history, and what the checks of it have in common."""
+"""The anomalies of a history, and what all checks share."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -18,26 +18,26 @@ from tests.faults.history import (
     View,
 )
 
-EXAMPLES_MAX = 5  # findings of one kind that are told in full; the rest is counted
+EXAMPLES_MAX = 5  # findings of one kind that are printed; the rest is counted
 
 
 class Anomaly(Enum):
-    """Names are those of Adya and of Berenson and others, where the anomaly has one."""
+    """Anomalies, named as by Adya and by Berenson et al. where they have a name."""
 
     DIRTY_WRITE = "G0: two transactions wrote over each other's writes"
-    ABORTED_READ = "G1a: what never committed was read"
-    INTERMEDIATE_READ = "G1b: a state was read that its writer went on to change"
+    ABORTED_READ = "G1a: a value was read that never committed"
+    INTERMEDIATE_READ = "G1b: a state was read that its writer then changed"
     CIRCULAR_FLOW = "G1c: two transactions saw each other's writes"
     LOST_UPDATE = "two transactions replaced the same state"
     READ_SKEW = "G-single: a transaction saw one effect of another and missed an earlier one"
     LONG_FORK = "G-nonadjacent: two readers saw two writers in different orders"
     WRITE_SKEW = "G2-item: each of several transactions missed what the next one wrote"
     TORN = "one part of a publish, or of a transaction, is there without the other"
-    LOST = "what was acknowledged is not shown to somebody who came later"
+    LOST = "a later reader does not get an acknowledged value"
     DUPLICATED = "one value is there twice"
-    REORDERED = "values stand in an order that contradicts what was told or shown before"
-    PREFIX_CHANGED = "something appeared before what had been read already"
-    INVENTED = "nobody wrote it"
+    REORDERED = "the order of values contradicts an earlier reply"
+    PREFIX_CHANGED = "a value appeared before a place that had been read"
+    INVENTED = "a value was read that was never written there"
 
     @property
     def is_permitted(self) -> bool:
@@ -47,7 +47,7 @@ class Anomaly(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: a sentence, and the places in the history that it is about."""
+    """One anomaly: a sentence, and the numbers of the attempts in the history."""
 
     anomaly: Anomaly
     what: str
@@ -58,7 +58,7 @@ Findings = Iterator[Finding]
 
 
 class Writers:
-    """Who wrote which value, and since when it is known of whom that they committed."""
+    """The writer of each value, and the time from which each commit is known."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -77,7 +77,7 @@ class Writers:
         self._committed_at = self._completions()
 
     def of(self, value: str) -> int | None:
-        """The number of the attempt that wrote it; None when nobody did."""
+        """The number of the attempt that wrote it, or None."""
         return self._of.get(value)
 
     def is_failed(self, value: str) -> bool:
@@ -85,15 +85,15 @@ class Writers:
         return writer is not None and self.history[writer].outcome is Outcome.FAIL
 
     def is_committed(self, number: int) -> bool:
-        """Whether it was told, or is shown by what others read, to have committed."""
+        """Whether it committed by its reply or by a read of its values."""
         return number in self._committed_at
 
     def committed_at(self, number: int) -> int | None:
-        """When its client, or a reader, knew first that it had; None for one that is not."""
+        """When its client or a reader first knew of the commit; None if it is not committed."""
         return self._committed_at.get(number)
 
     def is_decided_for_all(self, value: str) -> bool:
-        """Whether no reader's snapshot ever hides it, as nobody's transaction wrote it."""
+        """Whether it was written without a transaction, so that no snapshot hides it."""
         return self.of(value) in self._plain
 
     def _completions(self) -> dict[int, int]:
@@ -107,7 +107,7 @@ class Writers:
                 continue
             writers = {self._of.get(value) for value in _shown_as_committed(reader)}
             writers |= self._plain.intersection(map(self._of.get, _shown_to_all(reader)))
-            # That it is shown tells that it committed, and often before its client was told.
+            # A read proves the commit, often before the reply to its client.
             for writer in writers - {None, number}:
                 if self.history[writer].outcome is not Outcome.FAIL:
                     known[writer] = min(known.get(writer, reader.completed), reader.completed)
@@ -137,7 +137,7 @@ def _shown_to_all(attempt: Attempt) -> Iterator[str]:
 
 
 class KnownBy:
-    """The highest of some values among those that were known by a given time."""
+    """The highest value that was known by a given time."""
 
     def __init__(self, known: Iterable[tuple[int, str]]) -> None:
         ordered = sorted(known)
@@ -145,13 +145,13 @@ class KnownBy:
         self._highest = list(accumulate((value for _, value in ordered), max))
 
     def before(self, time: int) -> str:
-        """The highest that was known before that time; empty when there was none."""
+        """The highest value known before that time; empty if there was none."""
         index = bisect_left(self._times, time)
         return self._highest[index - 1] if index else ""
 
 
 def repeated(values: Sequence[str]) -> list[str]:
-    """The values that are in it more than once."""
+    """The values that occur more than once."""
     if len(set(values)) == len(values):
         return []
     return [value for value, count in Counter(values).items() if count > 1]

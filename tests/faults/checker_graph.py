@@ -1,10 +1,10 @@
-"""Who depends on whom, and the cycles in it that snapshot isolation forbids.
+"""The dependency graph of transactions, and the cycles that snapshot isolation forbids.
 
-Edges as Adya draws them: *ww* (wrote the next version), *wr* (read what the other wrote) and *rw*
-(read a state that the other's write came after). An execution is snapshot isolated exactly if every
-cycle has two rw edges next to each other. Such a cycle is looked for in a graph with two nodes for
-each transaction, one entered by rw and one by ww or wr, where the first can't be left by rw: any
-cycle of that graph is forbidden, and Tarjan's algorithm finds all of them in one pass.
+Adya's edges: *ww* (wrote the next version), *wr* (read what the other wrote) and *rw* (read a state
+that the other's write replaced). An execution is snapshot isolated exactly if every cycle has two
+consecutive rw edges. A forbidden cycle is searched in a graph with two nodes for each transaction,
+one entered by rw and one by ww or wr, where the first has no outgoing rw edge: every cycle of that
+graph is forbidden, and Tarjan's algorithm finds all of them in one pass.
 """
 
 from collections import deque
@@ -16,8 +16,8 @@ Adjacency = Sequence[Sequence[int]]
 class Dependencies:
     """Edges between transactions 0 … count-1.
 
-    A *tail* stands for all transactions that published behind one place of a topic, so that a
-    reader which saw none of them needs one edge and not one to each.
+    A *tail* stands for all transactions that published after one place of a topic, so that a reader
+    that saw none of them needs one edge instead of one to each.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,8 +42,8 @@ class Dependencies:
     def missed_tail(self, reader: int, tail: int) -> None:
         self.rw[reader].append(tail)
 
-    def tail_cache(self, writers: Sequence[int]) -> list[int]:
-        """A tail for each of these: all the writers from there on."""
+    def add_tails(self, writers: Sequence[int]) -> list[int]:
+        """A tail for each of these writers, with it and all after it."""
         first = self.count + len(self._tails)
         made = list(range(first, first + len(writers)))
         self._tails += [
@@ -71,8 +71,8 @@ class Dependencies:
         return [*each, *self._tails]
 
     def layered(self) -> Adjacency:
-        """The graph of the head of this module: 2i is transaction i entered by ww or wr, 2i + 1 the
-        same entered by rw."""
+        """The graph with two nodes for each transaction: 2i is transaction i entered by ww or wr,
+        2i + 1 the same entered by rw."""
         adjacency: list[list[int]] = []
         for ww, wr, rw in zip(self.ww, self.wr, self.rw, strict=True):
             depends = [2 * node for node in (*ww, *wr)]
@@ -142,7 +142,7 @@ class _Search:
 
 
 def path(adjacency: Adjacency, start: int, stop: int, *, within: set[int]) -> list[int] | None:
-    """A shortest way of at least one edge, both ends included; None when there is none."""
+    """A shortest path of at least one edge, both ends included; None if there is none."""
     came_from: dict[int, int] = {}
     waiting = deque([start])
     while waiting:

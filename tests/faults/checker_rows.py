@@ -1,4 +1,4 @@
-"""The checks of rows: each holds a list, and the longest list that was read tells its versions."""
+"""Checks of rows: each holds a list, and the longest list that was read has all its versions."""
 
 import itertools
 from collections import defaultdict
@@ -11,7 +11,7 @@ from tests.faults.history import Append, History, Read
 
 @dataclass(slots=True)
 class Row:
-    """What is known of one row: who appended what, who read which list, in order of the history."""
+    """One row: its appends and reads as (attempt, …), in order of the history."""
 
     name: str
     appends: list[tuple[int, str]] = field(default_factory=list)
@@ -20,8 +20,8 @@ class Row:
 
 
 def rows_of(history: History, writers: Writers) -> list[Row]:
-    """All rows. What a transaction read of itself is taken off its lists: there it tells nothing of
-    others, and `check_rows` compares it with what was appended."""
+    """All rows. The values that a transaction read of itself are removed from its lists, since they
+    say nothing of others; `check_rows` compares them with its appends."""
     rows: dict[str, Row] = defaultdict(lambda: Row(""))
     for number, attempt in enumerate(history):
         own = {(one.row, one.value) for one in attempt.actions if isinstance(one, Append)}
@@ -31,7 +31,7 @@ def rows_of(history: History, writers: Writers) -> list[Row]:
             elif isinstance(action, Read):
                 others = tuple(each for each in action.values if (action.row, each) not in own)
                 rows[action.row].reads.append((number, others))
-                # An own value is only a version once others may see it.
+                # Its own value is a version only if it committed.
                 is_version = writers.is_committed(number)
                 shown = action.values if is_version else others
                 row = rows[action.row]
@@ -42,7 +42,7 @@ def rows_of(history: History, writers: Writers) -> list[Row]:
 
 
 def check_rows(history: History, rows: list[Row], writers: Writers) -> Findings:
-    """Everything that one row alone can tell."""
+    """All anomalies of single rows."""
     yield from _own_writes(history)
     for row in rows:
         place = {value: index for index, value in enumerate(row.versions)}
@@ -55,14 +55,14 @@ def check_rows(history: History, rows: list[Row], writers: Writers) -> Findings:
 
 
 def row_edges(row: Row, writers: Writers, edges: Dependencies) -> None:
-    """The dependencies that one row shows between transactions. Who wrote is one that committed;
-    who read had its snapshot, whatever became of it."""
+    """The dependencies that one row shows. Writers are transactions that committed; every reader
+    had one snapshot, whatever its outcome."""
     order = [writers.of(value) for value in row.versions]
     versions = [one for one in order if one is not None and writers.is_committed(one)]
     place = {value: index for index, value in enumerate(row.versions)}
     for before, after in itertools.pairwise(versions):
         edges.wrote_next(before, after)
-    # Committed, and in nobody's list: they come after everything that is.
+    # Committed, and in no list: they come after every version that was read.
     unread = [
         number for number, value in row.appends
         if value not in place and writers.is_committed(number)
@@ -144,9 +144,9 @@ def _lost(row: Row, place: dict[str, int], history: History, writers: Writers) -
         if value in place:
             known.append((committed_at, f"{place[value]:09}"))
         elif committed_at < latest:
-            # Of one whose end nobody was told, something else was shown, or it would not be here.
+            # An unknown commit counts as committed only if another value of it was read.
             is_part = any(writers.of(shown) == number for shown in row.versions)
-            what = f"nobody read {value} of {number} on {row.name}"
+            what = f"no read has {value} of {number} on {row.name}"
             yield Finding(Anomaly.TORN if is_part else Anomaly.LOST, what, (number,))
     required = KnownBy(known)
     for number, values in row.reads:

@@ -1,4 +1,4 @@
-"""The checks of topics: one order for everybody, whole publishes, nothing lost and nothing late."""
+"""Checks of topics: one order for all readers, whole publishes, nothing lost, nothing late."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -9,13 +9,13 @@ from tests.faults.checker_anomalies import Anomaly, Finding, Findings, KnownBy, 
 from tests.faults.checker_graph import Dependencies
 from tests.faults.history import BEGINNING, History, Outcome, Poll, Publish, View
 
-_PLACE = 20  # hex digits; where a row stands. The rest tells apart the payloads of one reference
-_ANYWHERE = (f"{BEGINNING}-", "~")  # behind the beginning, and before the end
+_PLACE = 20  # hex digits of a row's place; the others number the payloads of one reference row
+_ANYWHERE = (f"{BEGINNING}-", "~")  # after the beginning, and before the end
 
 
 @dataclass(slots=True)
 class Topic:
-    """What is known of one topic; `placed` has every id that anybody was shown, in order."""
+    """One topic; `placed` has every (id, value) that was read, in order."""
 
     name: str
     publishes: list[tuple[int, Publish]] = field(default_factory=list)
@@ -24,19 +24,19 @@ class Topic:
     placed: list[tuple[str, str]] = field(default_factory=list)
 
     def within(self, poll: Poll) -> list[tuple[str, str]]:
-        """Everything that anybody was shown in the range of a poll."""
+        """Everything that any reader got in the range of this poll."""
         start = bisect_right(self.placed, (poll.after, "\uffff"))
         return self.placed[start : bisect_right(self.placed, (poll.until, "\uffff"))]
 
     def ids(self, publish: Publish) -> tuple[str, str] | None:
-        """The first and last place of a publish, from its reply or from what was shown of it."""
+        """The first and last id of a publish, from its reply or from reads."""
         if publish.ids is not None:
             return publish.ids
         shown = [self.id_of[value] for value in publish.values if value in self.id_of]
         return (min(shown), max(shown)) if shown else None
 
     def must_show(self, poll: Poll, publish: Publish, value: str) -> bool:
-        """Whether this value of the publish, if it is there, can stand nowhere but in the range."""
+        """Whether this value of the publish, if it exists, must lie in the range of the poll."""
         first, last = publish.ids or _ANYWHERE
         known = self.id_of.get(value)
         lowest, highest = (known, known) if known else (first, f"{last[:_PLACE]}~")
@@ -63,11 +63,11 @@ def topics_of(history: History) -> list[Topic]:
 
 
 def check_topics(history: History, topics: list[Topic], writers: Writers) -> Findings:
-    """Everything that one topic alone can tell."""
+    """All anomalies of single topics."""
     yield from _own_messages(history, {topic.name: topic for topic in topics}, writers)
     for topic in topics:
         yield from _ids(topic)
-        yield from _told(topic)
+        yield from _reported_ids(topic)
         yield from _publish_order(topic)
         groups = {value: publish for _, publish in topic.publishes for value in publish.values}
         for number, poll in topic.polls:
@@ -78,21 +78,20 @@ def check_topics(history: History, topics: list[Topic], writers: Writers) -> Fin
 
 
 def topic_edges(topic: Topic, history: History, writers: Writers, edges: Dependencies) -> None:
-    """The dependencies that the snapshots of transactions show on this topic, whatever became of
-    those that read."""
+    """The dependencies that snapshot reads of this topic show, whatever the readers' outcomes."""
     starts: list[tuple[str, int]] = []
     for number, publish in topic.publishes:
         ids = topic.ids(publish)
         if ids is not None and _is_isolated(number, history, writers):
             starts.append((ids[0], number))
     starts.sort()
-    tail_cache = edges.tail_cache([number for _, number in starts])
+    tails = edges.add_tails([number for _, number in starts])
     for reader, poll in topic.polls:
         if poll.view.is_fixed:
             _poll_edges(topic, reader, poll, (history, writers), edges)
             index = bisect_left(starts, (poll.until, len(history)))
-            if poll.at_end and index < len(tail_cache):
-                edges.missed_tail(reader, tail_cache[index])
+            if poll.at_end and index < len(tails):
+                edges.missed_tail(reader, tails[index])
 
 
 def _is_isolated(number: int | None, history: History, writers: Writers) -> TypeGuard[int]:
@@ -114,9 +113,9 @@ def _poll_edges(
 
 
 def _own_messages(history: History, topics: dict[str, Topic], writers: Writers) -> Findings:
-    """Whoever reads in its own snapshot is shown what it published before."""
+    """A transaction that reads in its own snapshot sees what it published before."""
     for number, attempt in enumerate(history):
-        # Of one that did not commit they may have been taken back before it read.
+        # Without a commit, its messages may have been rolled back before it read.
         if not writers.is_committed(number):
             continue
         own: dict[str, list[Publish]] = defaultdict(list)
@@ -137,18 +136,18 @@ def _own_messages(history: History, topics: dict[str, Topic], writers: Writers) 
 
 
 def _ids(topic: Topic) -> Findings:
-    """Each id is one message, and each message has one id, whoever is shown it."""
+    """Each id is one message, and each message has one id, for all readers."""
     for (before, one), (after, other) in zip(topic.placed, topic.placed[1:], strict=False):
         if before == after:
-            what = f"{before} of {topic.name} is {one}, and for somebody else {other}"
+            what = f"{before} of {topic.name} is {one}, and for another reader {other}"
             yield Finding(Anomaly.REORDERED, what, ())
     for value in repeated([value for _, value in topic.placed]):
         ids = [message_id for message_id, found in topic.placed if found == value]
         yield Finding(Anomaly.DUPLICATED, f"{value} is on {topic.name} as {ids}", ())
 
 
-def _told(topic: Topic) -> Findings:
-    """A message stands where its publisher was told."""
+def _reported_ids(topic: Topic) -> Findings:
+    """A message has an id within the range of its publish's reply."""
     for number, publish in topic.publishes:
         for value in publish.values if publish.ids else ():
             shown = topic.id_of.get(value)
@@ -159,7 +158,7 @@ def _told(topic: Topic) -> Findings:
 
 
 def _publish_order(topic: Topic) -> Findings:
-    """A publish that began when another was acknowledged stands behind it."""
+    """A publish that began after the reply to another one comes after it."""
     placed = [(number, one, ids) for number, one in topic.publishes if (ids := topic.ids(one))]
     known = KnownBy(
         (publish.completed, ids[1]) for _, publish, ids in placed if publish.completed is not None
@@ -179,7 +178,7 @@ def _poll(
     last = poll.after
     for message_id, value in poll.found:
         if not last < message_id <= poll.until:
-            what = f"{number} was handed {message_id} of {topic.name} after {last}"
+            what = f"{number} got {message_id} of {topic.name} after {last}"
             yield Finding(Anomaly.REORDERED, what, (number,))
         last = message_id
         writer = writers.of(value)
@@ -191,7 +190,7 @@ def _poll(
 
 
 def _whole(topic: Topic, number: int, poll: Poll, groups: dict[str, Publish]) -> Findings:
-    """Each publish is there as one piece. A limit may cut it at either end of the poll."""
+    """Each publish is adjacent and complete; only the ends of a poll may cut it."""
     values = [value for _, value in poll.found]
     index = 0
     while index < len(values):
@@ -229,7 +228,7 @@ def _is_piece(piece: list[str], whole: tuple[str, ...], *, head: bool, tail: boo
 
 
 def _missed(topic: Topic, number: int, poll: Poll, history: History, writers: Writers) -> Findings:
-    """What others were shown in the range of this poll, and this one was not."""
+    """Messages that other readers got in the range of this poll, and this reader did not."""
     shown = set(poll.found)
     since = history[number].invoked
     for message_id, value in topic.within(poll):
@@ -237,10 +236,10 @@ def _missed(topic: Topic, number: int, poll: Poll, history: History, writers: Wr
             continue
         writer = writers.of(value)
         committed_at = None if writer is None else writers.committed_at(writer)
-        # Only who goes on without what is undecided passes a place before its end is known.
+        # Only a reader that skips undecided rows passes a place before its end is known.
         stops = poll.view is not View.SNAPSHOT and committed_at is not None
         if poll.view is View.ALL or stops or writers.is_decided_for_all(value):
-            what = f"{value} is at {message_id} of {topic.name}, which {number} had read past"
+            what = f"{value} is at {message_id} of {topic.name}, which {number} had passed"
             yield Finding(Anomaly.PREFIX_CHANGED, what, (number,))
         elif committed_at is not None and committed_at < since:
             what = f"{number} came later and did not read {value} on {topic.name}"
@@ -260,9 +259,9 @@ def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
         ]
         missing = [value for value in publish.values if value not in topic.id_of]
         if missing and committed_at < latest and _is_nowhere(topic, publish, committed_at, history):
-            # Of one whose end nobody was told, something else was shown, or it would not be here.
+            # An unknown commit counts as committed only if another message of it was read.
             is_part = history[number].outcome is Outcome.UNKNOWN
-            what = f"nobody was shown {missing} of {number} on {topic.name}"
+            what = f"no read has {missing} of {number} on {topic.name}"
             yield Finding(Anomaly.TORN if is_part else Anomaly.LOST, what, (number,))
     required = KnownBy(known)
     for since, number, poll in ends:
@@ -273,13 +272,13 @@ def _lost(topic: Topic, history: History, writers: Writers) -> Findings:
 
 
 def _is_nowhere(topic: Topic, publish: Publish, committed_at: int, history: History) -> bool:
-    """Whether readers who could not pass it over have read everything, up to an end that is later
-    than the commit, so that no place is left for what nobody was shown."""
+    """Whether reads that could not have skipped this publish cover the whole topic, up to an end
+    that is later than the commit, so that it can't be anywhere."""
     read_up_to = BEGINNING
     for number, poll in sorted(topic.polls, key=lambda each: each[1].after):
         reader = history[number]
         is_later = reader.invoked > committed_at
-        # What is published later stands behind it; what is undecided is passed by a snapshot alone.
+        # A later publish comes after this range; only a snapshot read skips undecided rows.
         is_before = reader.completed is not None and reader.completed < publish.invoked
         if poll.after > read_up_to or not (is_later or is_before or poll.view is not View.SNAPSHOT):
             continue

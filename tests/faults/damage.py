@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -318,14 +318,14 @@ def run(home: Path, *, byte_count: int, engine: int, servers: int, seed: int) ->
     return findings
 
 
-def main() -> int:
-    """The program; its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.damage", description=__doc__)
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="damage", description=__doc__)
     parser.add_argument("--bytes", type=int, default=TAIL_BYTES, help="of the log, of a snapshot")
     parser.add_argument("--engine", type=int, default=200, help="flipped bytes of LevelDB's files")
     parser.add_argument("--servers", type=int, default=40, help="of those, with a real server")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # each recovery says what it cut off
     began_s = time.monotonic()
     with TemporaryDirectory() as directory:
@@ -334,13 +334,11 @@ def main() -> int:
             servers=options.servers, seed=options.seed,
         )  # fmt: skip
     for sentence in findings.wrong[:10]:
-        print(sentence)  # noqa: T201 - what is wrong is what the program is for
+        print(sentence)
     told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(findings.counts.items()))
-    print(  # noqa: T201 - the figure
-        f"damage: {told}; {len(findings.wrong)} wrong, in {time.monotonic() - began_s:.0f} s"
-    )
+    print(f"damage: {told}; {len(findings.wrong)} wrong, in {time.monotonic() - began_s:.0f} s")
     return 1 if findings.wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

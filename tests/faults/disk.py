@@ -59,15 +59,15 @@ class Shim:
         return self.trace.stat().st_size
 
     @contextmanager
-    def spoiling(self, *rules: str) -> Iterator[None]:
+    def injecting(self, *rules: str) -> Iterator[None]:
         """Let the calls fail or wait that these rules name, as long as this lasts."""
-        self.spoil(*rules)
+        self.set_rules(*rules)
         try:
             yield
         finally:
-            self.spoil()
+            self.set_rules()
 
-    def spoil(self, *rules: str) -> None:
+    def set_rules(self, *rules: str) -> None:
         """From now on these rules count, and no others."""
         temporary = self._rules.with_suffix(".new")
         temporary.write_text("".join(f"{rule}\n" for rule in rules))

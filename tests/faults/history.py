@@ -1,14 +1,16 @@
-"""Histories: what clients did, were told and were shown. Every workload records one, the checker
-judges it, and a file holds one attempt per line.
+"""Histories: what clients did, with the replies that they got.
 
-A *row* holds a list, which is appended to by reading it, adding a value and putting it back, so two
-writers conflict. A *topic* is published to, and nobody conflicts. A value is appended or published
-once in a history, so that whoever shows it tells who wrote it.
+Every workload records one, the checker judges it, and a file has one attempt per line.
+
+A *row* holds a list. A client appends by reading it, adding a value and writing it back, so two
+writers conflict. Publishes to a *topic* never conflict. Each value is written once in a history, so
+a read of a value identifies its writer.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -17,7 +19,7 @@ BEGINNING = "0" * 40  # a message id before all others
 
 
 class Outcome(Enum):
-    """What became of an attempt. UNKNOWN: nobody was told, and nobody could be asked."""
+    """The outcome of an attempt. UNKNOWN: no reply came, and the outcome can't be asked for."""
 
     OK = "ok"
     FAIL = "fail"
@@ -25,8 +27,11 @@ class Outcome(Enum):
 
 
 class View(Enum):
-    """How a topic was read: in the transaction's snapshot, past what is undecided in it, or up to
-    that (HELD); in a fresh one, up to what is undecided; or all rows, whatever became of them."""
+    """How a topic was read.
+
+    SNAPSHOT skips rows that are undecided in the transaction's snapshot, HELD stops at the first of
+    them. COMMITTED uses a fresh snapshot and stops likewise. ALL has every row.
+    """
 
     SNAPSHOT = "snapshot"
     HELD = "held"
@@ -35,13 +40,13 @@ class View(Enum):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is the snapshot of the transaction that reads, its own messages included."""
+        """Whether it is the snapshot of the reading transaction, with its own messages."""
         return self in {View.SNAPSHOT, View.HELD}
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A value put at the end of a row's list."""
+    """A value appended to a row's list."""
 
     row: str
     value: str
@@ -49,7 +54,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A row's list, as the transaction was shown it."""
+    """A row's list, as a transaction read it."""
 
     row: str
     values: tuple[str, ...]
@@ -57,8 +62,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Values that one call published: `invoked` and `completed` are the call's, None without a
-    reply; `ids` are those of its first and last row, where a reply told them."""
+    """Values that one call published. `completed` is None without a reply; `ids` are those of its
+    first and last row, if a reply had them."""
 
     topic: str
     values: tuple[str, ...]
@@ -69,8 +74,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """Everything behind `after` up to `until` (Tuff-Next), as (message id, value); `at_end` when
-    nothing was left behind `until` (Tuff-Caught-Up)."""
+    """Everything after `after` up to `until` (Tuff-Next), as (message id, value). `at_end`: nothing
+    was after `until` (Tuff-Caught-Up)."""
 
     topic: str
     view: View
@@ -85,13 +90,13 @@ Action = Append | Read | Publish | Poll
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One transaction, or one call without: what it did, in order, and what became of it.
+    """One transaction, or one call without a transaction, with its actions in order.
 
-    Times are of one clock, in any unit; a snapshot is not older than `invoked`. What a call without
-    a transaction publishes is there for every reader at once, in whatever snapshot (protocol §6).
+    All times are of one clock, in any unit; a snapshot is not older than `invoked`. Messages of a
+    call without a transaction are visible in every snapshot at once (protocol §6).
 
-    Of an UNKNOWN one the outcome can be asked by its write pointer, as text; without one, a run is
-    repeated with its `body`.
+    An UNKNOWN outcome is asked for by `pointer`, the write pointer as text. A run without a pointer
+    is repeated with its `body`.
     """
 
     client: str
@@ -114,7 +119,7 @@ class Attempt:
         completed: int | None,
         ids: Sequence[tuple[str, str] | None] = (),
     ) -> "Attempt":
-        """The attempt with the outcome that was found out; `ids` are those of its publishes."""
+        """The attempt with the outcome that was found later, and the `ids` of its publishes."""
         places = iter(ids)
         actions = tuple(
             replace(each, completed=completed, ids=next(places, each.ids))
@@ -135,9 +140,9 @@ def payloads(client: int, number: int, request: int, count: int) -> tuple[str, .
 
 
 class Recorder:
-    """Records an attempt that begins now; `clock` gives the times of the history.
+    """Records an attempt that begins now, by the history's `clock`.
 
-    `is_transaction` None: it is one if it has a pointer or a body.
+    `is_transaction` None: it is a transaction if it has a pointer or a body.
     """
 
     def __init__(
@@ -158,11 +163,11 @@ class Recorder:
         self._actions += actions
 
     def will_publish(self, topic: str, values: tuple[str, ...]) -> None:
-        """Its end is going to publish these."""
+        """Its commit is going to publish these values."""
         self._requests.append((topic, values))
 
     def publishes_from_now(self) -> None:
-        """What it publishes at its end is not there before now."""
+        """The messages of its commit do not exist before now."""
         self._publishing = self._clock()
 
     def ended(
@@ -173,7 +178,7 @@ class Recorder:
         pointer: str | None = None,
         body: Mapping[str, object] | None = None,
     ) -> Attempt:
-        """The attempt, which ended now: its actions, then a publish for each of the requests."""
+        """The attempt, which ended now, with its actions and a publish for each of the requests."""
         completed = None if outcome is Outcome.UNKNOWN else self._clock()
         publishes = (
             Publish(topic=topic, values=sent, invoked=self._publishing, completed=completed)
@@ -192,6 +197,25 @@ class Recorder:
             pointer=pointer,
             body=body,
         )
+
+
+@contextmanager
+def recorded(
+    add: Callable[[Attempt], None],
+    recorder: Recorder,
+    outcome: Outcome,
+    requests: Requests = (),
+    *,
+    pointer: str | None = None,
+    body: Mapping[str, object] | None = None,
+) -> Iterator[None]:
+    """Add the attempt that the block makes: UNKNOWN if an exception ends it."""
+    found = Outcome.UNKNOWN
+    try:
+        yield
+        found = outcome
+    finally:
+        add(recorder.ended(found, requests, pointer=pointer, body=body))
 
 
 History = Sequence[Attempt]
@@ -215,7 +239,7 @@ def line_of(attempt: Attempt) -> str:
 
 
 def load(path: Path) -> list[Attempt]:
-    """What `save` wrote."""
+    """The history that `save` wrote."""
     with path.open(encoding="utf-8") as file:
         return list(_attempts(file))
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from pathlib import Path
 
-from tests.faults.breakpoints import BrokenServer
+from tests.faults.breakpoints import BreakpointServer
 from tests.faults.workload_messages import LOST
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import Client, ok, until
@@ -44,8 +44,8 @@ class Independence:
     transaction files were damaged before it started."""
 
     def __init__(self, home: Path) -> None:
-        self.broken = BrokenServer(home / "switched")
-        self.damaged = BrokenServer(home / "damaged")
+        self.broken = BreakpointServer(home / "switched")
+        self.damaged = BreakpointServer(home / "damaged")
         damage(self.damaged)
 
     @property
@@ -114,7 +114,7 @@ def _commit(server: ServerProcess, pointer: str) -> None:
     client.close()
 
 
-def damage(broken: BrokenServer) -> None:
+def damage(broken: BreakpointServer) -> None:
     """Let the server's transactions do something, and damage all of their files under it."""
     client = broken.server.client()
     topic = Topic(client, *TOPIC)
@@ -237,9 +237,9 @@ def _between(before: Rate, after: Rate) -> Rate:
 
 def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
     """Print the medians of all rounds; the least share of the throughput that a state leaves."""
-    sys.stdout.write(
+    print(
         f"{'transactions are':<18}{'publishes/s':>12}{'running':>9}{'share':>8}"
-        f"{'server us/publish':>20}{'running':>9}\n"
+        f"{'server us/publish':>20}{'running':>9}"
     )
     least = 1.0
     for name, rounds in found.items():
@@ -250,9 +250,9 @@ def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
             for field in ("per_s", "processor_us")
             for rates in zip(*rounds, strict=True)
         ]
-        sys.stdout.write(
+        print(
             f"{name:<18}{cells[0]:>12.0f}{cells[1]:>9.0f}{share:>8.1%}"
-            f"{cells[2]:>20.0f}{cells[3]:>9.0f}\n"
+            f"{cells[2]:>20.0f}{cells[3]:>9.0f}"
         )
     return least
 
@@ -270,9 +270,9 @@ def main(arguments: Sequence[str]) -> int:
         finally:
             independence.end()
     least = table(found)
-    sys.stdout.write(
+    print(
         f"messages without a transaction keep at least {least:.1%} of their throughput, "
-        f"and the bound is {SHARE_MIN:.0%}\n"
+        f"and the bound is {SHARE_MIN:.0%}"
     )
     return 0 if least >= SHARE_MIN else 1
 

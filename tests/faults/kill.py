@@ -25,17 +25,16 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from tests.faults.history import BEGINNING, Poll, View, save
+from tests.faults.history import View, save
 from tests.faults.workload_messages import (
-    TOPICS,
+    VIEWS,
+    Accounts,
     Follower,
     Shared,
     Worker,
-    check_outcomes,
+    create_topics,
     read_all,
     require_no_violation,
-    resolved,
-    topic_of,
     without_lost_copies,
 )
 from tests.http.calls import begin
@@ -47,7 +46,6 @@ LOAD_WITHIN_S = 120.0
 UNIT_COUNT = (60, 240)  # attempts of all clients, from and to, until the kill
 ROUNDS_PER_HOME = 20  # rounds on one data directory; what is there is compared in every round
 SOURCES = ("tuff", "tx", "messaging", "process")  # a tally is of one version of these
-VIEWS = (View.COMMITTED, View.ALL)
 
 
 class KillProgram:
@@ -71,11 +69,10 @@ class KillProgram:
         self._shared = Shared(port=self._server.port)
         self._followers = [Follower(self._shared, view) for view in VIEWS]
         self._threads = [threading.Thread(target=one.follow) for one in self._followers]
-        self._places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
+        self._accounts = Accounts(self._shared)
         self._unit_count = 0
         client = Client(self._server.port, is_checked=False)
-        for name in TOPICS:
-            ok(topic_of(client, name).create())
+        create_topics(client)
         client.close()
 
     def run(self, rounds: int) -> int:
@@ -95,7 +92,7 @@ class KillProgram:
             for thread in self._threads:
                 thread.join()
             self._server.end()
-        self._raise_failures()
+        self._shared.raise_failures()
         self._check_history()
         return self._unit_count
 
@@ -106,7 +103,7 @@ class KillProgram:
                 self._shared,
                 number=each,
                 first_unit=1_000_000 * number,
-                first_places=self._places[View.ALL],
+                first_places=self._accounts.places[View.ALL],
             )
             for each in range(self._client_count)
         ]
@@ -122,7 +119,7 @@ class KillProgram:
         self._server.kill()
         for thread in threads:
             thread.join()
-        self._raise_failures()
+        self._shared.raise_failures()
 
     def _restart(self, end: Callable[[ServerProcess], object]) -> None:
         end(self._server)
@@ -132,18 +129,10 @@ class KillProgram:
 
     def _account(self) -> None:
         client = Client(self._server.port, is_checked=False)
-        new = [resolved(client, attempt) for attempt in self._shared.attempts]
+        self._accounts.add(client, self._shared.attempts)
+        self._unit_count += len(self._shared.attempts)
         self._shared.attempts.clear()
-        self._unit_count += len(new)
-        self._shared.history += new
-        check_outcomes(client, new)
         self._check_pointers(client)
-        for view, places in tuple(self._places.items()):
-            # Whatever this round wrote stands behind all that was there before it.
-            found = read_all(client, view, after=places)
-            self._shared.history.append(found)
-            polls = (action for action in found.actions if isinstance(action, Poll))
-            self._places[view] |= {poll.topic: poll.until for poll in polls}
         client.close()
 
     def _check_pointers(self, client: Client) -> None:
@@ -160,7 +149,7 @@ class KillProgram:
             follower.caught_up.clear()
         for follower in self._followers:
             assert follower.caught_up.wait(60) or self._shared.failures, "a reader got stuck"
-        self._raise_failures()
+        self._shared.raise_failures()
         client = Client(self._server.port, is_checked=False)
         self._shared.history += [read_all(client, view) for view in VIEWS]
         client.close()
@@ -172,10 +161,6 @@ class KillProgram:
             if self._kept is not None:
                 save(self._kept, without_lost_copies(self._shared.history))
             raise
-
-    def _raise_failures(self) -> None:
-        if self._shared.failures:
-            raise self._shared.failures[0]
 
 
 def _terminate(server: ServerProcess) -> None:
@@ -252,7 +237,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     tally = Tally(options.tally, version=version_here())
     if tally.kills:
-        sys.stdout.write(f"before: {_told(tally, clients=options.clients)}")
+        print(f"before: {_summary(tally, clients=options.clients)}")
     while tally.kills < options.kills:
         rounds = min(ROUNDS_PER_HOME, options.kills - tally.kills)
         seed, began_s = options.seed + tally.kills, time.monotonic()
@@ -260,15 +245,14 @@ def main(arguments: Sequence[str]) -> int:
             program = KillProgram(Path(home), seed=seed, clients=options.clients, kept=options.keep)
             units = program.run(rounds)
         tally.add(seed=seed, kills=rounds, units=units, seconds=time.monotonic() - began_s)
-        sys.stdout.write(_told(tally, clients=options.clients))
-        sys.stdout.flush()
+        print(_summary(tally, clients=options.clients), flush=True)
     return 0
 
 
-def _told(tally: Tally, *, clients: int) -> str:
+def _summary(tally: Tally, *, clients: int) -> str:
     return (
         f"{tally.kills} kills under {clients} clients, {tally.units} units of work accounted for, "
-        f"{tally.kills / tally.seconds * 60:.1f} kills a minute, nothing wrong\n"
+        f"{tally.kills / tally.seconds * 60:.1f} kills a minute, nothing wrong"
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tuff
 from tests.faults.checker import check
-from tests.faults.checker_anomalies import Finding, report
+from tests.faults.checker_anomalies import report
 from tests.faults.history import Append, Attempt, Outcome, Publish, Read, Recorder, View, save
 from tests.faults.workload_mixed import (
     ATTEMPTS_PER_ERA,
@@ -36,9 +36,8 @@ def mixed_history(
     server: ServerProcess, table: VersionedTable, *, clients: int, attempts: int, seed: int
 ) -> list[Attempt]:
     """What these clients did and were shown, and everything that is there in the end."""
-    url = f"http://127.0.0.1:{server.port}"
-    shared = Shared(url, table)
-    with tuff.Client(url, client_id="the last") as last:
+    shared = Shared(server.url, table)
+    with tuff.Client(server.url, client_id="the last") as last:
         # Threads may look at the era a little after the count was reached.
         for era in range(attempts // ATTEMPTS_PER_ERA + 2):
             for number in range(PLACES):
@@ -79,7 +78,7 @@ def _read_all(shared: Shared, client: tuff.Client) -> None:
 
 def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) -> list[Attempt]:
     """Pairs of transactions that each read both rows of a pair, and write one of them."""
-    shared = Shared(f"http://127.0.0.1:{server.port}", table)
+    shared = Shared(server.url, table)
     both_have_read = threading.Barrier(2)
 
     def work(side: int) -> None:
@@ -98,15 +97,19 @@ def skewed_history(server: ServerProcess, table: VersionedTable, *, pairs: int) 
     return shared.history
 
 
-def judged(history: list[Attempt], kept: Path) -> list[Finding]:
-    """What is wrong with the history; it is kept in a file where something is."""
+def check_and_report(history: list[Attempt], kept: Path) -> tuple[int, int]:
+    """The number of violations, and of permitted write skews; prints examples of both.
+
+    A history with a violation is saved in the file `kept`.
+    """
     findings = check(history)
-    sys.stdout.write(report(findings) + "\n")
-    wrong = [one for one in findings if not one.anomaly.is_permitted]
-    if wrong:
+    print(report(findings))
+    permitted_count = sum(one.anomaly.is_permitted for one in findings)
+    violation_count = len(findings) - permitted_count
+    if violation_count:
         save(kept, history)
-        sys.stdout.write(f"the history is kept in {kept}\n")
-    return findings
+        print(f"the history is kept in {kept}")
+    return violation_count, permitted_count
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -118,30 +121,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        server = serve(Path(directory))
-        try:
-            with tuff.TransactionalTable(Path(directory) / "table") as table:
-                history = (
-                    skewed_history(server, table, pairs=options.skew)
-                    if options.skew
-                    else mixed_history(
-                        server,
-                        table,
-                        clients=options.clients,
-                        attempts=options.attempts,
-                        seed=options.seed,
-                    )
-                )
-        finally:
-            server.end()
-    findings = judged(history, options.keep)
-    permitted = sum(one.anomaly.is_permitted for one in findings)
-    sys.stdout.write(
-        f"{len(history)} attempts, {permitted} write skews, "
-        f"{len(findings) - permitted} violations\n"
-    )
-    return 0 if len(findings) == permitted and (permitted or not options.skew) else 1
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serve(Path(home)) as server,
+        tuff.TransactionalTable(Path(home) / "table") as table,
+    ):
+        if options.skew:
+            history = skewed_history(server, table, pairs=options.skew)
+        else:
+            history = mixed_history(
+                server, table, clients=options.clients, attempts=options.attempts,
+                seed=options.seed,
+            )  # fmt: skip
+    violations, skews = check_and_report(history, options.keep)
+    print(f"{len(history)} attempts, {skews} write skews, {violations} violations")
+    return 1 if violations or (options.skew and not skews) else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Processes that stand still, as when a machine is suspended or short of memory, and go on.
+"""Processes that are suspended and resumed, as when a machine sleeps or is short of memory.
 
     python -m tests.faults.pauses --pauses 5 --seconds 3
 
-Mixed clients work while their server is stopped (SIGSTOP) and let go again, for longer than their
-transactions may last. What they did and were shown is checked as one history.
+The clients of `mixed` work while their server is stopped (SIGSTOP) for longer than their
+transactions may last, and continued. Everything that they did and read is checked as one history.
 """
 
 import argparse
@@ -12,15 +12,15 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 import tuff
 from tests.faults.history import Attempt, Outcome
-from tests.faults.mixed import judged, mixed_history
+from tests.faults.mixed import check_and_report, mixed_history
 from tests.http.process import ServerProcess, serve
 
 TIMEOUT_S = 1.0  # seconds that a transaction may last; a pause is longer
@@ -28,8 +28,8 @@ BETWEEN_S = (0.3, 1.5)  # seconds of work between two pauses
 
 
 @contextmanager
-def standing_still(pid: int) -> Iterator[None]:
-    """The process does nothing meanwhile; it is let go whatever happens."""
+def suspended(pid: int) -> Iterator[None]:
+    """SIGSTOP at the beginning of the block, SIGCONT at its end."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -40,37 +40,23 @@ def standing_still(pid: int) -> Iterator[None]:
 def paused_history(
     server: ServerProcess, table: tuff.TransactionalTable, options: argparse.Namespace
 ) -> tuple[list[Attempt], int]:
-    """What mixed clients of a server with pauses did, and how many pauses there were."""
-    chance, over, pauses = random.Random(options.seed), threading.Event(), 0
-    history: list[Attempt] = []
-    failures: list[BaseException] = []
+    """The history of clients whose server is suspended now and then, and the number of pauses."""
+    chance, pauses = random.Random(options.seed), 0
 
-    def work() -> None:
-        try:
-            history.extend(
-                mixed_history(
-                    server,
-                    table,
-                    clients=options.clients,
-                    attempts=options.attempts,
-                    seed=options.seed,
-                )
-            )
-        except BaseException as error:  # noqa: BLE001 - the main thread raises it
-            failures.append(error)
-        finally:
-            over.set()
+    def work() -> list[Attempt]:
+        return mixed_history(
+            server, table, clients=options.clients, attempts=options.attempts, seed=options.seed
+        )
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    while pauses < options.pauses and not over.wait(chance.uniform(*BETWEEN_S)):
-        with standing_still(server.pid):
-            time.sleep(options.seconds)
-        pauses += 1
-    thread.join()
-    if failures:
-        raise failures[0]
-    return history, pauses
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(work)
+        while pauses < options.pauses:
+            if wait([working], chance.uniform(*BETWEEN_S)).done:
+                break
+            with suspended(server.pid):
+                time.sleep(options.seconds)
+            pauses += 1
+        return working.result(), pauses
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,20 +69,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as home:
-        server = serve(Path(home), f"tx.default_timeout={TIMEOUT_S}")
-        try:
-            with tuff.TransactionalTable(Path(home) / "table") as table:
-                history, pauses = paused_history(server, table, options)
-        finally:
-            server.end()
-    wrong = [one for one in judged(history, options.keep) if not one.anomaly.is_permitted]
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serve(Path(home), f"tx.default_timeout={TIMEOUT_S}") as server,
+        tuff.TransactionalTable(Path(home) / "table") as table,
+    ):
+        history, pauses = paused_history(server, table, options)
+    violations, _ = check_and_report(history, options.keep)
     refused = sum(attempt.outcome is Outcome.FAIL for attempt in history)
-    sys.stdout.write(
+    print(
         f"{pauses} pauses of {options.seconds:g} s, {len(history)} attempts, {refused} of them "
-        f"ended without committing, {len(wrong)} violations\n"
+        f"ended without committing, {violations} violations"
     )
-    return 1 if wrong or not pauses else 0
+    return 1 if violations or not pauses else 0
 
 
 if __name__ == "__main__":

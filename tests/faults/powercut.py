@@ -11,13 +11,13 @@ import logging
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.faults.disk import build
-from tests.faults.powercut_disk import Disk, Done, Tree, put, read_trace, taken
+from tests.faults.powercut_disk import Disk, TracedCall, Tree, put, read_trace, taken
 from tests.faults.powercut_run import Recording, TracedRun
 from tests.faults.powercut_state import Judge
 
@@ -32,7 +32,7 @@ class Cut:
 
     position: int
     tree: Tree
-    after: Done
+    after: TracedCall
 
     def fingerprint(self) -> bytes:
         digest = hashlib.blake2b(digest_size=16)
@@ -87,7 +87,7 @@ def same(told: Tree, found: Tree) -> bool:
 
 
 @dataclass(slots=True)
-class Program:
+class PowerCutProgram:
     """Judges states one after the other, and keeps what it found wrong."""
 
     scratch: Path
@@ -118,26 +118,26 @@ def record(home: Path, *, lives: int, units: int, copies: bool) -> Recording:
     return run.record(lives=lives, units=units, copies=copies)
 
 
-def main() -> int:
-    """The program; its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.powercut", description=__doc__)
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="powercut", description=__doc__)
     parser.add_argument("--states", type=int, default=5_000, help="how many to judge")
     parser.add_argument("--seed", type=int, default=1, help="of what is left and what is lost")
     parser.add_argument("--lives", type=int, default=LIVES, help="of the server, in the run")
     parser.add_argument("--units", type=int, default=UNITS, help="of each client in a life")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # each recovery says what it cut off
     place = MEMORY if MEMORY.is_dir() else None
     with TemporaryDirectory(dir=place) as directory:
         home = Path(directory)
         recording = record(home, lives=options.lives, units=options.units, copies=True)
-        program = Program(home)
+        program = PowerCutProgram(home)
         now_ms = newest_ms(recording)
         program.run(recording, states=options.states, seed=options.seed, now_ms=now_ms)
         for sentence in program.wrong[:10]:
-            print(sentence)  # noqa: T201 - what is wrong is what the program is for
+            print(sentence)
         told = sum(bool(each.completed and each.publishes) for each in recording.history)
-        print(  # noqa: T201 - the figure
+        print(
             f"power cut: {program.state_count} states of a run with {told} acknowledged units, "
             f"{len(program.wrong)} wrong"
         )
@@ -150,4 +150,4 @@ def newest_ms(recording: Recording) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -41,7 +41,7 @@ class Call(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TracedCall:
     """One call that was made; `stop` is where the trace ended then."""
 
     call: Call
@@ -53,7 +53,7 @@ class Done:
     stop: int
 
 
-def read_trace(path: Path) -> Iterator[Done]:
+def read_trace(path: Path) -> Iterator[TracedCall]:
     data, at = path.read_bytes(), 0
     while at < len(data):
         size, call, error, path_size, inode, offset = _HEAD.unpack_from(data, at)
@@ -61,7 +61,7 @@ def read_trace(path: Path) -> Iterator[Done]:
         name = data[start : start + path_size].decode()
         rest = data[start + path_size : at + size]
         at += size
-        yield Done(Call(call), error, inode, offset, Path(name), rest, at)
+        yield TracedCall(Call(call), error, inode, offset, Path(name), rest, at)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +169,7 @@ class Disk:
         self._top = Directory(is_engine=False)
         self._inodes: dict[int, File] = {}
 
-    def follow(self, done: Done) -> bool:
+    def follow(self, done: TracedCall) -> bool:
         """Take one call; whether a power cut right after it may differ from one before."""
         if done.path.name in NOT_READ:
             return False
@@ -186,7 +186,7 @@ class Disk:
                 self._name(done)
         return True
 
-    def _name(self, done: Done) -> None:
+    def _name(self, done: TracedCall) -> None:
         directory, name = self._directory(done.path.parent), done.path.name
         match done.call:
             case Call.CREATE:
@@ -201,7 +201,7 @@ class Disk:
             case _:
                 directory.change({name: None})
 
-    def _sync(self, done: Done) -> None:
+    def _sync(self, done: TracedCall) -> None:
         file = self._inodes[done.inode]
         if done.error:
             file.fail()
@@ -226,18 +226,18 @@ class Disk:
 
     def now(self) -> Tree:
         """What programs see."""
-        return _tree(self._top, _Most())
+        return _tree(self._top, _Everything())
 
     def least(self) -> Tree:
         """Nothing that was not synced."""
-        return _tree(self._top, _Least())
+        return _tree(self._top, _SyncedOnly())
 
     def some(self, chance: random.Random) -> Tree:
         """Any part of what was not synced."""
-        return _tree(self._top, _Some(chance))
+        return _tree(self._top, _RandomPart(chance))
 
 
-class _Most:
+class _Everything:
     """Everything that was not synced is there all the same."""
 
     def names(self, directory: Directory) -> list[Names]:
@@ -250,7 +250,7 @@ class _Most:
         return bytes(data)
 
 
-class _Least:
+class _SyncedOnly:
     def names(self, _directory: Directory) -> list[Names]:
         return []
 
@@ -258,7 +258,7 @@ class _Least:
         return bytes(file.durable)
 
 
-class _Some:
+class _RandomPart:
     """A part by chance: as a rule each thing by itself, and sometimes all or nothing of it."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -289,7 +289,7 @@ class _Some:
             for change in file.pending:
                 self._take(data, change, 1.0 if how == "all" else 0.5)
         if self._chance.random() < GROWN_ODDS:
-            data.extend(bytes(max(0, len(_Most().content(file)) - len(data))))
+            data.extend(bytes(max(0, len(_Everything().content(file)) - len(data))))
         return bytes(data)
 
     def _torn(self, data: bytearray, pending: list[Change]) -> None:
@@ -323,7 +323,7 @@ def _borders(change: Change, size: int) -> Iterator[int]:
     yield len(change.data)
 
 
-def _tree(directory: Directory, part: "_Most | _Least | _Some") -> Tree:
+def _tree(directory: Directory, part: "_Everything | _SyncedOnly | _RandomPart") -> Tree:
     nodes = dict(directory.durable)
     for names in part.names(directory):
         _set(nodes, names.sets)

@@ -16,7 +16,7 @@ from tests.http.calls import Topic
 from tests.http.client import ok
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProcess, serve
 
-SMALL_BUFFER = Path(__file__).with_name("powercut_server.py")
+SMALL_BUFFER = Path(__file__).with_name("small_buffer_server.py")
 COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
 NEVER = 1 << 62  # a position in the trace that is never reached
 FAILURES = (
@@ -101,11 +101,11 @@ class TracedRun:
             if life == 0:
                 self._make_topics(server)
             if not life % 2:
-                self._shim.spoil(*FAILURES)
+                self._shim.set_rules(*FAILURES)
                 server.may_log_traces = True
             self._load(life, units, server, is_killed=not is_last)
         finally:
-            self._shim.spoil()
+            self._shim.set_rules()
             server.end()
 
     def _make_topics(self, server: ServerProcess) -> None:

@@ -126,10 +126,12 @@ class Judge:
                     f"{copy.name} is another"
                 )
             elif target.is_dir():
-                await self._look(target, None, position=position, now_ms=now_ms)
-        await self._look(data, table, position=position, now_ms=now_ms)
+                await self._recover_and_check(target, None, position=position, now_ms=now_ms)
+        await self._recover_and_check(data, table, position=position, now_ms=now_ms)
 
-    async def _look(self, data: Path, table: Path | None, *, position: int, now_ms: int) -> None:
+    async def _recover_and_check(
+        self, data: Path, table: Path | None, *, position: int, now_ms: int
+    ) -> None:
         clock = Clock()
         clock.move(now_ms - clock.wall_ns() // 1_000_000)
         life = Recovered(data, clock, [])

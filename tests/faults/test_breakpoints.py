@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.breakpoints import Breaking, BrokenServer
+from tests.faults.breakpoints import BreakpointProgram, BreakpointServer
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import ok
@@ -15,13 +15,13 @@ CHOSEN = ("batch durable", "rows durable", "rows not marked yet", "log made")
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Iterator[BrokenServer]:
-    made = BrokenServer(tmp_path / "server")
+def broken(tmp_path: Path) -> Iterator[BreakpointServer]:
+    made = BreakpointServer(tmp_path / "server")
     yield made
     made.end()
 
 
-def test_every_named_place_is_passed(broken: BrokenServer) -> None:
+def test_every_named_place_is_passed(broken: BreakpointServer) -> None:
     """A function that is renamed takes its place along, and it would be broken no more."""
     client = broken.server.client()
     topic = Topic(client, "faults", "t0")
@@ -40,8 +40,10 @@ def test_every_named_place_is_passed(broken: BrokenServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
-def test_a_server_that_breaks_there_keeps_its_promises(broken: BrokenServer, point: Point) -> None:
-    breaking = Breaking(broken)
+def test_a_server_that_breaks_there_keeps_its_promises(
+    broken: BreakpointServer, point: Point
+) -> None:
+    breaking = BreakpointProgram(broken)
 
     try:
         told = [breaking.at(point, fault) for fault in Fault]

@@ -16,20 +16,20 @@ from tests.faults.history import (
     load,
     save,
 )
-from tests.faults.made_histories import (
+from tests.faults.synthetic_histories import (
     FAIL,
     UNKNOWN,
     Flaw,
     add,
     at,
     found_in,
-    made_history,
     overlapping,
     plain,
     poll,
     pub,
     read,
     serial,
+    synthetic_history,
 )
 
 ROWS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
@@ -256,7 +256,7 @@ def test_a_cycle_is_told_with_its_edges() -> None:
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10**9), clients=st.integers(1, 12))
 def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
-    assert violations(made_history(seed=seed, count=150, clients=clients)) == []
+    assert violations(synthetic_history(seed=seed, count=150, clients=clients)) == []
 
 
 @pytest.mark.parametrize(
@@ -273,18 +273,18 @@ def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
     ],
 )
 def test_a_flaw_of_the_database_is_seen(flaw: Flaw, anomaly: Anomaly) -> None:
-    history = made_history(seed=2, count=400, clients=8, flaw=flaw)
+    history = synthetic_history(seed=2, count=400, clients=8, flaw=flaw)
 
     assert anomaly in {one.anomaly for one in violations(history)}
 
 
 def test_one_client_alone_shows_not_even_write_skew() -> None:
-    assert check(made_history(seed=1, count=300, clients=1)) == []
+    assert check(synthetic_history(seed=1, count=300, clients=1)) == []
 
 
 def test_a_history_comes_back_from_its_file_and_the_program_judges_it(tmp_path: Path) -> None:
     kept = tmp_path / "history.jsonl"
-    whole = made_history(seed=7, count=50, clients=4)
+    whole = synthetic_history(seed=7, count=50, clients=4)
     broken = overlapping(add("x", "a"), add("x", "b"), [read("x", "ab")])
 
     save(kept, whole)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.faults.checker_anomalies import Anomaly
 from tests.faults.history import Attempt, View
-from tests.faults.made_histories import (
+from tests.faults.synthetic_histories import (
     FAIL,
     UNKNOWN,
     add,

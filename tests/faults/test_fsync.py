@@ -60,7 +60,7 @@ def test_what_was_acknowledged_around_a_failure_is_there_after_a_power_cut(
         assert writer.publish()
         assert writer.commit()
 
-    with shim.spoiling(failing(call, part, error, first=2, count=count)):
+    with shim.injecting(failing(call, part, error, first=2, count=count)):
         for number in range(30):
             writer.publish()
             writer.commit()
@@ -87,7 +87,7 @@ def test_a_disk_that_never_syncs_is_told_and_the_server_comes_back_by_itself(
     assert writer.publish()
     assert writer.commit()
 
-    with shim.spoiling(failing("fdatasync", part, errno.EIO)):
+    with shim.injecting(failing("fdatasync", part, errno.EIO)):
         write = writer.commit if part == LOG else writer.publish
         until(lambda: not write(), what="a write to be refused")
         shown = client.get("/health/ready").json["checks"][check]

@@ -10,8 +10,8 @@ from threading import Thread
 import pytest
 
 import tuff
-from tests.faults.pauses import main, standing_still
-from tests.faults.workload_pauses import ROW, TOPIC
+from tests.faults.paused_client import ROW, TOPIC
+from tests.faults.pauses import main, suspended
 from tests.http.calls import Topic, Tx, begin
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import NewServer
@@ -40,7 +40,7 @@ def paused_client(
     command = [
         sys.executable,
         "-m",
-        "tests.faults.workload_pauses",
+        "tests.faults.paused_client",
         url,
         str(table),
         str(TIMEOUT_S),
@@ -70,7 +70,7 @@ def test_a_client_that_was_stopped_past_its_time_commits_nothing(
         table.put(ROW, b"before")
 
     with paused_client(running, tmp_path / "table") as (program, pointer):
-        with standing_still(program.pid):
+        with suspended(program.pid):
             until(lambda: Tx(client, {"transactionId": pointer}).state() == "invalid")
             assert topic.committed() == []
         said, _ = program.communicate("go on\n", timeout=20)
@@ -93,7 +93,7 @@ def test_a_server_that_was_stopped_ends_what_its_time_was_over_for_and_loses_not
     ok(topic.publish("of the early one", tx=early.id))
     publishing = Thread(target=lambda: ok(topic_of(other).publish("while it stood still")))
 
-    with standing_still(running.pid):
+    with suspended(running.pid):
         publishing.start()
         publishing.join(2 * TIMEOUT_S)
         assert publishing.is_alive()

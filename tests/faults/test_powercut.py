@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.disk import has_compiler
 from tests.faults.history import Append, Outcome
-from tests.faults.powercut import Program, cuts, newest_ms, record
+from tests.faults.powercut import PowerCutProgram, cuts, newest_ms, record
 from tests.faults.powercut_disk import Call, put, read_trace, taken
 from tests.faults.powercut_run import Recording
 from tests.faults.powercut_state import Judge
@@ -40,7 +40,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_some_power_cuts_lose_nothing(recording: Recording, tmp_path: Path) -> None:
-    program = Program(tmp_path)
+    program = PowerCutProgram(tmp_path)
 
     program.run(recording, states=40, seed=1, now_ms=newest_ms(recording))
 
@@ -70,7 +70,7 @@ def test_a_table_that_does_not_sync_what_it_takes_back_is_seen(
     trace = tmp_path / "trace"
     trace.write_bytes(recording.trace.read_bytes())
     count = _fail_syncs_of_what_was_taken_back(trace)
-    program = Program(tmp_path)
+    program = PowerCutProgram(tmp_path)
 
     spoilt = replace(recording, trace=trace)
     program.run(spoilt, states=40, seed=1, now_ms=newest_ms(spoilt))
@@ -101,7 +101,7 @@ def _fail_syncs_of_what_was_taken_back(trace: Path) -> int:
 @pytest.mark.slow
 def test_many_power_cuts_lose_nothing_and_leave_copies_whole(tmp_path: Path) -> None:
     recording = record(tmp_path, lives=4, units=8, copies=True)
-    program = Program(tmp_path)
+    program = PowerCutProgram(tmp_path)
 
     program.run(recording, states=600, seed=2, now_ms=newest_ms(recording))
 

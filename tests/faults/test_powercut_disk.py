@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.powercut_disk import Call, Disk, Done
+from tests.faults.powercut_disk import Call, Disk, TracedCall
 
 ROOT = Path("/disk")
 ENGINE = ROOT / "engine"
@@ -29,7 +29,7 @@ class Tracer:
         at: int = 0,
         error: int = 0,
     ) -> "Tracer":
-        self.disk.follow(Done(call, error, inode, at, ROOT / name, rest, 0))
+        self.disk.follow(TracedCall(call, error, inode, at, ROOT / name, rest, 0))
         return self
 
     def write(self, name: str, data: bytes, *, inode: int = 1, at: int = 0) -> "Tracer":

@@ -67,7 +67,7 @@ def test_a_write_that_hangs_is_told(
     assert writer.publish()
     assert checked(other, check)[0] == "ok"
 
-    with shim.spoiling(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
+    with shim.injecting(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
         waiting = Waiting(writer, held)
         until(lambda: checked(other, check)[0] == "degraded", within_s=60)
         detail = checked(other, check)[1]
@@ -96,7 +96,7 @@ def test_who_waits_for_no_sync_does_not_wait(
     assert writer.publish()
     assert writer.commit()
 
-    with shim.spoiling(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
+    with shim.injecting(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
         waiting = Waiting(writer, held)
         while not shim.hits():
             reads_and_starts(other)
@@ -116,7 +116,7 @@ def test_a_disk_that_never_tells_its_room_holds_up_nothing(
     client, other = running.client(), running.client()
     writer = Writer(client).make_topics()
 
-    with shim.spoiling(slow("statvfs", "/", wait_ms=WAIT_MS)):
+    with shim.injecting(slow("statvfs", "/", wait_ms=WAIT_MS)):
         until(lambda: len(shim.hits()) >= 2)
         assert writer.publish()
         assert writer.commit()
@@ -137,7 +137,7 @@ def test_a_disk_that_never_tells_its_room_holds_up_nothing(
 def test_a_disk_that_never_tells_its_room_does_not_keep_the_process(
     shim: Shim, running: ServerProcess
 ) -> None:
-    with shim.spoiling(slow("statvfs", "/", wait_ms=WAIT_MS)):
+    with shim.injecting(slow("statvfs", "/", wait_ms=WAIT_MS)):
         until(lambda: len(shim.hits()) >= 2)
 
         assert running.terminate() == 0

@@ -137,20 +137,19 @@ def main(arguments: Sequence[str]) -> int:
         help="for the disk, the network and the other programs of the machine",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as home:
-        server = serve(Path(home), f"messaging.max_block={options.max_block}")
-        try:
-            observed = observe(server, clients=options.clients)
-        finally:
-            server.end()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serve(Path(home), f"messaging.max_block={options.max_block}") as server,
+    ):
+        observed = observe(server, clients=options.clients)
     vanished, plain = observed.held_s(observed.vanished), observed.held_s(observed.plain)
-    sys.stdout.write(distribution("messages of who vanished", vanished) + "\n")
-    sys.stdout.write(distribution("messages published meanwhile", plain) + "\n")
+    print(distribution("messages of vanished clients", vanished))
+    print(distribution("messages published meanwhile", plain))
     bound_s = options.max_block + TICK_S
     longest_s = max(vanished[-1], plain[-1])
-    sys.stdout.write(
+    print(
         f"{options.clients} clients vanished; no reader was held longer than {longest_s:.2f} s, "
-        f"and the bound is {bound_s:.2f} s and {options.slack:g} s for the machine\n"
+        f"and the bound is {bound_s:.2f} s and {options.slack:g} s for the machine"
     )
     return 0 if longest_s <= bound_s + options.slack else 1
 

@@ -1,7 +1,5 @@
 """Workload: a client that publishes and commits while the disk of its server fails."""
 
-import time
-
 from tests.faults.history import (
     Attempt,
     Outcome,
@@ -9,8 +7,13 @@ from tests.faults.history import (
     View,
     payloads,
 )
-from tests.faults.workload_messages import read_topic, require_no_violation
-from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
+from tests.faults.workload_messages import (
+    check_outcomes,
+    read_topic,
+    require_no_violation,
+    resolved,
+)
+from tests.http.calls import TRANSACTIONS, Topic, entry
 from tests.http.client import Client, Reply, ok, problem_of
 
 NAMESPACE = "disk"
@@ -68,28 +71,16 @@ class Writer:
         else:
             done = told(reply, "storage_unavailable", "transactions_unavailable")
         outcome = Outcome.OK if done else Outcome.UNKNOWN
+        # Recorded without its body: account aborts what is in progress, and repeats no commit.
         self._attempts.append(recorder.ended(outcome, ((COMMITTED, sent),), pointer=pointer))
         return done
 
     def account(self, client: Client) -> None:
-        """Compare what was told with what this server's readers find; what is open is ended. How a
-        transaction ended then, it has to have ended at every later time."""
-        self._attempts = [_resolved(client, attempt) for attempt in self._attempts]
+        """Compare all replies with what a reader of this server finds. Unknown outcomes are asked
+        for, and have to stay the same in later calls."""
+        self._attempts = [resolved(client, attempt) for attempt in self._attempts]
+        check_outcomes(client, self._attempts)
         reader = Recorder("reader")
         reader.add(*(read_topic(topic, View.COMMITTED) for topic in topics_of(client)))
         self._reads.append(reader.ended(Outcome.OK))
         require_no_violation([*self._attempts, *self._reads])
-
-
-def _resolved(client: Client, attempt: Attempt) -> Attempt:
-    if attempt.pointer is None:
-        return attempt
-    tx = Tx(client, {"transactionId": attempt.pointer})
-    if tx.state() in {"in_progress", "committing"}:
-        ok(tx.invalidate())
-    state = tx.state()
-    outcome = Outcome.OK if state == "committed" else Outcome.FAIL
-    if attempt.outcome is Outcome.UNKNOWN:
-        return attempt.ended(outcome, completed=time.monotonic_ns())
-    assert attempt.outcome is outcome, f"{attempt} is {state}"
-    return attempt

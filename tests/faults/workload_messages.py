@@ -6,7 +6,7 @@ what they were not told: by asking for the outcome, or by repeating the request.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 
@@ -22,12 +22,14 @@ from tests.faults.history import (
     Requests,
     View,
     payloads,
+    recorded,
 )
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import Client, Reply, ok, problem_of
 from tuff.protocol.ids import MessageId
 
 TOPICS = ("t0", "t1", "t2")
+VIEWS = (View.COMMITTED, View.ALL)  # of readers outside of transactions
 LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
 OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
 
@@ -46,13 +48,28 @@ class Shared:
     history: list[Attempt] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
+    def raise_failures(self) -> None:
+        """Raises: the first exception of a thread, if there was one."""
+        if self.failures:
+            raise self.failures[0]
+
 
 def topic_of(client: Client, name: str) -> Topic:
     return Topic(client, "faults", name)
 
 
+def create_topics(client: Client) -> None:
+    for name in TOPICS:
+        ok(topic_of(client, name).create())
+
+
+def entries_of(client: Client, requests: Requests) -> list[dict[str, object]]:
+    """The `publish` member of a commit or of a run."""
+    return [entry(topic_of(client, name), *sent) for name, sent in requests]
+
+
 class Worker:
-    """One client: works until its server dies, and records what it was told."""
+    """One client: works until its server dies, and records each attempt."""
 
     def __init__(
         self, shared: Shared, *, number: int, first_unit: int, first_places: Mapping[str, str]
@@ -63,143 +80,103 @@ class Worker:
         self._unit = first_unit
         works = (self._plain, self._published, self._with_commit, self._run, self._in_snapshot)
         self._work = works[number % len(works)]
-        self._here = TOPICS[number // len(works) % 3]
-        self._there = TOPICS[(number // len(works) + 1) % 3]
+        here = number // len(works) % len(TOPICS)
+        self._here, self._there = TOPICS[here], TOPICS[(here + 1) % len(TOPICS)]
         self._next = dict(first_places)
-        self._recorder = Recorder(number)
 
     def work(self) -> None:
         try:
-            while not self._shared.over.is_set() and self._work_once():
+            while not self._shared.over.is_set():
+                self._work()
                 self._unit += 1
+        except LOST:
+            pass  # the attempt is recorded as UNKNOWN
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._shared.failures.append(error)
         finally:
             self._client.close()
 
-    def _work_once(self) -> bool:
-        self._recorder = Recorder(self._id)
-        return self._work()
-
-    def _enter(
-        self,
-        outcome: Outcome,
-        requests: Requests,
-        *,
-        pointer: str | None = None,
-        body: Mapping[str, object] | None = None,
-        polls: tuple[Poll, ...] = (),
-    ) -> bool:
-        """Whether the client still has a server to talk to."""
-        self._recorder.add(*polls)
-        self._shared.attempts.append(
-            self._recorder.ended(outcome, requests, pointer=pointer, body=body)
-        )
-        return outcome is not UNKNOWN
-
-    def _sent(self, request: int, count: int) -> tuple[str, ...]:
+    def _values(self, request: int, count: int) -> tuple[str, ...]:
         return payloads(self._id, self._unit, request, count)
 
-    def _asked(self, call: Callable[[], Reply]) -> Reply | None:
-        """The reply, which must be a success; None when the server died first."""
-        try:
-            reply = call()
-        except LOST:
-            return None
-        return ok(reply)
-
-    def _plain(self) -> bool:
-        sent = self._sent(0, 1 + self._unit % 3)
-        requests = ((self._here, sent),)
-        done = self._asked(lambda: topic_of(self._client, self._here).publish(*sent))
-        return self._enter(UNKNOWN if done is None else OK, requests)
-
-    def _begin(self) -> Tx | None:
-        try:
-            tx = begin(self._client, client=f"worker {self._id}")
-        except LOST:
-            return None
+    def _begin(self) -> Tx:
+        tx = begin(self._client, client=f"worker {self._id}")
         self._shared.pointers.append(int(tx.id))
         return tx
 
-    def _published(self) -> bool:
-        """Publish inline and by reference under a transaction, then end it one way or another."""
-        tx = self._begin()
-        if tx is None:
-            return False
-        inline, stored = self._sent(0, 2), self._sent(1, 2)
+    def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
+        requests = ((self._here, self._values(0, 2)), (self._there, self._values(1, 1)))
+        return requests, entries_of(self._client, requests)
+
+    def _plain(self) -> None:
+        values = self._values(0, 1 + self._unit % 3)
+        with recorded(
+            self._shared.attempts.append, Recorder(self._id), OK, ((self._here, values),)
+        ):
+            ok(topic_of(self._client, self._here).publish(*values))
+
+    def _published(self) -> None:
+        """Publish messages and a reference under a transaction, which then ends in some way."""
+        recorder, tx = Recorder(self._id), self._begin()
+        inline, stored = self._values(0, 2), self._values(1, 2)
         here, there = topic_of(self._client, self._here), topic_of(self._client, self._there)
         requests = ((self._here, inline), (self._there, stored))
-        ending, outcome = (
-            (tx.abort, FAIL) if self._unit % 5 == 3
-            else (tx.invalidate, FAIL) if self._unit % 5 == 4
-            else (tx.commit, OK)
-        )  # fmt: skip
-        steps: tuple[Callable[[], Reply], ...] = (
-            lambda: here.publish(*inline, tx=tx.id),
-            lambda: there.store(*stored, tx=tx.id),
-            lambda: there.publish(tx=tx.id),
-            ending,
+        end, outcome = {3: (tx.abort, FAIL), 4: (tx.invalidate, FAIL)}.get(
+            self._unit % 5, (tx.commit, OK)
         )
-        alive = all(self._asked(step) is not None for step in steps)
-        # Rows are entered even where not all steps came through: such a transaction never commits.
-        return self._enter(outcome if alive else UNKNOWN, requests, pointer=tx.id)
+        with recorded(self._shared.attempts.append, recorder, outcome, requests, pointer=tx.id):
+            ok(here.publish(*inline, tx=tx.id))
+            ok(there.store(*stored, tx=tx.id))
+            ok(there.publish(tx=tx.id))
+            ok(end())
 
-    def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
-        requests = ((self._here, self._sent(0, 2)), (self._there, self._sent(1, 1)))
-        return requests, [entry(topic_of(self._client, name), *sent) for name, sent in requests]
-
-    def _with_commit(self) -> bool:
-        tx = self._begin()
-        if tx is None:
-            return False
+    def _with_commit(self) -> None:
+        recorder, tx = Recorder(self._id), self._begin()
         requests, publish = self._entries()
         body = {"publish": publish, "changes": [f"key {self._id}.{self._unit}"]}
-        done = self._asked(lambda: tx.commit(**body))
-        outcome = UNKNOWN if done is None else OK
-        return self._enter(outcome, requests, pointer=tx.id, body=body)
+        add = self._shared.attempts.append
+        with recorded(add, recorder, OK, requests, pointer=tx.id, body=body):
+            ok(tx.commit(**body))
 
-    def _run(self) -> bool:
+    def _run(self) -> None:
+        recorder = Recorder(self._id)
         requests, publish = self._entries()
         body = {"publish": publish, "requestId": f"{self._id}.{self._unit}"}
-        done = self._asked(lambda: self._client.post(f"{TRANSACTIONS}/run", body))
-        if done is None:
-            return self._enter(UNKNOWN, requests, body=body)
-        pointer = done.json["published"][0]["transactionWritePointer"]
+        try:
+            reply = ok(self._client.post(f"{TRANSACTIONS}/run", body))
+        except LOST:
+            self._shared.attempts.append(recorder.ended(UNKNOWN, requests, body=body))
+            raise
+        pointer = reply.json["published"][0]["transactionWritePointer"]
         self._shared.pointers.append(int(pointer))
-        return self._enter(OK, requests, pointer=pointer)
+        self._shared.attempts.append(recorder.ended(OK, requests, pointer=pointer))
 
-    def _in_snapshot(self) -> bool:
-        """Read two topics twice in one snapshot, held or skipping what is undecided in it, and
-        publish with the commit."""
-        tx = self._begin()
-        if tx is None:
-            return False
-        body = {"publish": self._entries()[1]}
-        polls: list[Poll] = []
-        for name in (self._here, self._there, self._here):
-            polled = self._polled(name, tx)
-            if polled is None:
-                return self._enter(UNKNOWN, self._entries()[0], pointer=tx.id, body=body)
-            polls.append(polled)
-        self._next |= {poll.topic: poll.until for poll in polls}
-        done = self._asked(lambda: tx.commit(**body))
-        outcome = UNKNOWN if done is None else OK
-        requests, _ = self._entries()
-        return self._enter(outcome, requests, pointer=tx.id, body=body, polls=tuple(polls))
+    def _in_snapshot(self) -> None:
+        """Read two topics in one snapshot, one of them twice, and publish with the commit."""
+        recorder, tx = Recorder(self._id), self._begin()
+        requests, publish = self._entries()
+        body = {"publish": publish}
+        add, reached = self._shared.attempts.append, dict[str, str]()
+        with recorded(add, recorder, OK, requests, pointer=tx.id, body=body):
+            for name in (self._here, self._there, self._here):
+                poll = self._poll(name, tx)
+                recorder.add(poll)
+                reached[name] = poll.until
+            ok(tx.commit(**body))
+        self._next |= reached
 
-    def _polled(self, name: str, tx: Tx) -> Poll | None:
+    def _poll(self, name: str, tx: Tx) -> Poll:
         after = self._next[name]
         body = {"startFrom": after, "inclusive": False}
         undecided, view = ("hold", View.HELD) if self._unit % 2 else ("skip", View.SNAPSHOT)
-        # Every third brings its snapshot along, as it was when the transaction started.
+        # Every third poll names no transaction, but sends the snapshot of its start.
         if self._unit % 3:
             query = {"tx": tx.id, "undecided": undecided}
         else:
             body["transaction"] = tx.object["encoded"]
             query = {"undecided": undecided}
-        reply = self._asked(lambda: topic_of(self._client, name).poll(body, **query))
-        return None if reply is None else poll_of(name, view, after, reply)
+        reply = ok(topic_of(self._client, name).poll(body, **query))
+        return poll_of(name, view, after, reply)
 
 
 class Follower:
@@ -325,6 +302,29 @@ def check_outcomes(client: Client, attempts: Sequence[Attempt]) -> None:
         if attempt.pointer is not None:
             state = Tx(client, {"transactionId": attempt.pointer}).state()
             assert state in states[attempt.outcome], f"{attempt} is {state}"
+
+
+class Accounts:
+    """Accounts for the attempts of clients on a server that may have been killed under them.
+
+    `places` are the offsets after which a reader of each view continues, by topic.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.places = {view: dict.fromkeys(TOPICS, BEGINNING) for view in VIEWS}
+
+    def add(self, client: Client, attempts: Sequence[Attempt]) -> None:
+        """Resolve the attempts, read everything that was written since the last call, and add both
+        to the history."""
+        known = [resolved(client, attempt) for attempt in attempts]
+        check_outcomes(client, known)
+        self._shared.history += known
+        for view, places in self.places.items():
+            found = read_all(client, view, after=places)
+            self._shared.history.append(found)
+            polls = (action for action in found.actions if isinstance(action, Poll))
+            places |= {poll.topic: poll.until for poll in polls}
 
 
 def require_no_violation(history: Sequence[Attempt]) -> None:

@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from itertools import count
@@ -26,6 +26,7 @@ from tests.faults.history import (
     View,
     line_of,
     payloads,
+    recorded,
 )
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok
@@ -44,7 +45,7 @@ def last_time_at(position: int) -> int:
     return (position + 1) * TICKS - 1
 
 
-class GaveUpError(Exception):
+class RefusedError(Exception):
     """The server is gone, or said that it can't for now."""
 
 
@@ -97,7 +98,7 @@ class Worker:
                 self._unit += 1
                 try:
                     self._work()
-                except GaveUpError:
+                except RefusedError:
                     continue
                 except LOST:
                     return
@@ -114,48 +115,31 @@ class Worker:
         size = LARGE_BYTES if self._unit % 5 == 0 else 3
         return [padded(payload, size) for payload in sent]
 
-    def _asked(self, reply: Reply) -> Reply:
+    def _ok(self, reply: Reply) -> Reply:
+        """Raises: RefusedError: the server can't do it for now."""
         if reply.status in {409, 429, 503}:
-            raise GaveUpError
+            raise RefusedError
         return ok(reply)
-
-    def _do(
-        self,
-        outcome: Outcome,
-        requests: Requests,
-        steps: list[Callable[[], Reply]],
-        recorder: Recorder,
-        *,
-        pointer: str | None = None,
-        body: Mapping[str, object] | None = None,
-    ) -> None:
-        """Take all steps, and record the attempt, whatever became of them."""
-        found = Outcome.UNKNOWN
-        try:
-            for step in steps:
-                self._asked(step())
-            found = outcome
-        finally:
-            self._shared.enter(recorder.ended(found, requests, pointer=pointer, body=body))
 
     def _recorder(self) -> Recorder:
         return Recorder(self._id, self._shared.time)
 
     def _begin(self) -> tuple[Tx, Recorder]:
-        """A transaction, and a recorder since its client had its pointer."""
-        reply = self._asked(self._client.post(TRANSACTIONS, {"client": f"worker {self._id}"}))
+        """A transaction, and a recorder that begins when its client has the pointer."""
+        reply = self._ok(self._client.post(TRANSACTIONS, {"client": f"worker {self._id}"}))
         return Tx(self._client, reply.json), self._recorder()
 
     def _plain(self) -> None:
         topic, sent = self._topic(self._unit), self._sent(0, 1 + self._unit % 3)
-        publish: list[Callable[[], Reply]] = [lambda: topic.publish(*self._large(sent))]
-        self._do(Outcome.OK, ((topic.name, sent),), publish, self._recorder())
-        self._look(topic)
+        requests = ((topic.name, sent),)
+        with recorded(self._shared.enter, self._recorder(), Outcome.OK, requests):
+            self._ok(topic.publish(*self._large(sent)))
+        self._read_last(topic)
 
-    def _look(self, topic: Topic) -> None:
-        """A reader of all rows; of what it is shown, the last message is recorded."""
+    def _read_last(self, topic: Topic) -> None:
+        """Read all rows, and record the last message."""
         recorder = self._recorder()
-        last = self._asked(topic.poll({"limit": 500})).json[-1]
+        last = self._ok(topic.poll({"limit": 500})).json[-1]
         message = (last["id"], last["payload"].partition("|")[0])
         before = f"{int(last['id'], 16) - 1:0{len(BEGINNING)}x}"
         poll = Poll(
@@ -169,22 +153,20 @@ class Worker:
         tx, recorder = self._begin()
         here, there = self._topic(self._unit), self._topic(self._unit + 1)
         inline, stored = self._sent(0, 2), self._sent(1, 2)
-        ending, outcome = {
+        end, outcome = {
             3: (tx.abort, Outcome.FAIL),
             4: (tx.invalidate, Outcome.FAIL),
         }.get(self._unit % 5, (tx.commit, Outcome.OK))  # fmt: skip
-        steps: list[Callable[[], Reply]] = [
-            lambda: here.publish(*self._large(inline), tx=tx.id),
-            lambda: there.store(*stored, tx=tx.id),
-            lambda: there.publish(tx=tx.id),
-            ending,
-        ]
         requests = ((here.name, inline), (there.name, stored))
-        self._do(outcome, requests, steps, recorder, pointer=tx.id)
+        with recorded(self._shared.enter, recorder, outcome, requests, pointer=tx.id):
+            self._ok(here.publish(*self._large(inline), tx=tx.id))
+            self._ok(there.store(*stored, tx=tx.id))
+            self._ok(there.publish(tx=tx.id))
+            self._ok(end())
         if self._unit % 7 == 0:
-            self._asked(self._client.post(f"{TRANSACTIONS}/snapshot"))
+            self._ok(self._client.post(f"{TRANSACTIONS}/snapshot"))
 
-    def _final(self) -> tuple[Requests, list[dict[str, object]]]:
+    def _entries(self) -> tuple[Requests, list[dict[str, object]]]:
         requests = ((TOPICS[0], self._sent(0, 2)), (TOPICS[1], self._sent(1, 1)))
         topics = [Topic(self._client, NAMESPACE, name) for name in TOPICS]
         entries = [
@@ -195,25 +177,26 @@ class Worker:
 
     def _with_commit(self) -> None:
         tx, recorder = self._begin()
-        requests, entries = self._final()
+        requests, entries = self._entries()
         body = {"publish": entries, "changes": [f"key {self._id}.{self._unit}"]}
-        self._do(Outcome.OK, requests, [lambda: tx.commit(**body)], recorder, pointer=tx.id)
+        with recorded(self._shared.enter, recorder, Outcome.OK, requests, pointer=tx.id):
+            self._ok(tx.commit(**body))
 
     def _run(self) -> None:
-        requests, entries = self._final()
+        requests, entries = self._entries()
         body = {"publish": entries, "requestId": f"{self._id}.{self._unit}"}
-        run: list[Callable[[], Reply]] = [lambda: self._client.post(f"{TRANSACTIONS}/run", body)]
-        self._do(Outcome.OK, requests, run, self._recorder(), body={})
+        with recorded(self._shared.enter, self._recorder(), Outcome.OK, requests, body={}):
+            self._ok(self._client.post(f"{TRANSACTIONS}/run", body))
 
 
-class Unwilling:
+class FailingParticipant:
     """A participant behind the table: on demand it refuses when the table has stored its rows, so
     that these are taken back."""
 
     name = "unwilling"
 
     def __init__(self) -> None:
-        self.refuses = False
+        self.fails_commit = False
 
     def start_tx(self, transaction: Transaction) -> None:
         """It reads nothing."""
@@ -225,7 +208,7 @@ class Unwilling:
         return ()
 
     def commit_tx(self) -> None:
-        if self.refuses:
+        if self.fails_commit:
             _fail()
 
     def post_commit(self) -> None:
@@ -243,7 +226,7 @@ class TableWorker:
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
         self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
-        self._unwilling = Unwilling()
+        self._failing = FailingParticipant()
         self._has_committed = self._has_taken_back = False
 
     def work(self) -> None:
@@ -269,9 +252,9 @@ class TableWorker:
         rows = [(f"{sent}/{part}", padded(sent, 40 * self._unit % 5000)) for part in range(2)]
         outcome, pointer = Outcome.UNKNOWN, None
         recorder = Recorder(self._id, self._shared.time)
-        self._unwilling.refuses = self._unit % 4 == 1
+        self._failing.fails_commit = self._unit % 4 == 1
         try:
-            with client.transaction(table, self._unwilling) as tx:
+            with client.transaction(table, self._failing) as tx:
                 pointer = str(tx.transaction.transaction_id)
                 recorder = Recorder(self._id, self._shared.time)
                 for key, value in rows:
@@ -283,7 +266,7 @@ class TableWorker:
             self._has_committed = True
         except ZeroDivisionError:
             outcome = Outcome.FAIL
-            self._has_taken_back = self._has_taken_back or self._unwilling.refuses
+            self._has_taken_back = self._has_taken_back or self._failing.fails_commit
         finally:
             if pointer is not None:
                 recorder.add(*(Append(key, row_value(key, value)) for key, value in rows))

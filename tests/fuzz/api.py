@@ -53,12 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--examples", type=int, default=20, help="of each endpoint, at most")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as home:
-        server = serve(Path(home))
-        try:
-            code, said = check(server, examples=options.examples, seed=options.seed)
-        finally:
-            server.end()
+    with tempfile.TemporaryDirectory() as home, serve(Path(home)) as server:
+        code, said = check(server, examples=options.examples, seed=options.seed)
     if code != 0:
         print(said)
     counted = re.search(r"(\d+) generated", said)

@@ -1,7 +1,7 @@
-"""`python -m tests.prove [--long] [--only NAME]`: run every attack, and show what each found.
+"""`python -m tests.prove [--long] [--only NAME]`: run every attack, and print its figure.
 
-Prints a table, writes the figures to build/prove/figures.json and what each program said to a file
-beside it, and exits with 1 if one of them failed. With `--only` the figures of others stay.
+Writes the figures to build/prove/figures.json and the output of each program to a file beside it,
+and exits with 1 if a program failed. With `--only`, the figures of other programs are kept.
 """
 
 import argparse
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.prove.programs import PROGRAMS, Program
+from tests.prove.programs import PROGRAMS, Program, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "prove"
-LONG_FACTOR = 10  # times `within_s`; what a program may take with its full numbers
+LONG_FACTOR = 10  # times `scaled_within_s`; the time limit of a program with its full numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one program. `figure` is the last line that it printed."""
+    """The result of one program. `figure` is the last line that it printed."""
 
     name: str
     promises: tuple[int, ...]
@@ -36,19 +36,19 @@ class Result:
 
 
 def run(program: Program, *, is_long: bool) -> Result:
-    """Run it to its end, or until its time is over; what it said is in a file of its name."""
-    command = program.full if is_long else program.scaled
-    within_s = program.within_s * (LONG_FACTOR if is_long else 1)
-    said = RESULTS / f"{program.name}.txt"
+    """Run it until it ends or its time is over, with its output in a file of its name."""
+    command = command_of(program.full if is_long else program.scaled)
+    within_s = program.scaled_within_s * (LONG_FACTOR if is_long else 1)
+    file = RESULTS / f"{program.name}.txt"
     began = time.monotonic()
-    with said.open("wb") as output:
+    with file.open("wb") as output:
         try:
             code: int | str = subprocess.run(
                 command, cwd=ROOT, stdout=output, stderr=output, timeout=within_s, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             code = f"not done within {within_s} s"
-    lines = said.read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+    lines = file.read_text("utf-8", "replace").strip().splitlines() or ["no output"]
     return Result(
         name=program.name,
         promises=program.promises,
@@ -59,14 +59,9 @@ def run(program: Program, *, is_long: bool) -> Result:
 
 
 def machine() -> dict[str, object]:
-    """On what the figures were taken."""
+    """The machine of the figures."""
     cores = len(os.sched_getaffinity(0))
     return {"python": platform.python_version(), "system": platform.platform(), "cores": cores}
-
-
-def chosen(names: Sequence[str]) -> list[Program]:
-    """Those of these names, or all."""
-    return [program for program in PROGRAMS if not names or program.name in names]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,15 +75,18 @@ def main(arguments: Sequence[str]) -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     began_s = time.monotonic()
-    programs = chosen(options.only)
-    results = run_all(programs, lambda program: told(program, is_long=options.long))
-    write(results, began=began, is_long=options.long, keeps_others=bool(options.only))
-    return summed_up(results, seconds=time.monotonic() - began_s)
+    programs = [each for each in PROGRAMS if not options.only or each.name in options.only]
+    results = run_all(programs, lambda program: run_and_print(program, is_long=options.long))
+    write_figures(results, began=began, is_long=options.long, keeps_others=bool(options.only))
+    print_table(results, seconds=time.monotonic() - began_s)
+    return 0 if all(each.passed for each in results) else 1
 
 
 def run_all(programs: Sequence[Program], run_one: Callable[[Program], Result]) -> list[Result]:
-    """Two at a time of those that share the cores, then the others one by one; the results in the
-    order of the programs."""
+    """First the programs that share the cores, two at a time, then the others one by one.
+
+    The results are in the order of the programs.
+    """
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(run_one, [each for each in programs if each.shares_cores]))
     found += [run_one(each) for each in programs if not each.shares_cores]
@@ -96,8 +94,8 @@ def run_all(programs: Sequence[Program], run_one: Callable[[Program], Result]) -
     return [by_name[program.name] for program in programs]
 
 
-def told(program: Program, *, is_long: bool) -> Result:
-    """Run a program; say that it begins, and what came of it."""
+def run_and_print(program: Program, *, is_long: bool) -> Result:
+    """Run a program; print a line at its start and its figure at its end."""
     print(f"{program.name:14} {program.attack} …", flush=True)
     result = run(program, is_long=is_long)
     verdict = "ok" if result.passed else f"FAILED, see {RESULTS / result.name}.txt"
@@ -105,8 +103,10 @@ def told(program: Program, *, is_long: bool) -> Result:
     return result
 
 
-def write(results: Sequence[Result], *, began: str, is_long: bool, keeps_others: bool) -> None:
-    """Keep the figures for the documents."""
+def write_figures(
+    results: Sequence[Result], *, began: str, is_long: bool, keeps_others: bool
+) -> None:
+    """Write build/prove/figures.json, the source of the figures in docs/reliability.md."""
     file = RESULTS / "figures.json"
     known = json.loads(file.read_text("utf-8")) if keeps_others and file.exists() else {}
     new = {
@@ -124,8 +124,8 @@ def write(results: Sequence[Result], *, began: str, is_long: bool, keeps_others:
     file.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def summed_up(results: Sequence[Result], *, seconds: float) -> int:
-    """Print the table, and how long all of it took; the exit code."""
+def print_table(results: Sequence[Result], *, seconds: float) -> None:
+    """Print a line for each program, and the time of all of them."""
     print("\nprogram        promises             seconds  verdict  figure")
     for each in results:
         promises = " ".join(map(str, each.promises))
@@ -133,7 +133,6 @@ def summed_up(results: Sequence[Result], *, seconds: float) -> int:
         print(f"{each.name:14} {promises:20} {each.seconds:7.1f}  {verdict:7}  {each.figure}")
     failed_count = sum(not each.passed for each in results)
     print(f"{len(results)} programs, {failed_count} failed, {seconds:.0f} s")
-    return 1 if failed_count else 0
 
 
 if __name__ == "__main__":

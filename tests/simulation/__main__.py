@@ -1,15 +1,14 @@
-"""Deterministic simulation: the real rooms on a simulated disk, under a simulated clock.
+"""Deterministic simulation: the real components on a simulated disk and a simulated clock.
 
     python -m tests.simulation --seeds 10000 --from 0      these seeds, one after the other
-    python -m tests.simulation --hours 3 --from 1000000    as many as there is time for
+    python -m tests.simulation --hours 3 --from 1000000    as many seeds as the time allows
     python -m tests.simulation --seed 42                   one seed, with its trace
     python -m tests.simulation --replay history.json       a history that was printed
 
-Several processes share the work with different `--from`. The first seed that fails in some way is
-made shorter as long as it does, and printed as a history for `--replay`; the program goes on, and
-counts what else fails in the same way; it ends with 1. What is checked stands in
-`tests/simulation/invariants.py`, what is done in `tests/simulation/operations.py` and
-`tests/simulation/profiles.py`, and why it is done in docs/decisions/0016.
+Run several processes with different `--from`. The first seed that fails in some way is shortened
+and printed as a history for `--replay`; further seeds that fail in the same way are counted. The
+exit code is 1 if a seed failed. `invariants.py` has the checks, `operations.py`, `profiles.py`,
+`runner.py` and `scenarios.py` the operations, docs/decisions/0016 the reasons.
 """
 
 import argparse
@@ -80,9 +79,8 @@ def _first_failure(seeds: Iterable[int]) -> int:
 
 
 def _played(seeds: Iterable[int]) -> Iterator[tuple[int, History, Result]]:
-    # By itself the cyclic collector takes a third of the time. A server that vanished is one great
-    # cycle: collected at once, without a look at what was imported, it leaves its memory to the
-    # next one.
+    # Automatic garbage collection takes a third of the time. A server that has ended is one large
+    # cycle, which one collection after each seed frees; frozen modules are not scanned.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -100,7 +98,7 @@ def _shortest(history: History, result: Result) -> History:
 
 
 def _show(result: Result) -> int:
-    print(result.trace or "nothing is wrong")
+    print(result.trace or "no promise is broken")
     print(f"digest {result.digest}")
     return int(result.failure is not None)
 
@@ -110,11 +108,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
-    parser.add_argument("--hours", type=float, help="go on for so long, in place of --seeds")
+    parser.add_argument("--hours", type=float, help="run for so long, in place of --seeds")
     parser.add_argument("--seed", type=int, help="one seed only")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="a history in a file")
-    parser.add_argument("--until-one-fails", action="store_true", help="end with the first one")
-    parser.add_argument("--whole", action="store_true", help="make failing histories no shorter")
+    parser.add_argument("--until-one-fails", action="store_true", help="stop at the first failure")
+    parser.add_argument("--whole", action="store_true", help="do not shorten failing histories")
     return parser
 
 

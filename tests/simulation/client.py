@@ -1,30 +1,30 @@
-"""Clients of a simulated server: requests as they run on its loop, and what is learnt from answers.
+"""Clients of a simulated server: requests that run on its loop, and what their replies show.
 
-A request is a coroutine. When its answer comes, what it says is noted and checked at that very
-moment; when the server vanishes, it ends without one, and what it asked for may have happened.
+A request is a coroutine. Its reply is recorded and checked at the moment it comes. If the server
+crashes first, the request ends without a reply and may have been applied or not.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tests.simulation import invariants, lifetimes, writers
-from tests.simulation.facts import (
-    Asked,
+from tests.simulation import invariants, retention_checks, sink_writers
+from tests.simulation.holds_and_positions import HoldsAndPositions
+from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.observations import (
+    Applied,
     Deletion,
-    Facts,
-    Fate,
-    Lifetime,
+    Observations,
+    ObservedTopic,
     Publish,
+    Request,
     Run,
     Stored,
-    TopicFacts,
     Truncation,
+    TtlChange,
     Tx,
 )
-from tests.simulation.holds_and_positions import Bookmarks
-from tests.simulation.invariants import BrokenPromiseError, require
-from tests.simulation.life import Life
-from tests.simulation.readers import Readers, state_told_by
+from tests.simulation.readers import Readers, state_named_by
+from tests.simulation.server import SimulatedServer
 from tuff.protocol.errors import (
     BadRequestError,
     TopicExistsError,
@@ -43,74 +43,73 @@ FIRST, LAST = Offset(0, 1), Offset(1 << 50, 0)
 
 
 class Client:
-    """All clients together; they share what they know."""
+    """All clients together, with what they observed."""
 
-    def __init__(self, facts: Facts, life: Life) -> None:
-        self._facts = facts
-        self._life = life
+    def __init__(self, observed: Observations, server: SimulatedServer) -> None:
+        self._observed = observed
+        self._server = server
         self._serial = 0
-        self.readers = Readers(facts, life, self.note_state)
-        self.bookmarks = Bookmarks(facts, life, self._sent)
+        self.readers = Readers(observed, server, self.note_state)
+        self.holds_and_positions = HoldsAndPositions(observed, server, self._sent)
 
-    def lives_on(self, life: Life) -> None:
+    def use_server(self, server: SimulatedServer) -> None:
         """The server was started again."""
-        self._life = life
-        self.readers.lives_on(life)
-        self.bookmarks.lives_on(life)
+        self._server = server
+        self.readers.use_server(server)
+        self.holds_and_positions.use_server(server)
 
     def payloads(self, count: int) -> tuple[bytes, ...]:
-        """Payloads that nobody published yet."""
+        """New payloads, each of them used once."""
         self._serial += 1
         return tuple(b"%d.%d" % (self._serial, part) for part in range(count))
 
     # Transactions.
 
     async def start(self, *, is_long: bool, timeout_s: float | None) -> None:
-        facts, asked = self._facts, self._facts.moment()
-        highest_before = facts.highest_pointer
+        observed, invoked = self._observed, self._observed.moment()
+        highest_before = observed.highest_pointer
         kind = TransactionType.LONG if is_long else TransactionType.SHORT
         try:
-            opened = await self._life.transactions.starts.start(kind, timeout_s, "")
+            opened = await self._server.transactions.starts.start(kind, timeout_s, "")
         except UnavailableError:
             return
         tx = Tx(
             id=opened.transaction_id,
             is_long=is_long,
             snapshot=opened.transaction,
-            asked=asked,
-            told=facts.moment(),
+            invoked=invoked,
+            completed=observed.moment(),
             pointers=[opened.transaction_id],
         )
-        require(9, invariants.pointers_rise(facts, tx.id, highest_before=highest_before))
-        facts.note_pointer(tx.id)
-        facts.transactions[tx.id] = tx
-        require(5, invariants.snapshots_hold_what_had_committed(facts, tx))
+        require(9, invariants.pointers_rise(observed, tx.id, highest_before=highest_before))
+        observed.note_pointer(tx.id)
+        observed.transactions[tx.id] = tx
+        require(5, invariants.snapshots_hold_what_had_committed(observed, tx))
 
     async def checkpoint(self, tx: Tx) -> None:
-        highest_before = self._facts.highest_pointer
-        with self._told_of(tx):
-            opened = await self._life.transactions.starts.checkpoint(tx.id)
+        highest_before = self._observed.highest_pointer
+        with self._learning_from(tx):
+            opened = await self._server.transactions.starts.checkpoint(tx.id)
             pointer = opened.transaction.write_pointer
             require(
-                9, invariants.pointers_rise(self._facts, pointer, highest_before=highest_before)
+                9, invariants.pointers_rise(self._observed, pointer, highest_before=highest_before)
             )
-            self._facts.note_pointer(pointer)
+            self._observed.note_pointer(pointer)
             tx.pointers.append(pointer)
 
     async def renew(self, tx: Tx) -> None:
-        """Let its lease begin anew. Nothing of that is on the disk: after a crash there is a whole
-        one."""
-        asked, asked_boot_ms = self._facts.moment(), self._life.clock.boot_ms()
-        with self._told_of(tx, asked):
-            await self._life.transactions.completion.renew(tx.pointers[-1])
+        """Renew its lease. No renewal is on the disk; after a crash a whole lease begins."""
+        invoked, asked_boot_ms = self._observed.moment(), self._server.clock.boot_ms()
+        with self._learning_from(tx, invoked):
+            await self._server.transactions.completion.renew(tx.pointers[-1])
             tx.renewed_boot_ms = max(tx.renewed_boot_ms, asked_boot_ms)
-            tx.alive = max(tx.alive, asked)
+            tx.alive = max(tx.alive, invoked)
 
     async def can_commit(self, tx: Tx, changes: frozenset[bytes]) -> None:
         tx.named |= changes
-        with self._told_of(tx):
-            await self._life.transactions.completion.can_commit(tx.id, changes)
-            tx.noted.setdefault(len(self._facts.crashed), set()).update(changes)
+        with self._learning_from(tx):
+            await self._server.transactions.completion.can_commit(tx.id, changes)
+            tx.noted.setdefault(len(self._observed.crashed), set()).update(changes)
 
     async def commit(
         self,
@@ -127,135 +126,137 @@ class Client:
         )
         tx.named |= surely
         tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
-        asked = self._facts.moment()
-        tx.commit_asked = min(tx.commit_asked, asked)
+        invoked = self._observed.moment()
+        tx.commit_invoked = min(tx.commit_invoked, invoked)
         tx.may_be_undone |= read_only
         for each in tx.entries:
-            each.ask_again()
+            each.retry()
         publish = [
             PublishEntry(
-                topic=self._facts.topics[each.topic].id,
+                topic=self._observed.topics[each.topic].id,
                 payloads=each.payloads,
                 pointer=each.pointer,
             )
             for each in tx.entries
         ]
-        with self._told_of(tx, asked):
-            outcome = await self._life.transactions.completion.commit(
+        with self._learning_from(tx, invoked):
+            outcome = await self._server.transactions.completion.commit(
                 tx.id, changes=changes, publish=publish, read_only=read_only
             )
-            # A read-only commit waits for no disk, so that a crash may undo what it was told.
+            # A read-only commit waits for no sync, so a crash may undo it after its reply.
             if not read_only:
-                self._committed(tx, outcome, asked)
+                self._committed(tx, outcome, invoked)
 
     def _surely_noted(self, tx: Tx, *, leaves_them: bool) -> frozenset[bytes]:
-        """Changes of can-commits that a commit does not pass without. Who leaves them to the
-        can-commits is refused if these were lost in a crash, unless there was one after it: nobody
-        can tell whether that was the first (protocol §5.2)."""
-        since = len(self._facts.crashed)
+        """The changes of can-commits that a successful commit certainly includes.
+
+        A commit that names no changes is refused if a crash lost its can-commit, unless a later
+        can-commit followed: the server can't know whether that was the first (protocol §5.2).
+        """
+        since = len(self._observed.crashed)
         newest = max(tx.noted, default=since) if leaves_them else since
         return frozenset(tx.noted.get(newest, ()))
 
-    def _committed(self, tx: Tx, outcome: Outcome, asked: int) -> None:
+    def _committed(self, tx: Tx, outcome: Outcome, invoked: int) -> None:
         if tx.published is not None and tx.published != outcome.published:
             raise BrokenPromiseError(f"promise 9: a repeated commit of {tx.id} published again")
-        self.note_state(tx, asked, outcome.state.value, None)
+        self.note_state(tx, invoked, outcome.state.value, None)
         if tx.published is None and len(outcome.published) == len(tx.entries or ()):
             tx.published = outcome.published
             for publish, detail in zip(tx.entries or (), outcome.published, strict=True):
                 self._done(publish, detail.first, detail.last)
 
     async def run(self, run: Run) -> None:
-        """A transaction in one call; its id is not known before it has committed."""
-        asked = self._facts.moment()
+        """A transaction in one call; its id is not known before its commit."""
+        invoked = self._observed.moment()
         publish = [
-            PublishEntry(topic=self._facts.topics[each.topic].id, payloads=each.payloads)
+            PublishEntry(topic=self._observed.topics[each.topic].id, payloads=each.payloads)
             for each in run.entries
         ]
-        call = self._life.transactions.autocommit.run
+        call = self._server.transactions.autocommit.run
         try:
             outcome = await call(publish, client="", request_id=run.request_id)
         except (UnavailableError, TopicNotFoundError):
             return
-        if self._facts.may_forget:
+        if self._observed.may_forget:
             return
         if run.published not in (None, outcome.published):
             raise BrokenPromiseError(f"promise 9: {run.request_id} ran twice")
         run.published = outcome.published
-        self.note_state(run.tx, asked, outcome.state.value, None)
+        self.note_state(run.tx, invoked, outcome.state.value, None)
         for each, detail in zip(run.entries, outcome.published, strict=True):
             each.pointer = detail.pointer
             self._done(each, detail.first, detail.last)
 
     async def abort(self, tx: Tx) -> None:
-        asked = self._facts.moment()
-        tx.abort_asked = min(tx.abort_asked, asked)
-        with self._told_of(tx, asked):
-            outcome = await self._life.transactions.completion.abort(tx.id)
-            self.note_state(tx, asked, outcome.state.value, _reason(outcome))
+        invoked = self._observed.moment()
+        tx.abort_invoked = min(tx.abort_invoked, invoked)
+        with self._learning_from(tx, invoked):
+            outcome = await self._server.transactions.completion.abort(tx.id)
+            self.note_state(tx, invoked, outcome.state.value, _reason(outcome))
 
     async def invalidate(self, tx: Tx) -> None:
-        asked = self._facts.moment()
-        with self._told_of(tx, asked):
-            outcome = await self._life.transactions.completion.invalidate(tx.id)
-            self.note_state(tx, asked, outcome.state.value, _reason(outcome))
+        invoked = self._observed.moment()
+        with self._learning_from(tx, invoked):
+            outcome = await self._server.transactions.completion.invalidate(tx.id)
+            self.note_state(tx, invoked, outcome.state.value, _reason(outcome))
 
     async def ask(self, tx: Tx) -> None:
-        asked = self._facts.moment()
-        with self._told_of(tx, asked):
-            found = await self._life.transactions.completion.outcome(tx.pointers[-1])
+        invoked = self._observed.moment()
+        with self._learning_from(tx, invoked):
+            found = await self._server.transactions.completion.outcome(tx.pointers[-1])
             if isinstance(found, OpenTransaction):
-                self.note_state(tx, asked, "in_progress", None)
+                self.note_state(tx, invoked, "in_progress", None)
                 now, then = found.transaction, tx.snapshot
                 if (now.read_pointer, *now.invalids, *now.in_progress) != (
                     then.read_pointer, *then.invalids, *then.in_progress,
                 ):  # fmt: skip
                     raise BrokenPromiseError(f"promise 5: {tx.id} has got another snapshot")
             else:
-                self.note_state(tx, asked, found.state.value, _reason(found))
+                self.note_state(tx, invoked, found.state.value, _reason(found))
 
     async def clear_invalid(self) -> None:
-        """Take everything off the invalid list that no row carries."""
-        lost = [tx for tx in self._facts.transactions.values() if tx.state != "committed"]
-        asked = self._facts.moment()
+        """Remove everything from the invalid list that no row carries."""
+        lost = [tx for tx in self._observed.transactions.values() if tx.state != "committed"]
+        invoked = self._observed.moment()
         for tx in lost:
-            tx.cleared = min(tx.cleared, asked)
+            tx.cleared = min(tx.cleared, invoked)
         pointers = [pointer for tx in lost for pointer in tx.pointers]
         with suppress(UnavailableError):
-            await self._life.transactions.invalid_list.truncate(pointers=pointers)
+            await self._server.transactions.invalid_list.truncate(pointers=pointers)
 
-    def note_state(self, tx: Tx, asked: int, state: str, reason: str | None) -> None:
-        """Somebody was told this of a transaction."""
+    def note_state(self, tx: Tx, invoked: int, state: str, reason: str | None) -> None:
+        """A reply reported this state of a transaction."""
         if state == "unknown":
-            require(9, invariants.nothing_is_forgotten(self._facts, tx))
+            require(9, invariants.nothing_is_forgotten(self._observed, tx))
             tx.is_forgotten = True
             return
-        tx.seen.append((asked, self._facts.moment(), state, reason))
+        tx.seen.append((invoked, self._observed.moment(), state, reason))
         if state in ("in_progress", "committing"):
-            tx.alive = max(tx.alive, asked)
+            tx.alive = max(tx.alive, invoked)
         for promise, checks in invariants.STATE_CHECKS.items():
             for check in checks:
-                require(promise, check(self._facts, tx))
+                require(promise, check(self._observed, tx))
         if reason == "lease_expired":
-            boot_ms = self._life.clock.boot_ms()
-            require(9, writers.leases_last(self._facts, tx, boot_ms=boot_ms))
+            boot_ms = self._server.clock.boot_ms()
+            require(9, sink_writers.leases_last(self._observed, tx, boot_ms=boot_ms))
         if state == "committed":
-            require(5, invariants.no_update_is_lost(self._facts, tx))
+            require(5, invariants.no_update_is_lost(self._observed, tx))
 
     @contextmanager
-    def _told_of(self, tx: Tx, asked: int | None = None) -> Iterator[None]:
-        """What a refusal says of the transaction is learnt; a part that is down says nothing."""
-        asked = self._facts.moment() if asked is None else asked
+    def _learning_from(self, tx: Tx, invoked: int | None = None) -> Iterator[None]:
+        """Record what a refusal says of the transaction; `unavailable` says nothing."""
+        invoked = self._observed.moment() if invoked is None else invoked
         try:
             yield
         except TransactionConflictError as error:
             faults = invariants.refusals_have_a_reason(
-                self._facts, tx, error.key, error.transaction
+                self._observed, tx, error.key, error.transaction
             )
             require(5, faults)
         except TransactionNotInProgressError as error:
             reason = error.members.get("reason")
-            self.note_state(tx, asked, state_told_by(error), reason and str(reason))
+            self.note_state(tx, invoked, state_named_by(error), reason and str(reason))
         except (UnavailableError, TopicNotFoundError, BadRequestError):
             pass
 
@@ -267,21 +268,21 @@ class Client:
             payloads=() if publish.brings is not None else publish.payloads,
             ttls_s=None if publish.ttl_s is None else [publish.ttl_s] * len(publish.payloads),
         )
-        topic = self._facts.topics[publish.topic]
-        call = self._life.messaging.publisher.publish
+        topic = self._observed.topics[publish.topic]
+        call = self._server.messaging.publisher.publish
         done = await self._sent(publish, publish.tx, lambda: call(topic.id, request))
         if done is not None:
             self._done(publish, done.first.offset, done.last.offset)
             if publish.tx is not None and publish.tx.first_publish_boot_ms is None:
-                publish.tx.first_publish_boot_ms = self._life.clock.boot_ms()
+                publish.tx.first_publish_boot_ms = self._server.clock.boot_ms()
 
-    async def store(self, topic: TopicFacts, tx: Tx, stored: Stored) -> None:
+    async def store(self, topic: ObservedTopic, tx: Tx, stored: Stored) -> None:
         request = PublishRequest(pointer=stored.pointer, payloads=stored.payloads)
-        call = self._life.messaging.publisher.store
+        call = self._server.messaging.publisher.store
         await self._sent(stored, tx, lambda: call(topic.id, request))
 
     async def rollback(self, publishes: list[Publish], *, is_forged: bool) -> None:
-        """Roll these of one pointer back; with a forged detail, by a range of all that there is."""
+        """Roll back publishes of one pointer; a forged detail names the range of all offsets."""
         publish = publishes[0]
         assert publish.tx is not None
         assert publish.first is not None
@@ -289,75 +290,75 @@ class Client:
         assert publish.pointer is not None
         first, last = (FIRST, LAST) if is_forged else (publish.first, publish.last)
         detail = RollbackDetail(publish.pointer, first, last)
-        asked = self._facts.moment()
+        invoked = self._observed.moment()
         for each in publishes:
-            each.rollback_asked = min(each.rollback_asked, asked)
+            each.rollback_invoked = min(each.rollback_invoked, invoked)
         if is_forged:
-            # Publishes under way may be hit as well.
-            for each in self._facts.topics[publish.topic].publishes:
+            # It may reach publishes that have no reply yet.
+            for each in self._observed.topics[publish.topic].publishes:
                 if each.pointer == publish.pointer:
-                    each.rollback_asked = min(each.rollback_asked, asked)
-        with self._told_of(publish.tx, asked):
-            topic = self._facts.topics[publish.topic]
-            await self._life.messaging.publisher.rollback(topic.id, detail)
-            # There is nothing to do for a pointer that nobody knows any more, though it committed.
-            if not (topic.deletions or self._facts.may_forget):
+                    each.rollback_invoked = min(each.rollback_invoked, invoked)
+        with self._learning_from(publish.tx, invoked):
+            topic = self._observed.topics[publish.topic]
+            await self._server.messaging.publisher.rollback(topic.id, detail)
+            # For a pointer that the server has forgotten it does nothing, though it committed.
+            if not (topic.deletions or self._observed.may_forget):
                 for each in publishes:
-                    each.rolled_back = min(each.rolled_back, self._facts.moment())
+                    each.rolled_back = min(each.rolled_back, self._observed.moment())
 
     def _done(self, publish: Publish, first: Offset, last: Offset) -> None:
         is_news = publish.first is None
         publish.first, publish.last = first, last
-        publish.end(self._facts.moment(), Fate.DONE)
+        publish.end(self._observed.moment(), Applied.YES)
         if is_news:
-            require(2, invariants.new_rows_lie_behind_old_ones(self._facts, publish))
+            require(2, invariants.new_rows_lie_behind_old_ones(self._observed, publish))
 
     async def _sent(
-        self, asked: Asked, tx: Tx | None, call: Callable[[], Awaitable[object]]
+        self, request: Request, tx: Tx | None, call: Callable[[], Awaitable[object]]
     ) -> object:
-        """The answer, or None; what a refusal says of the fate is noted."""
-        facts = self._facts
+        """The reply, or None for a refusal, which is recorded."""
+        observed = self._observed
         try:
             done = await call()
         except UnavailableError as error:
             if tx is None and error.code == "transactions_unavailable":
-                raise BrokenPromiseError(f"promise 7: a plain request was told {error}") from error
-            asked.end(facts.moment(), Fate.OPEN)
+                raise BrokenPromiseError(f"promise 7: a plain request got {error}") from error
+            request.end(observed.moment(), Applied.UNKNOWN)
         except TuffError as error:
-            asked.end(facts.moment(), Fate.NOT_DONE)
+            request.end(observed.moment(), Applied.NO)
             if tx is not None and isinstance(error, TransactionNotInProgressError):
-                self.note_state(tx, asked.asked, state_told_by(error), None)
+                self.note_state(tx, request.invoked, state_named_by(error), None)
         else:
-            asked.end(facts.moment(), Fate.DONE)
+            request.end(observed.moment(), Applied.YES)
             return done
         return None
 
     # Topics.
 
-    async def delete(self, topic: TopicFacts) -> None:
-        topic.deletions.append(deletion := Deletion(asked=self._facts.moment()))
-        await self._sent(deletion, None, lambda: self._life.messaging.topics.delete(topic.id))
+    async def delete(self, topic: ObservedTopic) -> None:
+        topic.deletions.append(deletion := Deletion(invoked=self._observed.moment()))
+        await self._sent(deletion, None, lambda: self._server.messaging.topics.delete(topic.id))
 
-    async def create(self, topic: TopicFacts, ttl_s: int) -> None:
-        topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
+    async def create(self, topic: ObservedTopic, ttl_s: int) -> None:
+        topic.ttl_changes.append(made := TtlChange(invoked=self._observed.moment(), ttl_s=ttl_s))
         properties = {"ttl": str(ttl_s)}
-        call = self._life.messaging.topics.create
+        call = self._server.messaging.topics.create
         try:
             await self._sent(made, None, lambda: call(topic.id, properties))
         except TopicExistsError:
-            made.end(self._facts.moment(), Fate.NOT_DONE)
+            made.end(self._observed.moment(), Applied.NO)
 
-    async def give_lifetime(self, topic: TopicFacts, ttl_s: int) -> None:
-        topic.lifetimes.append(made := Lifetime(asked=self._facts.moment(), ttl_s=ttl_s))
-        call = self._life.messaging.topics.update
+    async def set_ttl(self, topic: ObservedTopic, ttl_s: int) -> None:
+        topic.ttl_changes.append(made := TtlChange(invoked=self._observed.moment(), ttl_s=ttl_s))
+        call = self._server.messaging.topics.update
         await self._sent(made, None, lambda: call(topic.id, {"ttl": str(ttl_s)}))
 
-    async def truncate(self, topic: TopicFacts, place: MessageId) -> None:
-        topic.truncations.append(made := Truncation(asked=self._facts.moment(), place=place))
-        call = self._life.messaging.topics.truncate
+    async def truncate(self, topic: ObservedTopic, place: MessageId) -> None:
+        topic.truncations.append(made := Truncation(invoked=self._observed.moment(), place=place))
+        call = self._server.messaging.topics.truncate
         await self._sent(made, None, lambda: call(topic.id, place))
-        if made.fate is Fate.DONE:
-            require(1, lifetimes.truncations_stop_at_holds(self._facts, topic, made))
+        if made.applied is Applied.YES:
+            require(1, retention_checks.truncations_stop_at_holds(self._observed, topic, made))
 
 
 def _reason(outcome: Outcome) -> str | None:

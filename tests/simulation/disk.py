@@ -1,10 +1,9 @@
-"""A disk that keeps what was synced, and of the rest what chance leaves.
+"""A simulated disk: a power cut keeps what was synced, and a random part of the rest.
 
-Files grow at their end or are begun anew; that is all that the rooms do. What is not synced is in
-doubt sector by sector, and so is every change of a directory until the directory is synced: at a
-power cut each of them survives or not, whatever the others do. A sync that fails leaves its bytes
-in doubt for ever, as the kernel calls them clean and never writes them again, unless somebody
-writes them over.
+The components only append to files or truncate them to nothing. Of unsynced bytes each sector
+survives a power cut or not, independently of the others, and so does each change of a directory
+until the directory is synced. After a failed sync the kernel calls the pages clean and never writes
+them again, so these bytes stay doubtful until they are overwritten and synced.
 """
 
 import errno
@@ -14,25 +13,25 @@ from dataclasses import dataclass, field
 SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
 Name = tuple[str, str]  # directory, name
-Stretch = tuple[int, int]  # of a file, in bytes: start <= at < stop
+Range = tuple[int, int]  # of a file, in bytes: start <= at < stop
 
 
 class PowerCut(BaseException):
-    """The disk was cut off in the middle of a call."""
+    """The power was cut in the middle of a call."""
 
 
 class Inode:
-    """One file's bytes. `dirty_from` is where what was never synced begins; `doubted` are stretches
-    whose sync failed, and `rewritten` what was written over since, until that is synced; `older` is
-    what a file held before it was begun anew, until that is synced."""
+    """One file's bytes. Those from `dirty_from` on were never synced. `doubted` are ranges whose
+    sync failed; `rewritten` are ranges that were overwritten since, until they are synced. `older`
+    is the content before a truncation, until the next sync."""
 
     __slots__ = ("data", "dirty_from", "doubted", "older", "rewritten")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.dirty_from = len(data)
-        self.doubted: list[Stretch] = []
-        self.rewritten: list[Stretch] = []
+        self.doubted: list[Range] = []
+        self.rewritten: list[Range] = []
         self.older: bytes | None = None
 
     def begin_anew(self) -> None:
@@ -44,14 +43,14 @@ class Inode:
         self.rewritten.clear()
 
     def write_over(self, start: int, data: bytes) -> None:
-        """Write what is there already; other bytes are nowhere changed in place."""
+        """Write the same bytes again; no component changes bytes in place."""
         stop = start + len(data)
         assert self.data[start:stop] == data
         self.rewritten.append((start, stop))
 
     def synced(self) -> None:
         for start, stop in self.rewritten:
-            self.doubted = [part for each in self.doubted for part in _less(each, start, stop)]
+            self.doubted = [part for each in self.doubted for part in _without(each, start, stop)]
         self.rewritten.clear()
         self.dirty_from = len(self.data)
         self.older = None
@@ -63,7 +62,7 @@ class Inode:
         self.dirty_from = len(self.data)
 
     def survivor(self, chance: random.Random) -> "Inode":
-        """What a power cut leaves of it."""
+        """What a power cut leaves of the file."""
         if self.older is not None and chance.random() < 0.5:
             return Inode(self.older)
         data = bytearray(self.data)
@@ -79,9 +78,9 @@ class Inode:
         return Inode(bytes(data))
 
 
-def _less(stretch: Stretch, start: int, stop: int) -> list[Stretch]:
-    """A stretch less another one."""
-    parts = [(stretch[0], min(stretch[1], start)), (max(stretch[0], stop), stretch[1])]
+def _without(whole: Range, start: int, stop: int) -> list[Range]:
+    """A range without another one."""
+    parts = [(whole[0], min(whole[1], start)), (max(whole[0], stop), whole[1])]
     return [(first, last) for first, last in parts if first < last]
 
 
@@ -95,7 +94,7 @@ def _lose_sectors(data: bytearray, start: int, stop: int, chance: random.Random)
 
 
 def _torn_end(start: int, stop: int, chance: random.Random) -> int:
-    """Where the file ends now: nothing of it was lost, all of it, or from some sector on."""
+    """The new end of the file: all, nothing, or the beginning of the unsynced tail is left."""
     match chance.randrange(3):
         case 0:
             return stop
@@ -108,7 +107,7 @@ def _torn_end(start: int, stop: int, chance: random.Random) -> int:
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong in one directory, until it is healed."""
+    """The faults of one directory, until `heal`."""
 
     is_full: bool = False
     failing_syncs: int = 0
@@ -165,14 +164,14 @@ class Disk:
         self.is_cut = False
 
     def cut(self, chance: random.Random) -> None:
-        """The power goes, and comes again: what was not synced is what chance leaves of it."""
+        """Cut the power: a random part of what was not synced is left."""
         for name, directory in self._directories.items():
             self._directories[name] = directory.survivor(chance)
         self.cut_in = None
         self.is_cut = False
 
     def heal(self) -> None:
-        """Nothing goes wrong from now on."""
+        """Remove all faults."""
         for name in self.faults:
             self.faults[name] = Faults()
 
@@ -186,7 +185,7 @@ class Disk:
         return self._directories[name[0]].names.get(name[1])
 
     def begin(self, name: Name) -> Inode:
-        """The file, empty: a new one, or one that loses what it held."""
+        """An empty file: a new one, or an existing one that is truncated."""
         self._count()
         inode = self.find(name)
         if inode is None:

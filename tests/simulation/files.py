@@ -1,7 +1,6 @@
-"""The file calls of the rooms, on the simulated disk: paths, and what they use of `os`.
+"""The file calls of the components on the simulated disk: paths, and parts of `os` and `shutil`.
 
-`mounted` puts both in place of the real ones, in the modules that touch files; nothing else of
-these modules is changed.
+`mounted` replaces these names in the modules that touch files, and nothing else.
 """
 
 import errno
@@ -20,7 +19,7 @@ FREE_BYTES = 1 << 40  # of a disk that is not full
 
 
 class SimPath:
-    """As much of `pathlib.Path` as the rooms use."""
+    """As much of `pathlib.Path` as the components use."""
 
     __slots__ = ("directory", "disk", "name")
 
@@ -125,7 +124,7 @@ class SimFile:
 
 
 class SimOs:
-    """As much of `os` as the rooms use. A descriptor is the open file itself."""
+    """As much of `os` as the components use. A descriptor is the open file itself."""
 
     O_APPEND, O_CLOEXEC, O_DIRECTORY = os.O_APPEND, os.O_CLOEXEC, os.O_DIRECTORY
     O_RDONLY, O_WRONLY = os.O_RDONLY, os.O_WRONLY
@@ -177,7 +176,7 @@ _REPLACED: tuple[tuple[Any, str, object], ...] = (
 
 @contextmanager
 def mounted() -> Iterator[None]:
-    """The modules of the rooms find the simulated disk where they look for the real one."""
+    """The modules that touch files use the simulated disk."""
     before = [getattr(module, name) for module, name, _ in _REPLACED]
     for module, name, simulated in _REPLACED:
         setattr(module, name, simulated)

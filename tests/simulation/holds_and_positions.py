@@ -1,9 +1,7 @@
-"""Retention holds and named positions of a simulated server: the calls, and what they may answer
-(protocol §3.8, §3.9).
+"""Retention holds and named positions: calls of clients, and checks (protocol §3.8, §3.9).
 
-A position is a register: what it holds was the last to be set, or was under way together with what
-was. An answer that was seen stays true: whatever it shows has happened. What holds keep is checked
-in `lifetimes.py`.
+A position is a linearizable register: it has the value of the last write, or of a write that was
+concurrent with it. What holds keep is checked in `retention_checks.py`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -11,119 +9,134 @@ from contextlib import suppress
 from typing import Protocol
 
 from messaging.storage.rows import Hold, Position
-from tests.simulation import lifetimes
-from tests.simulation.facts import Asked, Facts, Fate, Held, Move, Release, TopicFacts, Tx
+from tests.simulation import retention_checks
 from tests.simulation.invariants import require
-from tests.simulation.life import Life
+from tests.simulation.observations import (
+    Applied,
+    Held,
+    Move,
+    Observations,
+    ObservedTopic,
+    Release,
+    Request,
+    Tx,
+)
+from tests.simulation.server import SimulatedServer
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId
 
 
 class Send(Protocol):
-    """Sends a request, and notes what its answer says of its fate."""
+    """Sends a request, and records whether it was applied."""
 
     def __call__(
-        self, asked: Asked, tx: Tx | None, call: Callable[[], Awaitable[object]], /
+        self, request: Request, tx: Tx | None, call: Callable[[], Awaitable[object]], /
     ) -> Awaitable[object]: ...
 
 
-class Bookmarks:
-    """All readers together."""
+class HoldsAndPositions:
+    """The holds and positions of all clients."""
 
-    def __init__(self, facts: Facts, life: Life, send: Send) -> None:
-        self._facts = facts
-        self._life = life
+    def __init__(self, observed: Observations, server: SimulatedServer, send: Send) -> None:
+        self._observed = observed
+        self._server = server
         self._send = send
 
-    def lives_on(self, life: Life) -> None:
+    def use_server(self, server: SimulatedServer) -> None:
         """The server was started again."""
-        self._life = life
+        self._server = server
 
-    async def hold(self, topic: TopicFacts, name: str, first: MessageId, age_ms: int) -> None:
-        """Keep messages from the topic's time to live; `age_ms` is how long the hold may live."""
-        asked, now_ms = self._facts.moment(), self._life.now_ms()
-        made = Held(asked=asked, name=name, wanted=first, max_age_ms=age_ms)
+    async def hold(self, topic: ObservedTopic, name: str, first: MessageId, age_ms: int) -> None:
+        """Hold messages beyond the topic's time to live; the hold itself expires after `age_ms`."""
+        invoked, now_ms = self._observed.moment(), self._server.now_ms()
+        made = Held(invoked=invoked, name=name, wanted=first, max_age_ms=age_ms)
         topic.holds.append(made)
-        call = self._life.messaging.holds_and_positions.hold
+        call = self._server.messaging.holds_and_positions.hold
         done = await self._send(made, None, lambda: call(topic.id, name, first, max_age_ms=age_ms))
         if isinstance(done, Hold):
             made.first, made.expires_at_ms = done.first, done.expires_at_ms
-            self._facts.note_time(self._life.now_ms())
-            require(2, lifetimes.holds_bring_nothing_back(self._facts, topic, made, now_ms))
+            self._observed.note_time(self._server.now_ms())
+            require(
+                2, retention_checks.holds_bring_nothing_back(self._observed, topic, made, now_ms)
+            )
 
-    async def release(self, topic: TopicFacts, name: str) -> None:
-        topic.releases.append(made := Release(asked=self._facts.moment(), name=name))
-        call = self._life.messaging.holds_and_positions.release
+    async def release(self, topic: ObservedTopic, name: str) -> None:
+        topic.releases.append(made := Release(invoked=self._observed.moment(), name=name))
+        call = self._server.messaging.holds_and_positions.release
         await self._send(made, None, lambda: call(topic.id, name))
 
-    async def move(self, topic: TopicFacts, name: str, place: MessageId | None) -> None:
-        """Set a position; with None, forget it. Before and after it is looked at."""
+    async def move(self, topic: ObservedTopic, name: str, place: MessageId | None) -> None:
+        """Set a position, or with None delete it; read it before and after."""
         self.look_at_positions(topic)
-        topic.moves.append(made := Move(asked=self._facts.moment(), name=name, place=place))
-        held = self._life.messaging.holds_and_positions
+        topic.moves.append(made := Move(invoked=self._observed.moment(), name=name, place=place))
+        held = self._server.messaging.holds_and_positions
         if place is None:
             await self._send(made, None, lambda: held.delete_position(topic.id, name))
         else:
             await self._send(made, None, lambda: held.set_position(topic.id, name, place))
         self.look_at_positions(topic)
 
-    def look(self, topic: TopicFacts) -> None:
-        """Whatever was acknowledged is there, and as it was answered. Nothing is under way."""
+    def look(self, topic: ObservedTopic) -> None:
+        """With no request under way, every acknowledged hold and position is there, unchanged."""
         with suppress(TopicNotFoundError):
-            told = self._life.messaging.holds_and_positions.holds(topic.id)
-            asked = self._facts.moment()
-            require(1, lifetimes.holds_are_told(self._facts, topic, told, asked=asked))
-        told = self.look_at_positions(topic)
-        if told is not None:
-            _settle(topic, told, self._facts.moment())
+            holds = self._server.messaging.holds_and_positions.holds(topic.id)
+            invoked = self._observed.moment()
+            require(
+                1,
+                retention_checks.holds_are_reported(self._observed, topic, holds, invoked=invoked),
+            )
+        positions = self.look_at_positions(topic)
+        if positions is not None:
+            _settle(topic, positions, self._observed.moment())
 
-    def look_at_positions(self, topic: TopicFacts) -> Mapping[str, Position] | None:
-        """What is told has to be possible, and stays so. None if there was no answer."""
+    def look_at_positions(self, topic: ObservedTopic) -> Mapping[str, Position] | None:
+        """Read and check all positions; None if there was no reply."""
         try:
-            _, told = self._life.messaging.holds_and_positions.positions(topic.id)
+            _, positions = self._server.messaging.holds_and_positions.positions(topic.id)
         except TuffError:
             return None
-        require(1, positions_are_told(topic, told))
-        _learn(topic, told, self._facts.moment())
-        return told
+        require(1, positions_are_reported(topic, positions))
+        _learn(topic, positions, self._observed.moment())
+        return positions
 
 
-def positions_are_told(topic: TopicFacts, told: Mapping[str, Position]) -> Iterator[str]:
-    """Each is one of those that it may be."""
-    for name in sorted({each.name for each in topic.moves} | told.keys()):
-        found = told.get(name)
+def positions_are_reported(topic: ObservedTopic, reported: Mapping[str, Position]) -> Iterator[str]:
+    """Each position has one of its possible values."""
+    for name in sorted({each.name for each in topic.moves} | reported.keys()):
+        found = reported.get(name)
         place = None if found is None else found.position
         if place not in _possible(topic, name):
             yield f"the position {name} of {topic.id.name} is {place}"
 
 
-def _learn(topic: TopicFacts, told: Mapping[str, Position], moment: int) -> None:
-    """What is told has happened."""
+def _learn(topic: ObservedTopic, reported: Mapping[str, Position], moment: int) -> None:
+    """A write whose value was read has been applied."""
     for each in topic.moves:
-        found = told.get(each.name)
+        found = reported.get(each.name)
         if found is not None and each.place == found.position:
-            each.end(moment, Fate.DONE)
+            each.end(moment, Applied.YES)
 
 
-def _settle(topic: TopicFacts, told: Mapping[str, Position], moment: int) -> None:
-    """Nothing is under way: what is told now counts as set now, so that nothing cut off comes."""
-    for name in sorted({each.name for each in topic.moves if each.fate is Fate.OPEN}):
-        found = told.get(name)
+def _settle(topic: ObservedTopic, reported: Mapping[str, Position], moment: int) -> None:
+    """With no request under way, the current value counts as written now, so that a write without
+    a reply must not appear later."""
+    for name in sorted({each.name for each in topic.moves if each.applied is Applied.UNKNOWN}):
+        found = reported.get(name)
         place = None if found is None else found.position
-        topic.moves.append(now := Move(asked=moment, name=name, place=place))
-        now.end(moment, Fate.DONE)
+        topic.moves.append(now := Move(invoked=moment, name=name, place=place))
+        now.end(moment, Applied.YES)
         for each in topic.moves:
             if each.name == name:
-                each.end(moment, Fate.NOT_DONE)
+                each.end(moment, Applied.NO)
 
 
-def _possible(topic: TopicFacts, name: str) -> set[MessageId | None]:
-    asked: list[tuple[Asked, MessageId | None]] = [
+def _possible(topic: ObservedTopic, name: str) -> set[MessageId | None]:
+    requests: list[tuple[Request, MessageId | None]] = [
         *((each, each.place) for each in topic.moves if each.name == name),
         *((each, None) for each in topic.deletions),
     ]
-    asked = [each for each in asked if each[0].fate is not Fate.NOT_DONE]
-    # What was asked for after the answer to something else has taken its place, once it is done.
-    last = max((each.asked for each, _ in asked if each.fate is Fate.DONE), default=-1)
-    places = {place for each, place in asked if each.told >= last}
+    requests = [each for each in requests if each[0].applied is not Applied.NO]
+    # A write that began after the reply to another one replaces it, once it is applied.
+    last = max((each.invoked for each, _ in requests if each.applied is Applied.YES), default=-1)
+    places = {place for each, place in requests if each.completed >= last}
     return places if last >= 0 else places | {None}

@@ -1,7 +1,7 @@
-"""Limits of the rooms that a simulation makes smaller, so that its short histories come to them.
+"""Limits of the components that a simulation makes smaller, so that short histories reach them.
 
-What lies behind a limit of ten thousand rows is never met by a history of a few dozen; and the rows
-that a sweep, a batch or a scan leaves for later are where crashes hurt.
+A history of a few dozen operations never reaches a limit of ten thousand rows. The rows that a
+sweep, a batch or a scan leaves for later are those that a crash can lose.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ import tx.wal
 
 Limits = tuple[tuple[ModuleType, str, int], ...]
 
-# In a time that stands still every rate of starts is a high one.
+# Blocks grow with the rate of starts, and time advances only between operations.
 ALWAYS: Limits = (
     (tx.pointer_blocks, "BLOCK_COUNT_MIN", 2),
     (tx.pointer_blocks, "BLOCK_COUNT_MAX", 16),
 )
-# Of half of the seeds. None is part of a promise: what a client is told must not hang on them.
+# For half of the seeds. None is part of a promise: no reply may depend on them.
 SMALL: Limits = (
     (tx.outcomes, "NEWEST_COUNT_MAX", 2),
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
@@ -52,7 +52,7 @@ SMALL: Limits = (
 
 @contextmanager
 def limited(*, small: bool) -> Iterator[None]:
-    """The rooms go by these limits; this process only."""
+    """Use these limits, in this process only."""
     with ExitStack() as stack:
         for module, name, value in (*ALWAYS, *SMALL) if small else ALWAYS:
             stack.enter_context(patch.object(module, name, value))

@@ -1,8 +1,8 @@
-"""An event loop whose time is handed in, and worker threads that run when they are told to.
+"""A simulated clock, event loop and worker threads, all in one thread.
 
-There is one thread. What is ready runs in the order in which it became so, as on asyncio's own
-loop; what blocks waits in its pool until the scheduler picks it, and its result waits once more
-until the scheduler hands it back. So every order that threads could bring about is one of choice.
+Callbacks run in the order in which they became ready, as on asyncio's own loop. A job waits in its
+pool until the scheduler picks it, and its result waits again until the scheduler delivers it. So
+the scheduler can choose every order that real threads could produce.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-WITHOUT_END = 20_000  # callbacks; far more than any step takes: past that something goes in circles
+CALLBACK_COUNT_MAX = 20_000  # far more than any step needs: beyond it there is an endless loop
 
 
 def below(count: int, chance: random.Random) -> int:
-    """A number from 0 to below `count`: that of `randrange`, in half of its time."""
+    """The same as `randrange(count)`, in half of the time."""
     bits = count.bit_length()
     number = chance.getrandbits(bits)
     while number >= count:
@@ -30,7 +30,7 @@ def below(count: int, chance: random.Random) -> int:
 
 
 class Clock:
-    """The wall clock, which can be set or stand still, and the time since boot, which can't."""
+    """A wall clock, which can be set or frozen, and the time since boot, which can't."""
 
     def __init__(self, wall_ms: int) -> None:
         self._boot_ms = 1_000_000
@@ -47,12 +47,12 @@ class Clock:
             self._frozen_ms += ms
 
     def freeze(self) -> None:
-        """Let the wall clock stand still."""
+        """Stop the wall clock."""
         if self._frozen_ms is None:
             self._frozen_ms = self._boot_ms + self._offset_ms
 
     def thaw(self) -> None:
-        """Let it go on, right again."""
+        """Let the wall clock run again, as if it had never stopped."""
         self._frozen_ms = None
 
     def boot_ms(self) -> int:
@@ -68,14 +68,14 @@ class Clock:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """As much of an event loop as the rooms use. `errors` are exceptions that nobody caught."""
+    """As much of an event loop as the components use. `errors` are uncaught exceptions."""
 
-    # Every future asks; a type without arguments answers False, without a frame of its own.
+    # Each future calls it; `bool()` is False, and costs less than a method.
     get_debug = bool
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # What to call with what; for a timer that is due, nothing and the timer.
+        # A callback with its arguments; for a timer that is due, None with the timer.
         self._ready: deque[tuple[Callable[..., object] | None, Any]] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
@@ -85,10 +85,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._clock.boot_ms() / 1000
 
-    def call_soon(  # type: ignore[override]  # without a handle: the rooms cancel only timers
+    def call_soon(  # type: ignore[override]  # without a handle: the components cancel only timers
         self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> None:
-        # No context is entered: the rooms keep nothing in one, and this is where time goes.
+        # No context is entered: the components do not use one, and this is the hottest path.
         self._ready.append((callback, args))
 
     def call_at(
@@ -133,8 +133,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def is_idle(self) -> bool:
         return not self._ready
 
-    def run(self, count_max: int = WITHOUT_END) -> int:
-        """Run what is ready, up to so many callbacks; how many there were."""
+    def run(self, count_max: int = CALLBACK_COUNT_MAX) -> int:
+        """Run what is ready, up to so many callbacks; returns how many."""
         count, ready = 0, self._ready
         events._set_running_loop(self)
         try:
@@ -153,27 +153,27 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self.errors.append(error)
         finally:
             events._set_running_loop(None)
-        assert count < WITHOUT_END, "it goes in circles"
+        assert count < CALLBACK_COUNT_MAX, "callbacks run in an endless loop"
         return count
 
     def time_passed(self) -> None:
-        """Let what was due until now become ready, the earliest first."""
+        """Make the timers that are due ready, the earliest first."""
         while self._timers and self._timers[0][0] <= self.time():
             _, _, timer = heapq.heappop(self._timers)
             if not timer.cancelled():
                 self._ready.append((None, timer))
 
     def discard(self) -> None:
-        """Nothing runs here any more: this life is over."""
+        """Drop everything: the server has ended."""
         self._ready.clear()
         self._timers.clear()
         events._set_running_loop(self)
         with warnings.catch_warnings():
-            # Work that was handed over and never begun.
+            # Coroutines that never began.
             warnings.simplefilter("ignore", RuntimeWarning)
             for task in list(self._tasks):
                 task._log_destroy_pending = False
-                # What it would have done on its way out is undone by the crash as well.
+                # A crash runs no cleanup either, so errors of it are ignored.
                 with suppress(Exception):
                     task.get_coro().close()
         events._set_running_loop(None)
@@ -181,7 +181,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 class _Pool:
-    """The jobs of a pool: those that wait for a thread, and those whose result was not seen yet."""
+    """A thread pool: jobs that wait for a thread, and jobs whose result was not delivered yet."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
@@ -190,13 +190,13 @@ class _Pool:
         self.done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
 
     def run(self, chance: random.Random) -> None:
-        """One thread takes the jobs in their order; of several any may be the fastest."""
+        """Run a job: one thread takes them in order, several threads finish in any order."""
         picked = below(min(self.count, len(self.queued)), chance)
         function, future = self.queued[picked]
         del self.queued[picked]
         try:
             self.done.append((future, function(), None))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller of the job
             self.done.append((future, None, error))
 
     def hand_back(self) -> None:
@@ -210,12 +210,12 @@ class _Pool:
 
 
 class Threads:
-    """Pools of worker threads, of which none runs by itself."""
+    """Pools of worker threads, which run only in `run_one`."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._pools: list[_Pool] = []
-        self._held: frozenset[str] = frozenset()
+        self._hanging: frozenset[str] = frozenset()
 
     def __call__(
         self, name: str, count: int, /, *, is_joined: bool = True
@@ -233,26 +233,26 @@ class Threads:
     @property
     def is_idle(self) -> bool:
         for pool in self._pools:
-            if (pool.queued or pool.done) and pool.name not in self._held:
+            if (pool.queued or pool.done) and pool.name not in self._hanging:
                 return False
         return True
 
-    def hold(self, number: int) -> None:
-        """Let one pool stand still, as on a disk that takes long, until `release`."""
-        self._held = frozenset((self._pools[number % len(self._pools)].name,))
+    def hang(self, number: int) -> None:
+        """Stop one pool until `resume`, as a slow disk does."""
+        self._hanging = frozenset((self._pools[number % len(self._pools)].name,))
 
-    def hold_named(self, *names: str) -> None:
-        """Let these pools stand still until `release`."""
-        self._held = frozenset(names)
+    def hang_named(self, *names: str) -> None:
+        """Stop these pools until `resume`."""
+        self._hanging = frozenset(names)
 
-    def release(self) -> None:
-        self._held = frozenset()
+    def resume(self) -> None:
+        self._hanging = frozenset()
 
     def run_one(self, chance: random.Random) -> None:
-        """Run one job, or hand the result of one back."""
+        """Run one job, or deliver the result of one."""
         queued, done = [], []
         for pool in self._pools:
-            if pool.name not in self._held:
+            if pool.name not in self._hanging:
                 if pool.queued:
                     queued.append(pool)
                 if pool.done:

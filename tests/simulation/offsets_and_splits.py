@@ -1,40 +1,39 @@
-"""What offsets and splits say of a topic at rest, beside what a reader is handed (protocol §3.6,
-§3.7)."""
+"""Offsets and splits of an idle topic agree with what readers get (protocol §3.6, §3.7)."""
 
 from dataclasses import replace
 from typing import Any
 
 from messaging.read.poll import Poll
-from tests.simulation.facts import Read, Tx
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import Work
-from tests.simulation.player import Player
+from tests.simulation.observations import Read, Tx
+from tests.simulation.runner import OperationRunner
+from tests.simulation.server import Work
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Isolation
 
 
-def surveyed(player: Player) -> None:
-    """Ask for the extent of a topic, and for parts of it, and read it whole and part by part."""
-    world = player.world
+def offsets_and_splits(runner: OperationRunner) -> None:
+    """Ask for the offsets and splits of a topic, and read it as a whole and split by split."""
+    world = runner.world
     if world.disk.cut_in is not None:
         return
-    world.life.threads.release()
-    world.run(player.chance, None)
-    tx = player.tx()
-    _extent(player, Poll(), None)
-    _extent(player, Poll(isolation=Isolation.COMMITTED), None)
+    world.server.threads.resume()
+    world.run(runner.chance, None)
+    tx = runner.tx()
+    _extent(runner, Poll(), None)
+    _extent(runner, Poll(isolation=Isolation.COMMITTED), None)
     if tx is not None:
-        _extent(player, Poll(tx=tx.pointers[-1]), tx)
-    _parts(player, count=1 + player.c % 4)
+        _extent(runner, Poll(tx=tx.pointers[-1]), tx)
+    _parts(runner, count=1 + runner.c % 4)
 
 
-def _extent(player: Player, poll: Poll, reader: Tx | None) -> None:
-    messaging, topic = player.world.life.messaging, player.topic()
-    offsets = _told(
-        player, messaging.offsets.offsets(topic.id, isolation=poll.isolation, tx=poll.tx)
+def _extent(runner: OperationRunner, poll: Poll, reader: Tx | None) -> None:
+    messaging, topic = runner.world.server.messaging, runner.topic()
+    offsets = _answered(
+        runner, messaging.offsets.offsets(topic.id, isolation=poll.isolation, tx=poll.tx)
     )
-    found = _read_on(player, poll, reader)
+    found = _read_on(runner, poll, reader)
     if offsets is None or found is None:
         return
     ids, last = found
@@ -44,37 +43,41 @@ def _extent(player: Player, poll: Poll, reader: Tx | None) -> None:
     if offsets.end is None:
         _require(not ids, f"{offsets}, and {poll} hands out {ids}")
         return
-    found = _read_on(player, replace(poll, through=offsets.end), reader)
+    found = _read_on(runner, replace(poll, through=offsets.end), reader)
     assert found is not None
     is_all = found[0] == ids and found[1].blocked_by is None
     _require(is_all, f"{offsets}, and up to its end {poll} hands out {found[0]} of {ids}")
 
 
-def _parts(player: Player, *, count: int) -> None:
-    messaging, topic = player.world.life.messaging, player.topic()
-    told = _told(player, messaging.offsets.splits(topic.id, start=None, end=None, count=count))
-    found = _read_on(player, Poll(), None)
-    if told is None or found is None:
+def _parts(runner: OperationRunner, *, count: int) -> None:
+    messaging, topic = runner.world.server.messaging, runner.topic()
+    answer = _answered(
+        runner, messaging.offsets.splits(topic.id, start=None, end=None, count=count)
+    )
+    found = _read_on(runner, Poll(), None)
+    if answer is None or found is None:
         return
-    _, splits = told
+    _, splits = answer
     _require(len(splits) <= count, f"{len(splits)} parts, and {count} were asked for")
     ids: list[bytes] = []
     behind: MessageId | None = None
     for each in splits:
         _require(each.start == behind, f"a part begins at {each.start}, not behind {behind}")
         behind = each.end
-        part = _read_on(player, Poll(start=each.start, inclusive=False, through=each.end), None)
+        part = _read_on(runner, Poll(start=each.start, inclusive=False, through=each.end), None)
         assert part is not None
         ids += part[0]
     _require(ids == found[0], f"the parts {splits} have {ids}, and the topic has {found[0]}")
 
 
-def _read_on(player: Player, poll: Poll, reader: Tx | None) -> tuple[list[bytes], Read] | None:
-    """The ids of all that this reader is handed, page by page, and its last page."""
+def _read_on(
+    runner: OperationRunner, poll: Poll, reader: Tx | None
+) -> tuple[list[bytes], Read] | None:
+    """The ids of all messages that this reader gets, page by page, and its last page."""
     ids: list[bytes] = []
     while True:
-        work = player.client.readers.read(player.topic(), poll, reader)
-        read: Read | None = player.world.life.complete(work, player.chance)
+        work = runner.client.readers.read(runner.topic(), poll, reader)
+        read: Read | None = runner.world.server.complete(work, runner.chance)
         if read is None:
             return None
         ids += [id_bytes for id_bytes, _ in read.items]
@@ -83,10 +86,10 @@ def _read_on(player: Player, poll: Poll, reader: Tx | None) -> tuple[list[bytes]
         poll = replace(poll, start=MessageId.from_bytes(read.next_id), inclusive=False)
 
 
-def _told(player: Player, work: Work) -> Any:
-    """What was answered, or None for a refusal."""
+def _answered(runner: OperationRunner, work: Work) -> Any:
+    """The reply, or None for a refusal."""
     try:
-        return player.world.life.complete(work, player.chance)
+        return runner.world.server.complete(work, runner.chance)
     except TuffError:
         return None
 

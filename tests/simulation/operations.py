@@ -1,12 +1,11 @@
-"""What a history is made of: operations as plain values, and how chance makes them from a seed.
+"""Histories: lists of operations as plain values, and how a seed generates one.
 
-An operation names what it works on by numbers that count what is there (`tx` modulo the number of
-transactions, and so on), so that a history stays one when operations are taken out of it. It brings
-its own chance (`salt`), so that taking out others changes nothing about it.
+An operation picks its objects by numbers (modulo the number of transactions, and so on), so a
+history from which operations were removed is still a history. Each has its own random seed
+(`salt`), so removing others does not change it.
 
-Each seed has a character of its own: it knows only some of the operations and some of the faults,
-and prefers some of these (swarm testing). What all seeds do a little, none does enough. A part of
-them has one that is made for a danger (`profiles.py`).
+Each seed uses only some of the operations and faults, and prefers some of these (swarm testing),
+so that it does a few things often. Half of the seeds have a profile for one danger (`profiles.py`).
 """
 
 import json
@@ -20,23 +19,25 @@ from tests.simulation.profiles import PROFILES
 STEPS_MIN, STEPS_MAX = 20, 60
 PROFILED_SHARE = 0.5  # of all seeds
 
-# What every history may do, and how often beside the others.
+# Operations of every seed without a profile, with their weights.
 ORDINARY = {
     "start": 14, "publish": 8, "publish_tx": 12, "store": 6, "reference": 6, "can_commit": 4,
     "commit": 10, "commit_publish": 6, "abort": 4, "invalidate": 3, "checkpoint": 3, "poll": 12,
     "ask": 4, "tick": 4, "wait": 6,
 }  # fmt: skip
-# What some do: each seed takes about half of them.
+# Each such seed uses about half of these. Another order would give every seed another history.
 OCCASIONAL = {
-    "start_long": 4, "start_brief": 4, "rollback": 4, "long_poll": 4, "delete": 3, "create": 4,
-    "lifetime": 3, "truncate": 3, "sweep": 6, "snapshot": 3, "clear_invalid": 4, "stop_service": 2,
-    "start_service": 3, "restart": 3, "kill": 5, "power": 6, "power_soon": 6, "clock": 4,
-    "freeze": 2, "wait_long": 3, "fail_sync": 4, "fail_write": 2, "fill": 2, "heal": 4,
-    "hold": 5, "read_all": 4, "run": 4, "alone": 2, "overdue": 2, "forgotten": 1, "commit_bare": 2,
-    "old": 5, "burst": 5, "commit_noted": 3, "recoveries": 2, "hold_log": 2,
-    "keep": 4, "keep_no_more": 1, "note": 4, "note_no_more": 1, "overtaken": 1, "asleep": 1,
-    "fail_names": 2, "outlived": 1, "unnamed": 1, "marked": 1,
-    "expiring": 1, "inside": 1, "lengthened": 1, "surveyed": 2,
+    "messages_without_transactions": 2, "reader_behind_failed_sync": 1, "burst": 5,
+    "clear_invalid": 4, "set_clock": 4, "commit_bare": 2, "commit_without_changes": 3, "create": 4,
+    "delete": 3, "reader_behind_expiring_row": 1, "fail_names": 2, "fail_sync": 4, "fail_write": 2,
+    "fill_disk": 2, "can_commit_lost_in_crash": 1, "freeze_clock": 2, "heal": 4, "hang_threads": 5,
+    "hang_log": 2, "reader_in_ending_transaction": 1, "set_hold": 4, "release_hold": 1, "kill": 5,
+    "ttl_raised_while_rows_expire": 1, "set_ttl": 3, "long_poll": 4, "reads_while_marking": 1,
+    "set_position": 4, "delete_position": 1, "late_request": 5, "commit_past_deadline": 1,
+    "timeout_while_messages_hang": 2, "end_during_write": 1, "power_cut": 6, "power_cut_soon": 6,
+    "read_all": 4, "concurrent_recoveries": 2, "restart": 3, "rollback": 4, "run": 4,
+    "snapshot": 3, "start_brief": 4, "start_long": 4, "start_service": 3, "stop_service": 2,
+    "offsets_and_splits": 2, "sweep": 6, "truncate": 3, "unsynced_log_name": 1, "wait_long": 3,
 }  # fmt: skip
 
 CLOCK_STEPS_MS = (
@@ -49,7 +50,7 @@ STEP_COUNTS = (0, 2, 5, 10, 20, 40, 100)  # callbacks and jobs between two opera
 
 
 class Operation(NamedTuple):
-    """One thing to do. `a`, `b`, `c` choose what with; `salt` decides the order of threads."""
+    """One operation. `a`, `b` and `c` pick its objects; `salt` seeds the order of threads."""
 
     kind: str
     a: int
@@ -63,9 +64,9 @@ class History:
     """Everything that a simulation depends on."""
 
     settings: tuple[str, ...]
-    calm: bool  # each operation comes to rest before the next one
+    calm: bool  # the server becomes idle after each operation
     operations: tuple[Operation, ...]
-    small: bool = False  # the rooms' limits are small (`limits.py`)
+    small: bool = False  # the limits of the components are small (`limits.py`)
 
     def to_json(self) -> str:
         lines = ",\n".join(f"    {json.dumps(each)}" for each in self.operations)
@@ -83,7 +84,7 @@ class History:
 
 
 def history_of(seed: int) -> History:
-    """The history of a seed, the same for ever as long as this module stays the same."""
+    """The history of a seed; it is the same until this module or `profiles.py` changes."""
     chance = random.Random(seed)
     profile = chance.choice(PROFILES) if chance.random() < PROFILED_SHARE else None
     weights = _swarm(chance) if profile is None else profile.weights
@@ -101,7 +102,7 @@ def _swarm(chance: random.Random) -> dict[str, float]:
     weights: dict[str, float] = dict(ORDINARY)
     for kind in sorted(weights):
         weights[kind] *= chance.choice((0.3, 1, 1, 1, 3))
-    for kind, weight in sorted(OCCASIONAL.items()):
+    for kind, weight in OCCASIONAL.items():
         if chance.random() < 0.45:
             weights[kind] = weight * chance.choice((0.5, 1, 2))
     return weights
@@ -126,7 +127,7 @@ def _settings(chance: random.Random, fixed: Mapping[str, object]) -> tuple[str, 
 
 
 def without(history: History, start: int, stop: int) -> History:
-    """The history less some of its operations."""
+    """The history without some of its operations."""
     kept = history.operations[:start] + history.operations[stop:]
     return replace(history, operations=kept)
 

@@ -1,7 +1,7 @@
-"""Bugs that are planted, one at a time, into a copy of the server: the simulation has to find each.
+"""Bugs that the simulation has to find, each planted by itself in a copy of the server.
 
-They are the bugs that such a server has in practice: something is acknowledged too early, forgotten
-in a crash, shown too soon, or deleted too soon.
+They are typical of such a server: something is acknowledged too early, lost in a crash, shown too
+early, or deleted too early.
 """
 
 import shutil
@@ -16,7 +16,7 @@ COPIED = ("tuff", "tx", "messaging", "process")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is replaced by what, in which file; it stands there once."""
+    """A text in a file, where it stands exactly once, and its replacement."""
 
     file: str
     before: str
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """A bug with a name. `history` is the kept one that found it first."""
+    """A bug with a name. `history` is the kept history that found it first."""
 
     name: str
     changes: tuple[Change, ...]
@@ -508,7 +508,7 @@ BUGS = (
     ),
 )
 
-# One seed in some seven hundred thousand finds it; its history finds it each time.
+# About one seed in 700,000 finds it; its history finds it each time.
 RARE_BUGS = (
     planted(
         "pointer-block-recorded-in-the-message-store-before-it-is-durable",
@@ -524,7 +524,7 @@ RARE_BUGS = (
 
 
 def has_its_place(bug: PlantedBug) -> bool:
-    """Whether what it replaces is still there, in one place only."""
+    """Whether each text that it replaces stands exactly once in its file."""
     sources = [(ROOT / change.file).read_text("utf-8") for change in bug.changes]
     return all(
         source.count(change.before) == 1
@@ -533,7 +533,7 @@ def has_its_place(bug: PlantedBug) -> bool:
 
 
 def plant(bug: PlantedBug, directory: Path) -> None:
-    """Make a copy of the server with this bug."""
+    """Copy the server and the simulation, with this bug."""
     assert has_its_place(bug), bug.name
     for name in COPIED:
         shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -547,24 +547,24 @@ def plant(bug: PlantedBug, directory: Path) -> None:
         (directory / change.file).write_text(source.replace(change.before, change.after), "utf-8")
 
 
-def found_by(directory: Path, *, seed_count: int) -> str:
-    """What the simulation in this copy says, seed by seed until the first that fails."""
-    return _said(directory, "--until-one-fails", "--seeds", str(seed_count))
+def search_output(directory: Path, *, seed_count: int) -> str:
+    """The output of the simulation in this copy, which ends at the first seed that fails."""
+    return _output(directory, "--until-one-fails", "--seeds", str(seed_count))
 
 
-def said_of(history: Path, directory: Path) -> str:
-    """What the simulation in this copy says of a history."""
-    return _said(directory, "--replay", str(history))
+def replay_output(history: Path, directory: Path) -> str:
+    """The output of the simulation in this copy for a history."""
+    return _output(directory, "--replay", str(history))
 
 
-def _said(directory: Path, *arguments: str) -> str:
+def _output(directory: Path, *arguments: str) -> str:
     program = [sys.executable, "-P", "-c", _START, *arguments]
-    told = subprocess.run(program, cwd=directory, capture_output=True, check=False)
-    assert not told.stderr, told.stderr.decode()
-    return told.stdout.decode()
+    done = subprocess.run(program, cwd=directory, capture_output=True, check=False)
+    assert not done.stderr, done.stderr.decode()
+    return done.stdout.decode()
 
 
-# The copy alone is on the path, however the project itself was installed.
+# Only the copy is on the path, however the project itself was installed.
 _START = (
     "import sys; sys.path.insert(0, '.'); "
     "from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"

@@ -1,14 +1,14 @@
-"""Readers of a simulated server: polls, and what is learnt from what they are handed."""
+"""Readers of a simulated server: polls, and what their replies show."""
 
 from collections.abc import Callable
 from typing import Any
 
 from messaging.read.poll import Poll
-from messaging.read.visibility import Undecided, start_number
+from messaging.read.visibility import start_number
 from tests.simulation import invariants
-from tests.simulation.facts import Facts, Fate, Read, TopicFacts, Tx
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import Life
+from tests.simulation.observations import Applied, Observations, ObservedTopic, Read, Tx
+from tests.simulation.server import SimulatedServer
 from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionAbortedError,
@@ -36,29 +36,32 @@ _CHECKS = [
 ]
 
 
-def state_told_by(error: TransactionNotInProgressError) -> str:
-    """The state of a transaction that a refusal speaks of."""
+def state_named_by(error: TransactionNotInProgressError) -> str:
+    """The state of the transaction that this refusal reports."""
     return _STATES[type(error)]
 
 
 class Readers:
-    """All readers together. `waiting` are polls without an answer yet, of whom and on what."""
+    """All readers. `waiting` are the long polls without a reply: their topic and transaction."""
 
     def __init__(
-        self, facts: Facts, life: Life, note_state: Callable[[Tx, int, str, str | None], None]
+        self,
+        observed: Observations,
+        server: SimulatedServer,
+        note_state: Callable[[Tx, int, str, str | None], None],
     ) -> None:
-        self._facts = facts
-        self._life = life
+        self._observed = observed
+        self._server = server
         self._note_state = note_state
-        self.waiting: dict[Poll, tuple[TopicFacts, Tx | None]] = {}
+        self.waiting: dict[Poll, tuple[ObservedTopic, Tx | None]] = {}
 
-    def lives_on(self, life: Life) -> None:
+    def use_server(self, server: SimulatedServer) -> None:
         """The server was started again."""
-        self._life = life
+        self._server = server
         self.waiting.clear()
 
-    async def read(self, topic: TopicFacts, poll: Poll, reader: Tx | None = None) -> Read | None:
-        """One poll, noted and checked; None when the server could not answer."""
+    async def read(self, topic: ObservedTopic, poll: Poll, reader: Tx | None = None) -> Read | None:
+        """One poll, recorded and checked; None when the server could not answer."""
         if poll.wait_s:
             self.waiting[poll] = topic, reader
         try:
@@ -66,20 +69,20 @@ class Readers:
         finally:
             self.waiting.pop(poll, None)
 
-    async def _read(self, topic: TopicFacts, poll: Poll, reader: Tx | None) -> Read | None:
-        facts, asked, now_ms = self._facts, self._facts.moment(), self._life.now_ms()
+    async def _read(self, topic: ObservedTopic, poll: Poll, reader: Tx | None) -> Read | None:
+        observed, invoked, now_ms = self._observed, self._observed.moment(), self._server.now_ms()
         try:
-            found = await self._life.messaging.polls.poll(topic.id, poll)
+            found = await self._server.messaging.polls.poll(topic.id, poll)
         except TopicNotFoundError:
             return None
         except TransactionNotInProgressError as error:
             assert reader is not None
-            self._note_state(reader, asked, state_told_by(error), None)
+            self._note_state(reader, invoked, state_named_by(error), None)
             return None
         except UnavailableError as error:
             is_plain = poll.isolation is Isolation.ALL and not poll.is_fixed
             if is_plain and error.code == "transactions_unavailable":
-                raise BrokenPromiseError(f"promise 7: a plain read was told {error}") from error
+                raise BrokenPromiseError(f"promise 7: a plain read got {error}") from error
             return None
         behind = max(0, start_number(poll.start, inclusive=poll.inclusive) - 1)
         committed = poll.isolation is Isolation.COMMITTED
@@ -87,10 +90,9 @@ class Readers:
             topic=topic.id.name,
             kind="committed" if committed else "all" if reader is None else "snapshot",
             snapshot=None if reader is None else reader.snapshot_now(),
-            skips=poll.undecided is Undecided.SKIP,
             start=behind.to_bytes(MESSAGE_ID_SIZE, "big"),
-            asked=asked,
-            told=facts.moment(),
+            invoked=invoked,
+            completed=observed.moment(),
             now_ms=now_ms,
             items=found.items,
             next_id=found.next_id,
@@ -100,34 +102,34 @@ class Readers:
         self._learn(topic, read)
         return read
 
-    def _learn(self, topic: TopicFacts, read: Read) -> None:
+    def _learn(self, topic: ObservedTopic, read: Read) -> None:
         self._note_places(read)
         self.check(read)
         for id_bytes, payload in read.items:
             topic.payload_of[id_bytes] = payload
             topic.id_of[payload] = id_bytes
-            publish = self._facts.publish_of[payload]
-            publish.end(read.told, Fate.DONE)
+            publish = self._observed.publish_of[payload]
+            publish.end(read.completed, Applied.YES)
             if read.kind != "all" and publish.tx is not None:
                 is_own = read.snapshot and read.snapshot.transaction_id == publish.tx.id
                 if not is_own:
-                    publish.tx.handed_over = min(publish.tx.handed_over, read.told)
+                    publish.tx.first_shown = min(publish.tx.first_shown, read.completed)
         topic.reads.append(read)
         if read.kind == "all" and read.start == _BEGINNING:
-            topic.covered = max(topic.covered, read.next_id)
+            topic.read_up_to = max(topic.read_up_to, read.next_id)
             if read.caught_up:
-                _settle_what_is_missing(self._facts, topic, read)
+                _settle_what_is_missing(self._observed, topic, read)
 
     def check(self, read: Read) -> None:
-        """All that can be said of a read now; once more is known, more can."""
-        facts = self._facts
+        """Check a read by all that is known now. It is repeated when more is known."""
+        observed = self._observed
         for promise, check in _CHECKS:
-            for sentence in check(facts, read):
+            for sentence in check(observed, read):
                 raise BrokenPromiseError(f"promise {promise}: {sentence}")
 
     def _note_places(self, read: Read) -> None:
         for id_bytes, payload in read.items:
-            publish = self._facts.publish_of.get(payload)
+            publish = self._observed.publish_of.get(payload)
             if publish is None or publish.first is not None:
                 continue
             place = MessageId.from_bytes(id_bytes).offset
@@ -140,9 +142,9 @@ class Readers:
                 publish.first, publish.last = first, last
 
 
-def range_of(topic: TopicFacts, a: int, b: int, c: int) -> dict[str, Any]:
-    """What part of a topic a poll asks for: from the beginning, from where somebody was, or from a
-    time on; now and then with an end, or a limit."""
+def range_of(topic: ObservedTopic, a: int, b: int, c: int) -> dict[str, Any]:
+    """The range of a poll: from the beginning, from the end of an earlier read, or from a time;
+    sometimes with an end or a limit."""
     places = [MessageId.from_bytes(read.next_id) for read in topic.reads]
     start: MessageId | int | None = None
     if places and c % 3 == 0:
@@ -157,12 +159,12 @@ def range_of(topic: TopicFacts, a: int, b: int, c: int) -> dict[str, Any]:
     }
 
 
-def _settle_what_is_missing(facts: Facts, topic: TopicFacts, read: Read) -> None:
-    """What was cut off, and is not there now, must never come."""
-    lifetimes = [each.ttl_s for each in topic.lifetimes]
+def _settle_what_is_missing(observed: Observations, topic: ObservedTopic, read: Read) -> None:
+    """A publish without a reply that a complete read does not show must never appear later."""
+    ttl_changes = [each.ttl_s for each in topic.ttl_changes]
     for publish in topic.publishes:
-        # What expired is missing, too, and a clock that is set back shows it again.
-        lives_ms = min(*lifetimes, publish.ttl_s or lifetimes[0]) * 1000
-        was_cut_off = publish.fate is Fate.OPEN and publish.told < read.asked
-        if was_cut_off and publish.first is None and lives_ms > facts.time_span_ms:
-            publish.end(read.told, Fate.NOT_DONE)
+        # Expired messages are missing as well, and come back when the clock is set back.
+        lives_ms = min(*ttl_changes, publish.ttl_s or ttl_changes[0]) * 1000
+        was_cut_off = publish.applied is Applied.UNKNOWN and publish.completed < read.invoked
+        if was_cut_off and publish.first is None and lives_ms > observed.time_span_ms:
+            publish.end(read.completed, Applied.NO)

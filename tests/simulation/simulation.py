@@ -1,4 +1,4 @@
-"""Runs one history on a simulated server, and says what it found."""
+"""Runs one history on a simulated server."""
 
 import hashlib
 import random
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tests.simulation.disk import PowerCut
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.life import simulated
 from tests.simulation.limits import limited
 from tests.simulation.loop import below
 from tests.simulation.operations import STEP_COUNTS, History, Operation
-from tests.simulation.player import Player
-from tests.simulation.scenes import SCENES
+from tests.simulation.runner import OperationRunner
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.server import simulated
 from tests.simulation.world import World
 
 LAST_WAIT_MS = 90_000_000  # longer than any transaction of any history may live
@@ -21,8 +21,8 @@ LAST_WAIT_MS = 90_000_000  # longer than any transaction of any history may live
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a history. `failure` is the first thing that was wrong, with its trace; `digest`
-    is the same exactly if everything went the same way."""
+    """The result of a history. `failure` is the first error, `trace` its stack trace; two runs with
+    the same `digest` went the same way."""
 
     failure: str | None
     trace: str
@@ -30,12 +30,12 @@ class Result:
 
     @property
     def kind(self) -> str | None:
-        """What went wrong, less the numbers that differ from history to history."""
+        """The failure without its numbers, which differ between histories."""
         return None if self.failure is None else re.sub(r"[0-9]+|b'.*?'|\(.*?\)", "#", self.failure)
 
 
 def run(history: History) -> Result:
-    """Play a history from its beginning, until its end or the first broken promise."""
+    """Run a history until its end or the first broken promise."""
     with simulated(), limited(small=history.small):
         simulation = _Simulation(history)
         failure = simulation.run()
@@ -60,41 +60,41 @@ class _Simulation:
             self.error = "".join(traceback.format_exception(error))
             return f"{type(error).__name__}: {error}"
         finally:
-            self.world.life.vanish()
+            self.world.server.vanish()
         return None
 
     def _play(self, operation: Operation) -> None:
         world, chance = self.world, self._chance
         chance.seed(operation.salt)
-        player = Player(world, operation, chance)
-        SCENES.get(operation.kind, Player.play)(player)
+        runner = OperationRunner(world, operation, chance)
+        SCENARIOS.get(operation.kind, OperationRunner.play)(runner)
         if self._history.calm:
             world.run(chance, None)
         else:
             world.run(chance, STEP_COUNTS[below(len(STEP_COUNTS), chance)])
-        state = world.facts
+        seen = world.observed
         world.trace.append(
-            f"{operation.kind} {state.moment()} {state.highest_pointer} {state.life} "
+            f"{operation.kind} {seen.moment()} {seen.highest_pointer} {seen.start_count} "
             f"{world.clock.boot_ms()} {len(world.tasks)}"
         )
 
     def _end(self, chance: random.Random) -> None:
-        """When everything has come to rest, and all time is over, nothing is open or held; and a
-        later server knows all of it."""
+        """When the server is idle and all timeouts are over, no transaction is open, and a later
+        server knows every outcome."""
         world = self.world
         world.read_everything(chance)
         world.disk.cut_in = None
         world.clock.thaw()
-        world.life.messaging.polls.stop_waiting()
+        world.server.messaging.polls.stop_waiting()
         world.run(chance, None)
         world.require_answers()
         world.advance(LAST_WAIT_MS)
         world.read_everything(chance)
         world.crash(chance, cuts_power=False)
         world.ask_everything(chance)
-        for tx in world.facts.transactions.values():
+        for tx in world.observed.transactions.values():
             if not tx.is_over:
                 raise BrokenPromiseError(f"promise 9: {tx.id} is still {tx.state} after its time")
-        for topic in world.facts.topics.values():
+        for topic in world.observed.topics.values():
             for read in topic.reads[-2:]:
                 world.trace.append(f"{read.kind} {read.items} {read.next_id.hex()}")

@@ -13,8 +13,8 @@ import pytest
 
 from process.settings import load
 from tests.simulation.disk import Disk, PowerCut
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Life, simulated
 from tests.simulation.loop import Clock
+from tests.simulation.server import MESSAGES, SNAPSHOTS, SimulatedServer, simulated
 from tuff.protocol.ids import TopicId
 from tx.durable_state import ServiceState
 
@@ -34,27 +34,27 @@ def new_disk() -> Disk:
     return Disk(("/data", MESSAGES, SNAPSHOTS))
 
 
-def opened(disk: Disk, settings: tuple[str, ...], chance: random.Random) -> Life:
+def opened(disk: Disk, settings: tuple[str, ...], chance: random.Random) -> SimulatedServer:
     """Raises: PowerCut."""
-    life = Life(disk, Clock(START_MS), load(None, settings), before_job=lambda: None)
-    life.complete(life.rooms.open(), chance)
-    return life
+    server = SimulatedServer(disk, Clock(START_MS), load(None, settings), before_job=lambda: None)
+    server.complete(server.components.open(), chance)
+    return server
 
 
-def stopped(life: Life, chance: random.Random) -> None:
-    life.complete(life.rooms.close(), chance)
-    life.vanish()
+def stopped(server: SimulatedServer, chance: random.Random) -> None:
+    server.complete(server.components.close(), chance)
+    server.vanish()
 
 
-def require_up(life: Life, settings: tuple[str, ...]) -> None:
-    assert life.messaging.status == ("ok", None)
-    facts = life.messaging.recorded_metadata()
-    assert facts is not None
-    assert facts.store_id is not None
+def require_up(server: SimulatedServer, settings: tuple[str, ...]) -> None:
+    assert server.messaging.status == ("ok", None)
+    metadata = server.messaging.recorded_metadata()
+    assert metadata is not None
+    assert metadata.store_id is not None
     if WITHOUT_TRANSACTIONS not in settings:
-        status = life.transactions.status
+        status = server.transactions.status
         assert status.state is ServiceState.RUNNING, status.reason
-        assert life.transactions.durable.store_id == facts.store_id
+        assert server.transactions.durable.store_id == metadata.store_id
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -91,11 +91,11 @@ def test_messages_that_are_gone_are_never_begun_anew(
     settings: tuple[str, ...], *, is_clean: bool
 ) -> None:
     chance, disk = random.Random(1), new_disk()
-    life = opened(disk, settings, chance)
+    server = opened(disk, settings, chance)
     if is_clean:
-        stopped(life, chance)
+        stopped(server, chance)
     else:
-        life.vanish()
+        server.vanish()
     for name in disk.listing(MESSAGES):
         disk.unlink((MESSAGES, name))
 

@@ -1,4 +1,4 @@
-"""Simulation finds what is planted: each bug within a few seeds of a round."""
+"""The simulation finds each planted bug within one round of seeds."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from tests.simulation.planted_bugs import (
     BUGS,
     RARE_BUGS,
     PlantedBug,
-    found_by,
     has_its_place,
     plant,
-    said_of,
+    replay_output,
+    search_output,
 )
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -24,7 +24,7 @@ SEED_COUNT_MAX = 2_000  # a round of a minute or two
 def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
 
-    assert " after " in found_by(tmp_path, seed_count=SEED_COUNT_MAX)
+    assert " after " in search_output(tmp_path, seed_count=SEED_COUNT_MAX)
 
 
 @pytest.mark.slow
@@ -34,13 +34,14 @@ def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
     ids=lambda bug: bug.name,
 )
 def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Path) -> None:
-    """Who changes how histories are played makes others of them: these are then made anew."""
+    """A change of the simulation may change what a kept history does. One that no longer finds its
+    bug has to be replaced by one that does."""
     plant(bug, tmp_path)
 
-    assert "nothing is wrong" not in said_of(HISTORIES / f"{bug.history}.json", tmp_path)
+    assert "no promise is broken" not in replay_output(HISTORIES / f"{bug.history}.json", tmp_path)
 
 
 def test_every_bug_still_has_its_place() -> None:
-    """A bug that can't be planted any more would be missed by nobody."""
+    """Otherwise only the slow tests would notice that a bug can't be planted any more."""
     assert [bug.name for bug in (*BUGS, *RARE_BUGS) if not has_its_place(bug)] == []
     assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []

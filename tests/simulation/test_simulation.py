@@ -47,9 +47,9 @@ def test_the_way_does_not_hang_on_the_hashes_of_the_process() -> None:
 
     program = [sys.executable, "-m", "tests.simulation", "--seed", "5"]
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-    told = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=True)
+    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=True)
 
-    assert f"digest {here}" in told.stdout.decode()
+    assert f"digest {here}" in done.stdout.decode()
 
 
 def test_a_history_stays_itself_as_text() -> None:
@@ -59,16 +59,16 @@ def test_a_history_stays_itself_as_text() -> None:
 
 
 def test_a_failing_history_is_made_as_short_as_it_can_be() -> None:
-    kinds = ("start", "publish", "poll", "kill", "publish", "ask", "power")
+    kinds = ("start", "publish", "poll", "kill", "publish", "ask", "power_cut")
     operations = tuple(Operation(kind, 0, 0, 0, 0) for kind in kinds)
 
     def fails(history: History) -> bool:
         left = [each.kind for each in history.operations]
-        return "kill" in left and "power" in left
+        return "kill" in left and "power_cut" in left
 
     found = shortest(History((), False, operations), fails)
 
-    assert [each.kind for each in found.operations] == ["kill", "power"]
+    assert [each.kind for each in found.operations] == ["kill", "power_cut"]
 
 
 def _play(seeds: range) -> None:

@@ -1,9 +1,9 @@
 """A message store for the simulated disk, behind the same seam as LevelDB (design §5).
 
-LevelDB is a library in C++ and does its own file calls, so it can't run here. This one keeps what
-it promises: a batch is there whole or not at all, and stable once `write` returned. It does as
-LevelDB does: a log of checksummed batches, a torn tail that is cut, and what was read at the
-opening goes into a new file before anything is built on it.
+LevelDB is a C++ library with its own file calls, so it can't run here. This store makes the same
+promises: a batch is there whole or not at all, and durable once `write` has returned. It works like
+LevelDB: a log of checksummed batches, whose torn tail is cut; what was read at the opening is
+written to a new file before it is used.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from tuff.disk.records import Frame, pack_frame, read_frames
 Change = tuple[bytes, bytes | None]
 
 
-class SimTable:
-    """All rows in memory, and every batch in the log. `path` is where the log lies."""
+class SimStore:
+    """All rows in memory, and every batch in the log at `path`."""
 
     has_views = True
 
@@ -28,8 +28,8 @@ class SimTable:
         self._path = path
         try:
             rows = _read(path)
-            # A new file even where nothing was torn: a sync that failed before may have left
-            # bytes that can be read, and are not on the disk.
+            # A new file even where nothing was torn: after a failed sync, bytes can be read that
+            # are not on the disk.
             write_file(path, _pack(sorted(rows.items())))
         except OSError as error:
             raise StoreError(f"the store can't be opened: {error}") from error

@@ -1,15 +1,15 @@
-"""Plays operations: what each kind of operation does, and with what of that which is there."""
+"""Runs operations: each method is a kind of operation, except for the scenarios."""
 
 import random
 from contextlib import suppress
 
 from messaging.read.poll import Poll
 from messaging.read.visibility import Undecided
-from tests.simulation import writers
-from tests.simulation.facts import Fate, Publish, Run, Stored, TopicFacts, Tx
-from tests.simulation.life import MESSAGES, SNAPSHOTS, Work
+from tests.simulation import sink_writers
+from tests.simulation.observations import Applied, ObservedTopic, Publish, Run, Stored, Tx
 from tests.simulation.operations import CLOCK_STEPS_MS, LONG_WAITS_MS, WAITS_MS, Operation
 from tests.simulation.readers import range_of
+from tests.simulation.server import MESSAGES, SNAPSHOTS, Work
 from tests.simulation.world import World
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, Offset
@@ -22,12 +22,12 @@ LIFETIMES_S = (1, 10, 100, 604_800)
 HOLD_AGES_MS = (20, 5_000, 60_000, 900_000, 2_592_000_000)
 
 
-class Player:
-    """Does one operation. What it works on is picked by its numbers."""
+class OperationRunner:
+    """Runs one operation. Its numbers pick the topic and the transaction that it works on."""
 
     def __init__(self, world: World, operation: Operation, chance: random.Random) -> None:
         self.world = world
-        self.facts = world.facts
+        self.observed = world.observed
         self.client = world.client
         self.kind, self.a, self.b, self.c, _ = operation
         self.chance = chance
@@ -35,18 +35,18 @@ class Player:
     def play(self) -> None:
         getattr(self, self.kind)()
 
-    def topic(self) -> TopicFacts:
-        topics = list(self.facts.topics.values())
+    def topic(self) -> ObservedTopic:
+        topics = list(self.observed.topics.values())
         return topics[self.b % len(topics)]
 
     def tx(self, *, is_old: bool = False) -> Tx | None:
-        """A transaction that may be in progress; an old one rather is over."""
-        every = list(self.facts.transactions.values())
+        """A recent transaction, in progress if there is one; with `is_old`, one that has ended."""
+        every = list(self.observed.transactions.values())
         picked = [tx for tx in every if tx.is_over == is_old][-4:] or every
         return picked[self.a % len(picked)] if picked else None
 
     def send(self, work: Work) -> None:
-        self.world.request(self.world.life.start(work))
+        self.world.request(self.world.server.start(work))
 
     def start(self) -> None:
         self.send(self.client.start(is_long=False, timeout_s=None))
@@ -57,10 +57,10 @@ class Player:
     def start_brief(self) -> None:
         self.send(self.client.start(is_long=False, timeout_s=(0.5, 2, 4)[self.a % 3]))
 
-    def epoch(self) -> None:
+    def begin_epoch(self) -> None:
         writer = self.world.writers[self.b % 2 and self.a % 3 == 0]
         epoch, run = writer.next_question(self.a, self.c)
-        self.send(writers.ask(self.facts, self.world.life, writer, epoch=epoch, run=run))
+        self.send(sink_writers.ask(self.observed, self.world.server, writer, epoch=epoch, run=run))
 
     def renew(self) -> None:
         if tx := self.tx():
@@ -83,8 +83,8 @@ class Player:
             changes = self.changes() | noted
             self.send(self.client.commit(tx, changes if self.c % 5 else None, entries or []))
 
-    def commit_noted(self) -> None:
-        """Leave the changes to the can-commits before."""
+    def commit_without_changes(self) -> None:
+        """A commit that names no changes: those of the can-commits count."""
         if tx := self.tx():
             self.send(self.client.commit(tx, None, []))
 
@@ -97,27 +97,29 @@ class Player:
         if tx is None:
             return
         entries = []
-        for topic in list(self.facts.topics.values())[: 1 + self.c % 2] if not tx.entries else []:
+        for topic in (
+            list(self.observed.topics.values())[: 1 + self.c % 2] if not tx.entries else []
+        ):
             entries.append(publish := self.new_publish(topic, tx))
             publish.is_final = True
         self.commit(entries)
 
-    def new_publish(self, topic: TopicFacts, tx: Tx | None) -> Publish:
+    def new_publish(self, topic: ObservedTopic, tx: Tx | None) -> Publish:
         publish = Publish(
-            asked=self.facts.moment(),
+            invoked=self.observed.moment(),
             topic=topic.id.name,
             payloads=self.client.payloads(1 + self.c % 3),
-            behind=topic.covered,
+            behind=topic.read_up_to,
             tx=tx,
             pointer=None if tx is None else tx.pointers[-1 if self.c % 4 else 0],
         )
         self._note(topic, publish)
         return publish
 
-    def _note(self, topic: TopicFacts, publish: Publish) -> None:
+    def _note(self, topic: ObservedTopic, publish: Publish) -> None:
         topic.publishes.append(publish)
         for payload in publish.payloads:
-            self.facts.publish_of[payload] = publish
+            self.observed.publish_of[payload] = publish
 
     def publish(self) -> None:
         publish = self.new_publish(self.topic(), None)
@@ -133,26 +135,26 @@ class Player:
         if tx is None or (pointer := tx.pointers[-1]) in topic.tainted:
             return
         payloads = self.client.payloads(1 + self.c % 3)
-        stored = Stored(asked=self.facts.moment(), pointer=pointer, payloads=payloads)
+        stored = Stored(invoked=self.observed.moment(), pointer=pointer, payloads=payloads)
         topic.stored.setdefault(pointer, []).append(stored)
         self.send(self.client.store(topic, tx, stored))
 
     def reference(self) -> None:
-        """Only where it is known what it brings; else what is there could not be judged."""
+        """Only where it is known which stored messages it publishes, so that it can be checked."""
         tx, topic = self.tx(), self.topic()
         if tx is None or (pointer := tx.pointers[-1]) in topic.tainted:
             return
         waiting = [each for each in topic.stored.get(pointer, []) if not each.taken]
-        if any(each.fate is Fate.OPEN for each in waiting):
+        if any(each.applied is Applied.UNKNOWN for each in waiting):
             return
-        brings = [each for each in waiting if each.fate is Fate.DONE]
+        brings = [each for each in waiting if each.applied is Applied.YES]
         for each in brings:
             each.taken = True
         publish = Publish(
-            asked=self.facts.moment(),
+            invoked=self.observed.moment(),
             topic=topic.id.name,
             payloads=tuple(payload for each in brings for payload in each.payloads),
-            behind=topic.covered,
+            behind=topic.read_up_to,
             tx=tx,
             pointer=pointer,
             brings=brings,
@@ -161,25 +163,27 @@ class Player:
         topic.tainted.add(pointer)
         self.send(self._reference(topic, publish))
 
-    async def _reference(self, topic: TopicFacts, publish: Publish) -> None:
+    async def _reference(self, topic: ObservedTopic, publish: Publish) -> None:
         await self.client.publish(publish)
-        if publish.fate is Fate.DONE:
+        if publish.applied is Applied.YES:
             topic.tainted.discard(publish.pointer or 0)
 
     def run(self) -> None:
-        """Once more only where it is known to have committed: else it may run again, rightly."""
+        """It is repeated only if it is known to have committed; otherwise it may run again."""
         request_id = f"r{self.a % 3}"
-        run = self.facts.runs.get(request_id)
-        if self.facts.may_forget or (run is not None and run.published is None):
+        run = self.observed.runs.get(request_id)
+        if self.observed.may_forget or (run is not None and run.published is None):
             return
         if run is None:
-            moment = self.facts.moment()
-            tx = Tx(id=0, is_long=False, snapshot=NOTHING_SEEN, asked=moment, told=moment)
+            moment = self.observed.moment()
+            tx = Tx(id=0, is_long=False, snapshot=NOTHING_SEEN, invoked=moment, completed=moment)
             entries = []
-            for topic in list(self.facts.topics.values())[: 1 + self.c % 2]:
+            for topic in list(self.observed.topics.values())[: 1 + self.c % 2]:
                 entries.append(self.new_publish(topic, None))
                 entries[-1].tx, entries[-1].is_final = tx, True
-            run = self.facts.runs[request_id] = Run(request_id=request_id, tx=tx, entries=entries)
+            run = self.observed.runs[request_id] = Run(
+                request_id=request_id, tx=tx, entries=entries
+            )
         self.send(self.client.run(run))
 
     def abort(self) -> None:
@@ -194,8 +198,8 @@ class Player:
         if tx := self.tx(is_old=self.b % 2 == 0):
             self.send(self.client.ask(tx))
 
-    def old(self) -> None:
-        """A request that comes late, or once more, for a transaction that may be over."""
+    def late_request(self) -> None:
+        """A late or repeated request for a transaction that may have ended."""
         tx = self.tx(is_old=True)
         if tx is None:
             return
@@ -218,8 +222,8 @@ class Player:
             "clear_invalid", "publish_tx", "tick", "poll",
         )  # fmt: skip
 
-    def recoveries(self) -> None:
-        """Several who find the service down, and some who find it up again."""
+    def concurrent_recoveries(self) -> None:
+        """Several requests that may find the service down and start its recovery."""
         self._some("start_service", "tick", "start_service", "start", "commit", "publish_tx")
 
     def _some(self, *kinds: str) -> None:
@@ -228,20 +232,20 @@ class Player:
                 getattr(self, kind)()
 
     def rollback(self) -> None:
-        # The rows of a run may be seen before its answer, or without one, and only that tells their
-        # pointer. Whoever has none has no detail either; a pointer made up rightly changes nothing.
+        # Rows of a run may be seen before its reply, which alone has their pointer. Without the
+        # pointer there is no rollback detail.
         published = [
-            publish for publish in self.topic().publishes
-            if publish.tx is not None and publish.fate is Fate.DONE and publish.first is not None
-            and publish.pointer is not None
+            each for each in self.topic().publishes
+            if each.tx is not None and each.applied is Applied.YES and each.first is not None
+            and each.pointer is not None
         ]  # fmt: skip
         if not published:
             return
-        # Of one that committed it is refused; so mostly of one for which there is something to do.
+        # A rollback of a committed transaction is refused, so mostly others are picked.
         undone = [each for each in published if each.tx and each.tx.state != "committed"]
         published = undone if undone and self.c % 3 else published
         picked = published[self.a % len(published)]
-        # A detail that names the rows of others, too: of these nothing may be touched.
+        # A forged detail also covers rows of other transactions, which must not be touched.
         is_forged = self.c % 2 == 0
         rows = [each for each in published if is_forged and each.pointer == picked.pointer]
         self.send(self.client.rollback(rows or [picked], is_forged=is_forged))
@@ -281,8 +285,8 @@ class Player:
     def create(self) -> None:
         self.send(self.client.create(self.topic(), LIFETIMES_S[-1 - self.a % 2]))
 
-    def lifetime(self) -> None:
-        self.send(self.client.give_lifetime(self.topic(), LIFETIMES_S[self.a % len(LIFETIMES_S)]))
+    def set_ttl(self) -> None:
+        self.send(self.client.set_ttl(self.topic(), LIFETIMES_S[self.a % len(LIFETIMES_S)]))
 
     def truncate(self) -> None:
         known = [each for each in self.topic().publishes if each.first is not None]
@@ -291,39 +295,41 @@ class Player:
             assert place is not None
             self.send(self.client.truncate(self.topic(), MessageId(*place)))
 
-    def keep(self) -> None:
-        """Set a hold, or set one anew: from something that was published on, or from anywhere."""
+    def set_hold(self) -> None:
+        """Set a hold, new or replaced: from a published message, or from the beginning."""
         known = [each.first for each in self.topic().publishes if each.first is not None]
         place = known[self.c % len(known)] if known and self.c % 5 else Offset(0, 0)
         name, age_ms = f"h{self.c % 2}", HOLD_AGES_MS[self.a % len(HOLD_AGES_MS)]
-        self.send(self.client.bookmarks.hold(self.topic(), name, MessageId(*place), age_ms))
+        self.send(
+            self.client.holds_and_positions.hold(self.topic(), name, MessageId(*place), age_ms)
+        )
 
-    def keep_no_more(self) -> None:
-        self.send(self.client.bookmarks.release(self.topic(), f"h{self.c % 2}"))
+    def release_hold(self) -> None:
+        self.send(self.client.holds_and_positions.release(self.topic(), f"h{self.c % 2}"))
 
-    def note(self) -> None:
-        """Set a position, to a place that nobody else sets it to."""
+    def set_position(self) -> None:
+        """Set a position to a place that no other request uses."""
         place = MessageId(self.a, self.b, self.c, 0)
-        self.send(self.client.bookmarks.move(self.topic(), f"p{self.c % 2}", place))
+        self.send(self.client.holds_and_positions.move(self.topic(), f"p{self.c % 2}", place))
 
-    def note_no_more(self) -> None:
-        self.send(self.client.bookmarks.move(self.topic(), f"p{self.c % 2}", None))
+    def delete_position(self) -> None:
+        self.send(self.client.holds_and_positions.move(self.topic(), f"p{self.c % 2}", None))
 
     def sweep(self) -> None:
-        self.world.life.spawn(self.world.life.rooms.sweep())
+        self.world.server.spawn(self.world.server.components.sweep())
 
     def snapshot(self) -> None:
-        self.send(_willing(self.world.life.transactions.take_snapshot()))
+        self.send(_willing(self.world.server.transactions.take_snapshot()))
 
     def clear_invalid(self) -> None:
         self.send(self.client.clear_invalid())
 
     def stop_service(self) -> None:
-        self.send(_willing(self.world.life.transactions.stop_service()))
+        self.send(_willing(self.world.server.transactions.stop_service()))
 
     def start_service(self) -> None:
         self.world.running_since_ms = self.world.clock.boot_ms()
-        self.send(_willing(self.world.life.transactions.start_service()))
+        self.send(_willing(self.world.server.transactions.start_service()))
 
     def restart(self) -> None:
         self.world.restart(self.chance)
@@ -331,26 +337,26 @@ class Player:
     def kill(self) -> None:
         self.world.crash(self.chance, cuts_power=False)
 
-    def power(self) -> None:
+    def power_cut(self) -> None:
         self.world.crash(self.chance, cuts_power=True)
 
-    def power_soon(self) -> None:
+    def power_cut_soon(self) -> None:
         self.world.disk.cut_in = 1 + self.a % 12
 
     def tick(self) -> None:
-        self.world.life.tick()
+        self.world.server.tick()
 
     def wait(self) -> None:
         self.world.advance(WAITS_MS[self.a % len(WAITS_MS)])
 
     def wait_long(self) -> None:
         self.world.advance(LONG_WAITS_MS[self.a % len(LONG_WAITS_MS)])
-        self.world.life.tick()
+        self.world.server.tick()
 
-    def clock(self) -> None:
+    def set_clock(self) -> None:
         self.world.clock.set_wall(CLOCK_STEPS_MS[self.a % len(CLOCK_STEPS_MS)])
 
-    def freeze(self) -> None:
+    def freeze_clock(self) -> None:
         self.world.clock.freeze() if self.a % 2 else self.world.clock.thaw()
 
     def _faults(self) -> list[str]:
@@ -365,23 +371,23 @@ class Player:
             self.world.disk.faults[directory].failing_writes = 1 + self.b % 2
 
     def fail_names(self) -> None:
-        """Files are written, and whether their names are is not known."""
+        """Syncs of the directories fail, so that the names of new files may be lost."""
         for directory in self._faults():
             self.world.disk.faults[directory].failing_names = 1 + self.b % 2
 
-    def fill(self) -> None:
+    def fill_disk(self) -> None:
         for directory in self._faults():
             self.world.disk.faults[directory].is_full = True
 
-    def hold(self) -> None:
-        # Mostly the one that writes messages, and marks them: it stands first.
-        self.world.life.threads.hold(max(0, self.a % 6 - 2))
+    def hang_threads(self) -> None:
+        # Mostly the first pool, which writes and marks messages.
+        self.world.server.threads.hang(max(0, self.a % 6 - 2))
 
-    def hold_log(self) -> None:
-        self.world.life.threads.hold_named("transaction-log")
+    def hang_log(self) -> None:
+        self.world.server.threads.hang_named("transaction-log")
 
     def heal(self) -> None:
-        self.world.life.threads.release()
+        self.world.server.threads.resume()
         self.world.disk.heal()
 
     def read_all(self) -> None:
@@ -389,6 +395,6 @@ class Player:
 
 
 async def _willing(work: Work) -> None:
-    """A request whose refusal means nothing."""
+    """A request whose refusal is ignored."""
     with suppress(TuffError):
         await work

@@ -1,7 +1,7 @@
-"""What is known of a simulated server from outside: what was asked, what was told, and when.
+"""What clients observe of a simulated server: each request with its reply, and when both happened.
 
-A moment is a number that rises with everything that is asked or told. What was asked and not told
-yet, or was cut off, may have happened or not; later answers say which, and then it stays so.
+A moment is a number that rises with every request and every reply. A request without a reply may
+have been applied or not. A later reply may show which, and from then on that must not change.
 """
 
 from collections.abc import Iterator
@@ -15,63 +15,63 @@ from tuff.protocol.transaction import Transaction
 NEVER = 1 << 62  # a moment after all others
 
 
-class Fate(Enum):
-    """Whether something that was asked has happened."""
+class Applied(Enum):
+    """Whether a request has had its effect."""
 
-    OPEN = "not told yet, or cut off"
-    DONE = "told, or seen"
-    NOT_DONE = "refused, or proven not to be there"
+    UNKNOWN = "no reply yet, or none because the server crashed"
+    YES = "acknowledged, or its effect was seen"
+    NO = "refused, or proven to have no effect"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Asked:
-    """Something that was asked for. `settled` is the moment from which its fate is known."""
+class Request:
+    """One request. `known_at` is the moment from which `applied` is known."""
 
-    asked: int
-    told: int = NEVER
-    fate: Fate = Fate.OPEN
-    settled: int = NEVER
+    invoked: int
+    completed: int = NEVER
+    applied: Applied = Applied.UNKNOWN
+    known_at: int = NEVER
 
-    def end(self, moment: int, fate: Fate) -> None:
-        """The answer came, or will never come."""
-        self.told = min(self.told, moment)
-        if fate is not Fate.OPEN and self.fate is Fate.OPEN:
-            self.fate, self.settled = fate, moment
+    def end(self, moment: int, applied: Applied) -> None:
+        """The reply came, or will never come."""
+        self.completed = min(self.completed, moment)
+        if applied is not Applied.UNKNOWN and self.applied is Applied.UNKNOWN:
+            self.applied, self.known_at = applied, moment
 
-    def ask_again(self) -> None:
-        """What was cut off is asked for once more; what happened can happen no second time. It may
-        have happened since it was first asked for, so `asked` stays."""
-        if self.fate is not Fate.DONE:
-            self.told = NEVER
-            self.fate, self.settled = Fate.OPEN, NEVER
+    def retry(self) -> None:
+        """The same request is sent again. Its effect may date from the first one, so `invoked`
+        stays; what was applied is not applied a second time."""
+        if self.applied is not Applied.YES:
+            self.completed = NEVER
+            self.applied, self.known_at = Applied.UNKNOWN, NEVER
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Tx:
-    """A transaction that a client was told of. `seen` are the states it was told, in their order,
-    as (asked, told, state, reason)."""
+    """A transaction that a client knows. `seen` are the states in the replies, in their order, as
+    (invoked, completed, state, reason)."""
 
     id: int
     is_long: bool
     snapshot: Transaction
-    asked: int
-    told: int
+    invoked: int
+    completed: int
     pointers: list[int] = field(default_factory=list)
     seen: list[tuple[int, int, str, str | None]] = field(default_factory=list)
-    # How often it had crashed: changes of the can-commits since.
+    # Changes named in can-commits, by the number of crashes before the can-commit.
     noted: dict[int, set[bytes]] = field(default_factory=dict)
     named: set[bytes] = field(default_factory=set)
     surely: frozenset[bytes] | None = None  # changes that every commit of it named
-    commit_asked: int = NEVER
-    abort_asked: int = NEVER
+    commit_invoked: int = NEVER
+    abort_invoked: int = NEVER
     entries: "list[Publish] | None" = None
     published: object = None
-    handed_over: int = NEVER  # the first moment at which a reader of committed rows got one of its
+    first_shown: int = NEVER  # the first moment at which a reader of committed rows got a row of it
     first_publish_boot_ms: int | None = None
-    renewed_boot_ms: int = 0  # when its lease was last known to begin, at the earliest
-    alive: int = 0  # the last moment at which somebody asked, and was told that it is in progress
-    may_be_undone: bool = False  # it was committed as read-only, which waits for no disk
-    is_forgotten: bool = False  # the server answered that it does not know it (any more)
+    renewed_boot_ms: int = 0  # the earliest possible start of its current lease
+    alive: int = 0  # when the last request was sent whose reply said that it is in progress
+    may_be_undone: bool = False  # it was committed as read-only, which waits for no sync
+    is_forgotten: bool = False  # the server answered that it does not know it
     cleared: int = NEVER  # the first moment at which its pointers may have left the invalid list
 
     @property
@@ -81,10 +81,12 @@ class Tx:
     @property
     def committed(self) -> int:
         """The first moment at which it was known to have committed."""
-        return next((told for _, told, state, _ in self.seen if state == "committed"), NEVER)
+        return next(
+            (completed for _, completed, state, _ in self.seen if state == "committed"), NEVER
+        )
 
     def snapshot_now(self) -> Transaction:
-        """What it reads in: its snapshot, and all that it wrote itself."""
+        """Its snapshot for reads, which include its own writes."""
         return replace(
             self.snapshot,
             write_pointer=self.pointers[-1],
@@ -97,13 +99,13 @@ class Tx:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is known that it never commits."""
+        """Whether it is known to never commit."""
         return self.state in ("aborted", "invalid")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Stored(Asked):
-    """A store request; `taken` once a reference that may bring it was asked for."""
+class Stored(Request):
+    """A store request; `taken` once a publish by reference was sent that may publish it."""
 
     pointer: int
     payloads: tuple[bytes, ...]
@@ -111,27 +113,27 @@ class Stored(Asked):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Publish(Asked):
-    """One publish; `first` and `last` are its places once they are known, and lie behind `behind`.
-    `brings` are the stores of a reference, None for messages of its own."""
+class Publish(Request):
+    """One publish. `first` and `last` are its offsets once they are known; both are above `behind`.
+    `brings` are the stored messages of a publish by reference, None for any other publish."""
 
     topic: str
     payloads: tuple[bytes, ...]
-    behind: bytes  # up to where readers of all rows had seen everything when it was asked for
+    behind: bytes  # up to where readers of all rows had read when it was sent
     tx: Tx | None = None
     pointer: int | None = None
     ttl_s: int | None = None
     brings: list[Stored] | None = None
     first: Offset | None = None
     last: Offset | None = None
-    rollback_asked: int = NEVER
+    rollback_invoked: int = NEVER
     rolled_back: int = NEVER
     is_final: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Run:
-    """A transaction in one call. `tx` stands for one whose id and snapshot nobody is told."""
+    """A transaction in one call. `tx` stands for it; no reply has its id or snapshot."""
 
     request_id: str
     tx: Tx
@@ -140,27 +142,27 @@ class Run:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Deletion(Asked):
+class Deletion(Request):
     """A topic's deletion."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Truncation(Asked):
-    """A truncation; rows before `place` that were there are gone."""
+class Truncation(Request):
+    """A truncation, which removes all rows before `place`."""
 
     place: MessageId
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Lifetime(Asked):
-    """A time to live that a topic was given."""
+class TtlChange(Request):
+    """A change of a topic's time to live; the first one is its creation."""
 
     ttl_s: int
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Held(Asked):
-    """A retention hold. `first` and `expires_at_ms` are what was answered, None before."""
+class Held(Request):
+    """A retention hold. `first` and `expires_at_ms` are from the reply, None before."""
 
     name: str
     wanted: MessageId
@@ -170,30 +172,30 @@ class Held(Asked):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Release(Asked):
-    """The end of a hold, by its name."""
+class Release(Request):
+    """The release of a hold."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Move(Asked):
-    """A named position was set; with None for its place, forgotten."""
+class Move(Request):
+    """A named position was set, or with None for its place, deleted."""
 
     name: str
     place: MessageId | None
 
 
 @dataclass(slots=True, eq=False)
-class TopicFacts:
-    """One topic: what was done to it, and what readers of all rows have found. `covered` is up to
-    where such a reader has seen everything, `found` the ids in there."""
+class ObservedTopic:
+    """One topic: the requests that changed it, and what readers found. Some reader of all rows has
+    read everything up to `read_up_to`."""
 
     id: TopicId
     publishes: list[Publish] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
     truncations: list[Truncation] = field(default_factory=list)
-    lifetimes: list[Lifetime] = field(default_factory=list)
+    ttl_changes: list[TtlChange] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -202,35 +204,33 @@ class TopicFacts:
     reads: "list[Read]" = field(default_factory=list)
     payload_of: dict[bytes, bytes] = field(default_factory=dict)
     id_of: dict[bytes, bytes] = field(default_factory=dict)
-    covered: bytes = b""
-    handed: bytes = b""
+    read_up_to: bytes = b""
 
     def removals(self) -> "list[Deletion | Truncation]":
-        """What takes rows away before their time is over."""
+        """The requests that remove rows before they expire."""
         return [*self.deletions, *self.truncations] if self.deletions or self.truncations else []
 
-    def pending(self) -> Iterator[Asked]:
-        yield from (each for each in self.publishes if each.told == NEVER)
-        for each in (*self.removals(), *self.lifetimes, *self.holds, *self.releases, *self.moves):
-            if each.told == NEVER:
+    def pending(self) -> Iterator[Request]:
+        yield from (each for each in self.publishes if each.completed == NEVER)
+        for each in (*self.removals(), *self.ttl_changes, *self.holds, *self.releases, *self.moves):
+            if each.completed == NEVER:
                 yield each
         yield from (
-            each for stores in self.stored.values() for each in stores if each.told == NEVER
+            each for stores in self.stored.values() for each in stores if each.completed == NEVER
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a reader was handed. `kind` is all, committed or snapshot; the range goes from `start`,
-    exclusive, to `next_id`. `now_ms` is the server's time when it was asked."""
+    """One read. `kind` is all, committed or snapshot; the range goes from `start`, exclusive, to
+    `next_id`. `now_ms` is the server's time at the request."""
 
     topic: str
     kind: str
     snapshot: Transaction | None
-    skips: bool
     start: bytes
-    asked: int
-    told: int
+    invoked: int
+    completed: int
     now_ms: int
     items: list[tuple[bytes, bytes]]
     next_id: bytes
@@ -238,24 +238,24 @@ class Read:
     blocked_by: int | None
 
 
-class Facts:
-    """Everything that is known."""
+class Observations:
+    """Everything that clients have observed."""
 
     def __init__(self, topics: list[TopicId]) -> None:
         self._moment = 0
-        self.topics = {topic.name: TopicFacts(topic) for topic in topics}
+        self.topics = {topic.name: ObservedTopic(topic) for topic in topics}
         self.transactions: dict[int, Tx] = {}
         self.runs: dict[str, Run] = {}
         self.publish_of: dict[bytes, Publish] = {}  # by payload
         self.highest_pointer = 0
-        self.now_ms_max = 0  # of all times that the server ever had
+        self.now_ms_max = 0  # of all times of the server's clock
         self.now_ms_min = NEVER
         self._times: list[tuple[int, int]] = []  # moments, and the server's time then, in ms
-        self.life = 0
-        self.crashed: list[int] = []  # moments of crashes, and of failures of the log
-        # Transactions are served since then, at the earliest: a moment, and the time since boot.
+        self.start_count = 0
+        self.crashed: list[int] = []  # moments of crashes and of failures of the log
+        # The earliest moment and time since boot from which transactions have been served.
         self.served_from, self.served_from_boot_ms = 0, 0
-        self.may_forget = False  # so much time went by that outcomes may be forgotten
+        self.may_forget = False  # the retention of outcomes is over for some transaction
         self.prunes = False  # pointers leave the invalid list by themselves
 
     def moment(self) -> int:
@@ -269,28 +269,28 @@ class Facts:
 
     @property
     def time_span_ms(self) -> int:
-        """From the earliest time that the server had to the latest."""
+        """From the earliest time of the server's clock to the latest."""
         return self.now_ms_max - self.now_ms_min
 
     def latest_since(self, moment: int) -> int:
-        """The latest time that the server had since then, in ms."""
+        """The latest time of the server's clock since then, in ms."""
         earlier = [now_ms for at, now_ms in self._times if at <= moment]
         return max(now_ms for _, now_ms in self._times[max(0, len(earlier) - 1) :])
 
     def note_not_served(self, boot_ms: int) -> None:
-        """Until now transactions were not served."""
+        """Transactions were not served until now."""
         self.served_from, self.served_from_boot_ms = self.moment(), boot_ms
 
     def note_pointer(self, pointer: int) -> None:
         self.highest_pointer = max(self.highest_pointer, pointer)
 
     def cut_off(self) -> None:
-        """Whoever has no answer gets none any more."""
+        """The server crashed: requests without a reply get none any more."""
         moment = self.moment()
         self.crashed.append(moment)
         for topic in self.topics.values():
-            for asked in topic.pending():
-                asked.end(moment, Fate.OPEN)
+            for request in topic.pending():
+                request.end(moment, Applied.UNKNOWN)
 
     def owner(self, pointer: int) -> Tx | None:
         found = self.transactions.get(pointer)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.faults.checker import violations
 from tests.faults.checker_anomalies import Anomaly
 from tests.faults.history import Action, Append, Attempt, Outcome, Poll, Publish, Read, View
-from tests.faults.made_histories import made_history
+from tests.faults.synthetic_histories import synthetic_history
 
 KINDS = ("drop", "owe", "stale", "swap", "repeat", "move")
 
@@ -116,7 +116,7 @@ def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
 @given(seed=st.integers(0, 50), kind=st.sampled_from(KINDS),
        where=st.integers(0, 10**6), at_index=st.integers(0, 10**6))  # fmt: skip
 def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int) -> None:
-    history = made_history(seed=seed, count=60, clients=6)
+    history = synthetic_history(seed=seed, count=60, clients=6)
     chosen = spots(history)[kind]
     assume(chosen)
     spot = chosen[where % len(chosen)]
@@ -133,7 +133,7 @@ def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int)
 def test_a_commit_that_is_said_to_have_failed_is_seen_where_others_read_it(
     seed: int, where: int
 ) -> None:
-    history = made_history(seed=seed, count=60, clients=4)
+    history = synthetic_history(seed=seed, count=60, clients=4)
     wrote = [
         number for number, attempt in enumerate(history)
         if attempt.outcome is Outcome.OK and any(isinstance(one, Append) for one in attempt.actions)

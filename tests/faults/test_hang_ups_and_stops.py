@@ -10,12 +10,14 @@ from tests.faults.history import Attempt, Outcome, Recorder, Requests, View, pay
 from tests.faults.workload_messages import (
     TOPICS,
     check_outcomes,
+    create_topics,
+    entries_of,
     read_all,
     require_no_violation,
     resolved,
     topic_of,
 )
-from tests.http.calls import TRANSACTIONS, begin, entry
+from tests.http.calls import TRANSACTIONS, begin
 from tests.http.client import JSON, Client, Reply, ok, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
@@ -27,9 +29,7 @@ UNIT_COUNT = 25
 @pytest.fixture
 def running(new_server: NewServer) -> ServerProcess:
     server = new_server()
-    client = server.client()
-    for name in TOPICS:
-        ok(topic_of(client, name).create())
+    create_topics(server.client())
     return server
 
 
@@ -47,10 +47,6 @@ def requests_of(client: int, number: int) -> Requests:
     )  # fmt: skip
 
 
-def entries(client: Client, requests: Requests) -> list[dict[str, object]]:
-    return [entry(topic_of(client, name), *sent) for name, sent in requests]
-
-
 def _hung_up(server: ServerProcess, client: Client, number: int) -> Attempt:
     kind, requests = number % 3, requests_of(number % 3, number)
     recorder = Recorder(kind)
@@ -58,7 +54,7 @@ def _hung_up(server: ServerProcess, client: Client, number: int) -> Attempt:
         sent = requests[0][1]
         hang_up(server, f"{topic_of(client, TOPICS[0]).path}/publish", {"messages": sent})
         return recorder.ended(Outcome.UNKNOWN, requests[:1])
-    body: dict[str, object] = {"publish": entries(client, requests)}
+    body: dict[str, object] = {"publish": entries_of(client, requests)}
     if kind == 1:
         body["requestId"] = f"hang up {number}"
         hang_up(server, f"{TRANSACTIONS}/run", body)
@@ -88,7 +84,7 @@ def _attempt_under_stops(client: Client, worker: int, number: int) -> Attempt:
     assert started is not None
     pointer = started.json["transactionId"]
     body: dict[str, object] = {
-        "publish": entries(client, requests),
+        "publish": entries_of(client, requests),
         "changes": [f"{worker}.{number}"],
     }
     reply = client.post(f"{TRANSACTIONS}/{pointer}/commit", body)

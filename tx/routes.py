@@ -69,7 +69,8 @@ def routes(manager: TransactionManager) -> list[Route]:
 
 
 def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
-    """Without the service nothing else is known of a request: not whether its transaction is."""
+    """A handler that answers 503 while the service is not running. Whether the transaction of a
+    request exists is not known then."""
 
     def handle(request: Request) -> Awaitable[Reply]:
         manager.durable.require_running()
@@ -387,7 +388,7 @@ def committed_object(outcome: Outcome) -> dict[str, object]:
 
 
 def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[str, object]:
-    """What became of a transaction."""
+    """The reply to `GET /v1/transactions/{tx}`, less the members of a lease."""
     if isinstance(found, OpenTransaction):
         state, reason, kind = found.state, None, found.transaction.type
     else:

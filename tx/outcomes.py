@@ -12,7 +12,6 @@ them as values made the garbage collector pause, and every snapshot packed them 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import overload
 
 from tuff.protocol.errors import (
     TransactionAbortedError,
@@ -200,7 +199,7 @@ def packed_outcomes(rows: Sequence[object]) -> list[bytes]:
     return list(map(to_bytes, rows))
 
 
-class PackedOutcomes(Sequence[Outcome]):
+class PackedOutcomes:
     """Outcomes as they were at one moment. One is unpacked when it is read."""
 
     def __init__(self, kept: Iterable[Outcome | bytes]) -> None:
@@ -215,15 +214,6 @@ class PackedOutcomes(Sequence[Outcome]):
 
     def __iter__(self) -> Iterator[Outcome]:
         return map(_unpack, self._kept)
-
-    @overload
-    def __getitem__(self, index: int) -> Outcome: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Outcome]: ...
-    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
-        if isinstance(index, slice):
-            return list(map(_unpack, self._kept[index]))
-        return _unpack(self._kept[index])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedOutcomes) and self.packed() == other.packed()

@@ -1,9 +1,9 @@
-"""Conflict detection: which changes of a transaction another one has committed, which it can't see
+"""Write-write conflicts: a change conflicts if its last committer is not visible to the transaction
 (design §4, Conflicts).
 
-A check costs one look-up for each change of the transaction at hand. Comparing pointers with a
-"commit pointer" would miss a commit that was decided, and not yet durable, when the transaction
-started; so the rule asks for visibility and nothing else.
+A check costs one look-up for each change. A comparison of pointers ("did it commit after this one
+started?") would miss a commit that was decided, and not yet durable, when the transaction started.
+So the rule is visibility alone.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from tx.settings import TransactionSettings
 
 @value()
 class CommittedChanges:
-    """What one transaction committed, by the edit of this LSN."""
+    """The changes that one transaction committed, by the edit of this LSN."""
 
     lsn: int
     transaction_id: int
@@ -29,7 +29,7 @@ class CommittedChanges:
 
 
 class Committers:
-    """The last committer of each change for which a transaction may still have to be refused."""
+    """The last committer of each change that may still conflict with an open transaction."""
 
     def __init__(self, commits: Iterable[CommittedChanges] = ()) -> None:
         self._last: dict[bytes, CommittedChanges] = {}
@@ -61,8 +61,8 @@ class Committers:
         return Conflict(key, commit.transaction_id, commit.client, commit.lsn)
 
     def forget(self, lsn: int) -> None:
-        """Drop what was committed up to this LSN: every open short transaction sees it, and so
-        will all that start."""
+        """Drop the commits up to this LSN: every open short transaction sees them, and so will
+        all that start."""
         while self._in_order and self._in_order[0].lsn <= lsn:
             commit = self._in_order.popleft()
             for change in commit.changes:
@@ -82,14 +82,12 @@ def can_commit(
     settings: TransactionSettings,
     now_ms: int,
 ) -> Committing | Refused:
-    """Note the changes, unless a transaction that this one can't see committed one of them.
+    """The edit that remembers the changes, or that refuses the transaction for a conflict.
 
     Raises:
-        TransactionConflictError: it was refused before.
-        ChangeSetTooLargeError: with those named before, there are too many, or too large ones.
+        As `all_changes`.
     """
     if not opened.is_short:
-        # Long transactions take no part in conflict detection.
         return Committing(now_ms, opened.transaction_id, frozenset())
     every = all_changes(opened, changes, settings=settings)
     conflict = committers.conflict(opened.transaction, every)
@@ -101,7 +99,8 @@ def can_commit(
 def all_changes(
     opened: OpenTransaction, changes: frozenset[bytes], *, settings: TransactionSettings
 ) -> frozenset[bytes]:
-    """All changes that the transaction has named, before and now; none of a long one.
+    """All changes that the transaction has named, before and now; none for a long one, which takes
+    no part in conflict detection.
 
     Raises:
         TransactionConflictError: the transaction was refused before.
@@ -127,10 +126,10 @@ def all_changes(
 
 
 def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
-    """Whether a commit would skip the check of changes that a crash made the service forget.
+    """Whether a crash may have lost the changes that this commit leaves to its can-commits.
 
-    A can-commit waits for no disk. If a crash lost its changes, a commit that leaves its changes to
-    the can-commit would pass unchecked, and overwrite another transaction's update.
+    A can-commit waits for no disk. If a crash lost its changes, such a commit would pass unchecked,
+    and overwrite another transaction's update.
     """
     return (
         opened.survived_crash and opened.is_short and opened.changes is None and not names_changes

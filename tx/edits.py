@@ -1,13 +1,13 @@
-"""Edits: what can happen to the transaction state, as values, and their bytes in the log and in
-snapshot files (design §4).
+"""Edits: changes of the transaction state, as values, and their bytes in the log and in snapshot
+files (design §4).
 
     edit := MessagePack [lsn, tag, field…]      fields in the order of the class
 
 Tags are appended and never given a new meaning; a log may be read by a later version. `at_ms` is
 the time of the decision: replay uses it, and never the clock.
 
-A file passes its checksum before it is decoded here. Every value is checked for its type and range.
-What does not fit was written by another program or another version, and is refused.
+A frame has passed its checksum before it is decoded here. Every value is checked for its type and
+range: a value that does not fit was written by another program or another version, and is refused.
 """
 
 import threading
@@ -61,8 +61,8 @@ class PointerRange:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a transaction was refused: an equal change of a transaction that it can't see, which
-    committed at `committer_lsn`."""
+    """Why a transaction was refused: a transaction that it can't see committed the same change, by
+    the edit of this LSN."""
 
     key: bytes
     committer: int
@@ -80,7 +80,7 @@ class BlockReserved:
 
 @dataclass(frozen=True, slots=True)
 class BlockKept:
-    """Of what was reserved and not handed out, only these pointers may still be handed out."""
+    """Of the reserved pointers, only these may still be handed out."""
 
     at_ms: int
     block: PointerRange
@@ -88,7 +88,7 @@ class BlockKept:
 
 @dataclass(frozen=True, slots=True)
 class BlockReturned:
-    """A clean stop: what was reserved and not handed out never will be."""
+    """A clean stop: none of the reserved pointers will be handed out any more."""
 
     at_ms: int
 
@@ -98,7 +98,7 @@ class Started:
     """A transaction started. `seen` is the LSN up to which ends of transactions were in its
     snapshot.
 
-    With `lease_ms` it ends when it is not renewed for that long. The log has no renewals: when a
+    With `lease_ms` it ends when it is not renewed for that long. The log has no renewals: when the
     service comes up, every lease begins anew.
     """
 
@@ -114,8 +114,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class EpochBegun:
-    """A long transaction started for an epoch of a sink, which is at that epoch from now on. One
-    record, so that no crash can leave the one without the other."""
+    """A long transaction started for an epoch of a sink. The start and the epoch are one record, so
+    that no crash can leave the one without the other."""
 
     at_ms: int
     pointer: int
@@ -135,7 +135,7 @@ class EpochBegun:
 
 @dataclass(frozen=True, slots=True)
 class SinkForgotten:
-    """Nothing is recorded of the sink any more."""
+    """The record of the sink was deleted."""
 
     at_ms: int
     sink: str
@@ -152,7 +152,7 @@ class Checkpointed:
 
 @value()
 class Committing:
-    """The transaction named changes, and may commit them."""
+    """The transaction named these changes in a can-commit that had no conflict."""
 
     at_ms: int
     transaction_id: int
@@ -183,7 +183,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The transaction ended, and nothing of it is left; also when it was invalid before."""
+    """The transaction was aborted; it may have been invalid before."""
 
     at_ms: int
     transaction_id: int
@@ -192,7 +192,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Invalidated:
-    """The transaction ended, and what it wrote must never become visible."""
+    """The transaction became invalid: its writes must never become visible."""
 
     at_ms: int
     transaction_id: int
@@ -210,8 +210,8 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The service came up from its files. `lost` are the pointers that may have been handed out by
-    starts that did not reach the log."""
+    """The service was recovered from its files. `lost` are the pointers that may have been handed
+    out to starts that did not reach the log."""
 
     at_ms: int
     is_after_crash: bool
@@ -237,11 +237,11 @@ Edit = (
 
 
 class MalformedError(Exception):
-    """The checksum is right, and the content is nothing that any version writes."""
+    """The checksum is right, but no version writes this content."""
 
 
 class NewerError(MalformedError):
-    """The checksum is right, and the content is something that only a newer version knows."""
+    """The checksum is right, but only a newer version knows this content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ BLOB: Form[bytes] = Form(bytes, _unpack_blob)
 
 
 def as_it_is(value: object) -> object:
-    """Pack a value that is MessagePack data already; a tuple of any class becomes a list."""
+    """Pack a value that is MessagePack data already. A tuple becomes a list."""
     return value
 
 
@@ -411,7 +411,7 @@ def check_rows(rows: Sequence[object], forms: Sequence[Form[Any]]) -> None:
 
 
 def _distinct(form: Form[Any], column: Sequence[object]) -> Iterable[object]:
-    """As many of these values as are needed to know whether all can be unpacked."""
+    """Some of these values: if they can be unpacked, all can."""
     kinds = set(map(type, column))
     if form.bounds is not None and kinds == {int}:
         return min(column), max(column)  # type: ignore[type-var] # integers

@@ -52,15 +52,16 @@ def kind_of(name: str, head: bytes) -> FileKind | None:
 
 
 class DamagedFilesError(Exception):
-    """The files can't be trusted; the sentence names the file, the byte and the tool."""
+    """Files are damaged, missing or of another store; the message names the file, the byte and the
+    tool."""
 
 
 class ContradictionError(DamagedFilesError):
-    """Files are whole, and an edit in one of them is impossible after those before it."""
+    """Files are whole, but an edit contradicts the edits before it."""
 
 
 class NewerFilesError(DamagedFilesError):
-    """A file is whole, and says what this version can't read; so it is refused, and left alone."""
+    """A file is whole, and holds something that only a newer version knows. It is left as it is."""
 
 
 NEWER = "use the version of tuff that wrote it, or a later one"
@@ -91,19 +92,19 @@ def newer(name: str, offset: int, reason: str) -> NewerFilesError:
 
 
 def unreadable(name: str, offset: int, error: MalformedError) -> DamagedFilesError:
-    """What is wrong with a file in which a frame is whole, and can't be understood."""
+    """The error of a whole frame whose content can't be decoded."""
     tell = newer if isinstance(error, NewerError) else damaged
     return tell(name, offset, str(error))
 
 
 def without_advice(error: DamagedFilesError) -> str:
-    """What is wrong, without the advice, for callers that give their own."""
+    """The message without its advice, for callers that give their own."""
     return str(error).removesuffix(f"; {_REPAIR}").removesuffix(f"; {NEWER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What a file says about itself.
+    """The header of a file.
 
     `lsn` is the last edit a snapshot holds, or the first one of a log. A log names the log before
     it, and how long that one was, durably, when this one was made; 0 and 0 for the first.
@@ -130,12 +131,12 @@ class KnownFile:
 
 
 def pack_header(kind: FileKind, header: FileHeader) -> bytes:
-    """How a file begins."""
+    """The first bytes of a file."""
     return _MAGIC[kind] + _VERSION.pack(FORMAT_VERSION) + pack_frame(to_bytes(asdict(header)))
 
 
 def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int]:
-    """The header, and where it stops.
+    """The header, and the offset behind it.
 
     Raises:
         DamagedFilesError: it can't be read.

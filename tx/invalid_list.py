@@ -50,8 +50,7 @@ class InvalidList:
         self._last_sweep = last_sweep
 
     async def shown(self) -> Invalids:
-        """The list, why each pointer is on it, and which of them no row carries, with every end
-        that was decided so far durable."""
+        """The invalid list, once every end that was decided so far is durable."""
         await self._durable.synced_in_time(self._durable.state.last_pending_lsn)
         listed, by_reason = self._listed(), defaultdict[InvalidReason, list[int]](list)
         for pointer in listed:
@@ -63,7 +62,8 @@ class InvalidList:
         self, *, pointers: Collection[int] = (), before_ms: int | None = None
     ) -> tuple[int, list[int]]:
         """Take these pointers, and those of transactions started before that time, off the invalid
-        list, durably, except for those that rows still carry. How many, and those that were kept.
+        list, durably, except for those that rows still carry. Returns how many were removed, and
+        the pointers that were kept.
 
         Raises:
             TransactionsInProgressError: one that started before that time is still in progress.
@@ -102,8 +102,8 @@ class InvalidList:
 def truncate(
     state: TransactionState, pointers: Collection[int], *, keeps: Callable[[int], bool], now_ms: int
 ) -> tuple[Truncated, list[int]]:
-    """Take these pointers off the invalid list, except those for which `keeps` says that rows still
-    carry them: the second part of the answer. Pointers that are not on the list are ignored."""
+    """The edit that takes these pointers off the invalid list, and the pointers that stay since
+    `keeps` is true for them. Pointers that are not on the list are ignored."""
     listed = sorted({pointer for pointer in pointers if pointer in state.invalid})
     kept = [pointer for pointer in listed if keeps(pointer)]
     return Truncated(now_ms, tuple(sorted(set(listed) - set(kept)))), kept

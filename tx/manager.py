@@ -38,9 +38,8 @@ log = logging.getLogger(__name__)
 
 
 class TransactionManager:
-    """Lives on one event loop, without locks. All async methods of its parts, and those that the
-    message store uses, raise TransactionsUnavailableError while the service is down or stopped, at
-    once."""
+    """Lives on one event loop. While the service is down or stopped, the async methods of its
+    parts, and those that the message store uses, raise TransactionsUnavailableError at once."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class TransactionManager:
         self._rows = rows
         self._now_ms = now_ms
         self._spawn = spawn
-        # Not before `open`: until then it is not known what the message store remembers, nor which
-        # pointers its rows carry, and the invalid list would be pruned of them.
+        # Not before `open`: until then the mark of the message store is not known, nor which
+        # pointers its rows carry, and pruning would take these off the invalid list.
         self._may_recover = False
         self._pruned_at_ms = 0
         self._up_since_ms = 0
@@ -114,7 +113,7 @@ class TransactionManager:
         return self.durable.status
 
     def put_off(self, reason: str) -> None:
-        """Say why `open` is not called yet."""
+        """Set the reason why `open` is not called yet."""
         status = self.status
         if self._settings.enabled and status.state is ServiceState.DOWN and status.reason != reason:
             self.durable.disable(reason)
@@ -133,8 +132,8 @@ class TransactionManager:
         await self.durable.open(mark, self)
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
-        """The edits with which the log goes on after a recovered state; each is asked for when the
-        one before was applied."""
+        """The edits with which the log continues after a recovered state. Each is applied before
+        the next one is computed."""
         now_ms = self._now_ms()
         yield Restarted(now_ms, not state.is_clean, state.blocks)
         # A commit that was cut off: its rows are there, or on their way, and its record is not.
@@ -154,8 +153,8 @@ class TransactionManager:
         self.timeouts.begin_all(state.open.values())
 
     async def tick(self) -> None:
-        """What is due: time-outs, forgetting, pruning, snapshots, and coming back from a failure.
-        To be called several times a second."""
+        """The periodic work: time-outs, forgetting outcomes, pruning, snapshots, and recovery after
+        a failed disk. Call it several times a second."""
         if self.status.state is ServiceState.DOWN:
             await self.durable.retry()
         self.durable.prove()
@@ -186,8 +185,7 @@ class TransactionManager:
         now_ms = self._now_ms()
         if self._settings.prune_invalid and now_ms - self._pruned_at_ms >= PRUNE_INTERVAL_MS:
             self._pruned_at_ms = now_ms
-            # Clients can ask for a transaction that a crash lost for as long as for any other
-            # outcome.
+            # A transaction that a crash lost can be asked for as long as any other outcome.
             is_past_crash = now_ms - self._up_since_ms >= self._outcomes_kept_ms
             self.invalid_list.prune(also_lost=is_past_crash)
 
@@ -226,8 +224,8 @@ class TransactionManager:
         return taken
 
     async def close(self) -> None:
-        """A clean stop: give back what was reserved, write a snapshot, let go of the files. Needs
-        `durable.run` to be running."""
+        """A clean stop: return the reserved pointers, write a snapshot, close the files.
+        `durable.run` must be running."""
         if self.status.state is not ServiceState.DOWN:
             self.durable.stop("the server is stopping")
             try:

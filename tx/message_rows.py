@@ -1,5 +1,5 @@
-"""The interface to the message store, and what happens to message rows once their transaction has
-ended: those of a commit are settled, all others are marked rolled back (design §6).
+"""The interface to the message store, and the end of message rows: after a commit they are settled,
+after any other end they are marked rolled back (design §6).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]  # starts background work
 
 
 class MessageRows(Protocol):
-    """What the transaction service may ask of the message store. `server.py` passes an
+    """The message store, as far as the transaction service uses it. `server.py` passes an
     implementation in, which this package never imports. All methods run on the event loop.
     `transaction_pointers` are the transaction id and its checkpoint pointers."""
 
@@ -30,11 +30,10 @@ class MessageRows(Protocol):
         InvalidTtlError, StorageUnavailableError. Every `pointer` is filled in."""
 
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
-        """Write all entries as one durable batch, flagged as the last of their transaction; the
-        answers stand in the order of the entries.
+        """Write all entries as one durable batch, flagged as the last of their transaction; one
+        detail for each entry, in their order.
 
-        Raises: any error means that nothing was written, or that what was written lies under its
-        pointer, undecided, and is taken back by `mark_rolled_back`."""
+        Raises: any error: rows may have been written, and `mark_rolled_back` marks them."""
 
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
         """Invert the pointer of every row these pointers carry, durably, and forget the index rows.
@@ -42,14 +41,14 @@ class MessageRows(Protocol):
         itself."""
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably committed: their rows carry them no longer in the index."""
+        """These pointers durably committed: remove their rows from the pointer index."""
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably ended: readers held by their rows, and readers in their
-        snapshots, look again."""
+        """These pointers durably ended: wake the readers that their rows hold, and those in their
+        snapshots."""
 
     def reading_pointers(self) -> Collection[int]:
-        """Every pointer in whose snapshot a reader reads, and may wait."""
+        """Every pointer whose snapshot a reader uses; it may wait."""
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
@@ -58,8 +57,9 @@ class MessageRows(Protocol):
         """Whether an unmarked message row, or a stored payload, of this pointer may exist."""
 
     def is_cleared(self, pointer: int) -> bool:
-        """Whether an invalid pointer may leave the list as far as rows go that `is_carried` does
-        not know of: retention has passed all of them with the pointer on its list."""
+        """Whether an invalid pointer may leave the list, as far as rows are concerned that
+        `is_carried` does not know: retention has passed all of them with the pointer on its list.
+        """
 
     def indexed_pointers(self) -> Collection[int]:
         """Every pointer with rows that are neither settled nor marked."""
@@ -81,10 +81,10 @@ class MessageRows(Protocol):
 
 
 class EndedRows:
-    """What happens to the rows of transactions that have durably ended: those of a commit are
-    settled, all others are marked rolled back in the background, and readers look again.
+    """Settles the rows of durable commits, marks those of other ends rolled back in the background,
+    and wakes readers.
 
-    A marking waits for the writes under way. There is one at a time for each transaction.
+    A marking waits for the writes under way. A transaction has one marking at a time.
     """
 
     def __init__(self, locks: TransactionLocks, rows: MessageRows, *, spawn: Spawn) -> None:

@@ -1,5 +1,5 @@
-"""What the service shows of itself: the overview of transactions, and figures and counters for
-metrics (protocol §5.2)."""
+"""Monitoring: the overview of transactions, and the figures and counters of the metrics (protocol
+§5.2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ from tx.timeouts import Timeouts
 
 @dataclass(slots=True)
 class TransactionCounters:
-    """How often things happened since the process started. Each is counted once for a transaction,
-    however often it is asked for."""
+    """Counts since the process started. A repeated call counts once for its transaction."""
 
     starts: int = 0
     commits: int = 0
@@ -44,11 +43,10 @@ class TransactionCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What `GET /v1/transactions` shows. `oldest_in_progress` None: there is none.
+    """The reply to `GET /v1/transactions`. `oldest_in_progress` is None if none is in progress.
 
-    `visibility_upper_bound` is the highest pointer such that, of it and all below it, everything
-    that committed is visible to every transaction in progress, and to all that will start: a table
-    may drop what was overwritten by then.
+    Every transaction in progress, and every later one, sees all commits up to the
+    `visibility_upper_bound`. So a table may drop versions that were overwritten by then.
     """
 
     read_pointer: int
@@ -62,7 +60,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sizes for metrics. `oldest_ms` is how long the oldest transaction is in progress."""
+    """Gauges of the metrics. `oldest_ms` is the age of the oldest transaction in progress."""
 
     open_count: int = 0
     leased_count: int = 0

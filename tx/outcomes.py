@@ -1,19 +1,17 @@
-"""Transactions as values, in progress and ended, with the errors that an end means for later calls;
-and the memory of those that ended, for as long as a client may ask (protocol §5.2, Commit after a
-lost reply).
+"""Transactions as values, in progress and ended; the errors of calls that come after an end; and
+the table of outcomes, which a client may ask for (protocol §5.2, Commit after a lost reply).
 
-The memory is bounded by time, by count and by size. Dropping is no edit: after a replay more is
-remembered, and the next tick drops it again.
+The table is bounded by time, by count and by size. Dropping an outcome is no edit: a replay brings
+it back, and the next tick drops it again.
 
-All but the newest are kept as the bytes that a snapshot file has for them. When a million of them
-were kept as values, the garbage collector visited them again and again, with a pause each time, and
-every snapshot packed them anew (decision 0026).
+All but the newest outcomes are kept as the bytes that a snapshot file has for them. A million of
+them as values made the garbage collector pause, and every snapshot packed them anew (decision
+0026).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import overload
 
 from tuff.protocol.errors import (
     TransactionAbortedError,
@@ -108,7 +106,7 @@ class OpenTransaction:
 @value(kw_only=True)
 class Outcome:
     """A transaction that has ended, by the edit of this `lsn`. `reason` is None unless it is
-    invalid; `published` is what its commit answers."""
+    invalid; `published` is in the reply to its commit."""
 
     transaction_id: int
     state: EndedState
@@ -201,7 +199,7 @@ def packed_outcomes(rows: Sequence[object]) -> list[bytes]:
     return list(map(to_bytes, rows))
 
 
-class PackedOutcomes(Sequence[Outcome]):
+class PackedOutcomes:
     """Outcomes as they were at one moment. One is unpacked when it is read."""
 
     def __init__(self, kept: Iterable[Outcome | bytes]) -> None:
@@ -216,15 +214,6 @@ class PackedOutcomes(Sequence[Outcome]):
 
     def __iter__(self) -> Iterator[Outcome]:
         return map(_unpack, self._kept)
-
-    @overload
-    def __getitem__(self, index: int) -> Outcome: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Outcome]: ...
-    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
-        if isinstance(index, slice):
-            return list(map(_unpack, self._kept[index]))
-        return _unpack(self._kept[index])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedOutcomes) and self.packed() == other.packed()
@@ -285,11 +274,11 @@ class Outcomes:
         return self._owners.get(pointer, pointer) in self._by_id
 
     def image(self) -> PackedOutcomes:
-        """All of them as they are; transactions that end later don't change it."""
+        """All outcomes at this moment; later ones don't change it."""
         return PackedOutcomes(self._by_id.values())
 
     def put(self, outcome: Outcome) -> None:
-        """Remember this, instead of what was known of that transaction."""
+        """Add an outcome; it replaces an earlier one of the same transaction."""
         transaction_id = outcome.transaction_id
         if transaction_id in self._by_id:
             self._drop(transaction_id)
@@ -352,10 +341,10 @@ class Outcomes:
     def forget(
         self, *, ended_before_ms: int, is_needed: Callable[[int, tuple[int, ...]], bool]
     ) -> None:
-        """Drop what ended before that time, and the oldest above the bounds, unless it is needed:
-        what `is_needed` says of the LSN of its end, and its pointers.
+        """Drop the outcomes that ended before that time, and the oldest above the bounds, except
+        those of which `is_needed` returns true, given the LSN of the end and the pointers.
 
-        A pass looks at a bounded number, so that it may take several.
+        A call looks at a bounded number, so that several may be necessary.
         """
         for _ in range(min(len(self._held), LOOKED_AT_COUNT_MAX)):
             self._release(self._held.popleft(), is_needed)

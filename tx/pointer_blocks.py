@@ -1,8 +1,8 @@
 """Pointers are reserved durably in blocks beforehand, so that a start waits for no disk (design §4,
 Pointers).
 
-A pointer that is reserved and not handed out becomes invalid by a crash, since it can't be known
-then that no start was given it. So there are never many more than are likely to be wanted.
+A crash makes every reserved pointer invalid, since a start may have received it without reaching
+the log. So no more pointers are reserved than the recent rate of starts needs.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from tx.state import TransactionState
 
 
 class ReservedPointers:
-    """Hands out reserved pointers, and reserves the next block in time. Lives on one event loop."""
+    """Hands out reserved pointers, and reserves the next block before they run out. Lives on one
+    event loop."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ReservedPointers:
         return self._blocks.take()
 
     def renew_if_due(self, *, now_ms: int) -> None:
-        """Begin to reserve the next block if few pointers are left, or old ones."""
+        """Begin to reserve the next block if few pointers are left, or stale ones."""
         if self._renewal is None and self._blocks.is_due(now_ms=now_ms):
             self._begin_renewal()
 
@@ -77,7 +78,7 @@ class ReservedPointers:
             )
 
     def next_block(self, state: TransactionState) -> BlockReserved:
-        """The edit that reserves the next block; also the first one of a service that comes up."""
+        """The edit that reserves the next block; also used when the service comes up."""
         now_ms = self._now_ms()
         block = self._blocks.next_block(
             lowest=state.next_block_start, waiting_count=self._waiting_count, now_ms=now_ms
@@ -160,8 +161,8 @@ class PointerBlocks:
         )
 
     def is_stale(self, *, now_ms: int) -> bool:
-        """Whether the next pointer names a time that is more than `BLOCK_STALE_MS` ago. It would
-        be correct, but mislead people who read it."""
+        """Whether the time in the next pointer is more than `BLOCK_STALE_MS` ago. It would be
+        correct, but mislead people who read it."""
         if not self.rest_count:
             return False
         following = self._next if self._next < self._stop else self._later[0].start
@@ -181,8 +182,8 @@ class PointerBlocks:
         return kept
 
     def next_block(self, *, lowest: int, waiting_count: int, now_ms: int) -> PointerRange:
-        """The block to reserve now, from `lowest` or the clock on: what a fifth of a second takes
-        at the recent rate, and enough for all callers that wait for one."""
+        """The block to reserve now, from `lowest` or the clock on: enough for `BLOCK_SECONDS` at
+        the recent rate, and for all callers that wait."""
         elapsed_ms = max(1, now_ms - self._since_ms)
         expected_count = round(self._taken_count / elapsed_ms * 1000 * BLOCK_SECONDS)
         # A few starts at once look like a high rate, and mean little.

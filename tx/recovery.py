@@ -1,8 +1,8 @@
 """Recovery: reads the state from the transaction files (design §4, Snapshots).
 
 It starts from the newest readable snapshot, by sequence number, and replays every log after it. A
-torn tail beyond what was proven durable is cut. Everything else that doesn't fit together is
-damage: the service then stays down rather than continue with an older or an empty state.
+torn tail behind the proven length is cut. Any other inconsistency is damage: the service then stays
+down rather than continue with an older or an empty state.
 """
 
 from collections.abc import Iterator
@@ -38,12 +38,14 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class StoreMark:
-    """What the message store remembers of the transaction files beside it: the store id of both,
-    which it has before they are made, empty where it has none; the highest pointer they reserved,
-    0 where it never saw any; and the edit up to which they were durable when it was last written,
-    None where it does not say. `last` is the highest offset that it had given. `carried` are the
-    pointers of its rows that are neither settled nor marked, None where they are not to be
-    checked."""
+    """The record that the message store has of the transaction files beside it.
+
+    `store_id` is that of both, empty where it has none; it is stored before the files are made.
+    `highest_reserved` is the highest pointer that the files reserved, 0 where it never saw any.
+    `seen_lsn` is the edit up to which they were durable at its last write, None where it does not
+    say. `last` is the highest offset that it assigned. `carried` are the pointers of its rows that
+    are neither settled nor marked, None where they are not to be checked.
+    """
 
     store_id: str
     highest_reserved: int = 0
@@ -59,9 +61,9 @@ class StoreMark:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The state of the files. `log_sequence` and `log_length` say up to where the newest log was
-    read, of which all up to `proven_length` is known to be durable; `notes` what an operator should
-    know."""
+    """The state of the files. The newest log has the number `log_sequence`; it was read up to
+    `log_length`, and up to `proven_length` it is known to be durable. `notes` are remarks for an
+    operator."""
 
     state: TransactionState
     store_id: str
@@ -107,7 +109,7 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
 
 def recover_durably(directory: Path, mark: StoreMark | None) -> Recovered | None:
     """As `recover`, for a server that continues from there: makes the directory if it is missing,
-    and makes everything durable that the answer rests on."""
+    and makes durable everything that was read."""
     make_directory(directory)
     # A name whose sync failed, or was cut off, can be read and be gone after a power cut. The
     # next log named it as the one before, and what was built on it was damaged then.
@@ -245,9 +247,11 @@ def _check_store(
 
 
 def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
-    """Whether the messages are as new as the transactions. Rows of a transaction with an unknown
-    outcome would be shown as committed. And index rows of a commit stay until a write batch
-    settles them, and that batch records that it has seen the commit."""
+    """Raises: DamagedFilesError: the messages are older than the transaction files.
+
+    Rows of a transaction with an unknown outcome would be shown as committed. The index rows of a
+    commit stay until a write batch settles them, and that batch records that it has seen the
+    commit."""
     for pointer in carried:
         if not is_known(state, pointer):
             raise DamagedFilesError(
@@ -266,8 +270,9 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: St
 def commits_without_rows(
     state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Offset
 ) -> Iterator[Outcome]:
-    """Commits whose messages are not all in the message store, the newest first. The store had
-    seen edits up to `seen` and given offsets up to `last`; its rows carry these pointers."""
+    """Commits whose messages are not all in the message store, the newest first. The store had seen
+    edits up to `seen` and assigned offsets up to `last`; its undecided rows carry these pointers.
+    """
     for outcome in state.outcomes.newest_first():
         if seen is None or outcome.lsn <= seen:
             return
@@ -278,8 +283,8 @@ def commits_without_rows(
 
 
 def is_known(state: TransactionState, pointer: int) -> bool:
-    """Whether the outcome of a pointer is known, or will be once the service is up: a start that
-    did not reach the log becomes invalid then."""
+    """Whether the outcome of a pointer is known, or will be once the service is up: the restart
+    makes reserved pointers invalid."""
     try:
         state.find(pointer)
     except TransactionUnknownError:

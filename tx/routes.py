@@ -43,7 +43,7 @@ _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
-    service, one = _ServiceRoutes(manager), _TransactionRoutes(manager)
+    service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
     need_it = [
         Route("POST", _ROOT, one.start),
         Route("GET", _ROOT, service.overview),
@@ -59,7 +59,10 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_ONE}/invalidate", one.invalidate),
         Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
         Route("POST", f"{_ONE}/renew", one.renew),
-        *sink_routes(manager),
+        Route("GET", _SINKS, sinks.show_all),
+        Route("GET", _SINK, sinks.show),
+        Route("DELETE", _SINK, sinks.forget),
+        Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
         *(route._replace(handler=_while_running(manager, route.handler)) for route in need_it),
@@ -69,7 +72,8 @@ def routes(manager: TransactionManager) -> list[Route]:
 
 
 def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
-    """Without the service nothing else is known of a request: not whether its transaction is."""
+    """A handler that answers 503 while the service is not running. Whether the transaction of a
+    request exists is not known then."""
 
     def handle(request: Request) -> Awaitable[Reply]:
         manager.durable.require_running()
@@ -83,7 +87,7 @@ class _TransactionRoutes:
         self._manager = manager
 
     async def start(self, request: Request) -> Reply:
-        body = members_of(
+        body = _members_of(
             request,
             {"type", "timeout", "client", "lists", "lease"},
             what="the start of a transaction",
@@ -91,71 +95,66 @@ class _TransactionRoutes:
         lists = _flag(body, "lists", default=True)
         opened = await self._manager.starts.start(
             _type(body.get("type")),
-            seconds_of(body, "timeout"),
+            _seconds_of(body, "timeout"),
             client_of(body),
-            lease_s=seconds_of(body, "lease"),
+            lease_s=_seconds_of(body, "lease"),
         )
         return json_reply(self._object(opened, lists=lists), status=201)
 
     async def renew(self, request: Request) -> Reply:
-        members_of(request, (), what="a renewal")
+        _members_of(request, (), what="a renewal")
         opened = await self._manager.completion.renew(_pointer(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
-        body = members_of(request, {"changes"}, what="a can-commit")
+        body = _members_of(request, {"changes"}, what="a can-commit")
         await self._manager.completion.can_commit(_pointer(request), _changes(body) or ())
         return json_reply({"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
-        body = members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
+        body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
         outcome = await self._manager.completion.commit(
             _pointer(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return json_reply(committed_object(outcome))
+        return json_reply(_committed_object(outcome))
 
     async def run(self, request: Request) -> Reply:
-        body = members_of(request, {"publish", "client", "requestId"}, what="a run")
-        request_id = body.get("requestId")
-        if request_id is not None and not isinstance(request_id, str):
-            raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
+        body = _members_of(request, {"publish", "client", "requestId"}, what="a run")
         outcome = await self._manager.autocommit.run(
-            _entries(body),
-            client=client_of(body),
-            request_id=None if request_id is None else check_request_id(request_id),
+            _entries(body), client=client_of(body), request_id=_request_id(body)
         )
-        return json_reply(committed_object(outcome))
+        return json_reply(_committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
-        members_of(request, (), what="an abort")
+        _members_of(request, (), what="an abort")
         outcome = await self._manager.completion.abort(_pointer(request))
         return json_reply({"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
-        members_of(request, (), what="an invalidation")
+        _members_of(request, (), what="an invalidation")
         outcome = await self._manager.completion.invalidate(_pointer(request))
         return json_reply({"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
-        members_of(request, (), what="a checkpoint")
+        _members_of(request, (), what="a checkpoint")
         opened = await self._manager.starts.checkpoint(_pointer(request))
         return json_reply(self._object(opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.completion.outcome(_pointer(request))
-        shown = outcome_object(found, self._manager.completion.topics(found))
+        shown = _outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
-            shown |= lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
+            shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
         return json_reply(shown)
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
+        return _transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
 
 
 class _ServiceRoutes:
@@ -166,21 +165,21 @@ class _ServiceRoutes:
         read_query(request.query, parameters=())
         overview = await self._manager.monitoring.overview()
         shown = (
-            open_object(
+            _open_object(
                 opened,
                 self._manager.completion.topics(opened),
                 self._manager.timeouts.lease_ends_at_ms(opened),
             )
             for opened in overview.open
         )
-        return json_reply(overview_object(overview, shown))
+        return json_reply(_overview_object(overview, shown))
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply(invalids_object(await self._manager.invalid_list.shown()))
+        return json_reply(_invalids_object(await self._manager.invalid_list.shown()))
 
     async def truncate(self, request: Request) -> Reply:
-        body = members_of(request, {"ids", "before"}, what="a truncation")
+        body = _members_of(request, {"ids", "before"}, what="a truncation")
         if len(body) != 1:
             raise BadRequestError("a truncation names either ids or before")
         if "ids" in body:
@@ -195,21 +194,21 @@ class _ServiceRoutes:
         return json_reply(answer)
 
     async def take_snapshot(self, request: Request) -> Reply:
-        members_of(request, (), what="a snapshot")
+        _members_of(request, (), what="a snapshot")
         name, size = await self._manager.take_snapshot()
         return json_reply({"file": name, "bytes": size})
 
     async def snapshot_state(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply(state_object(await self._manager.durable.durable_image()))
+        return json_reply(_state_object(await self._manager.durable.durable_image()))
 
     async def stop(self, request: Request) -> Reply:
-        members_of(request, (), what="a stop")
+        _members_of(request, (), what="a stop")
         await self._manager.stop_service()
         return json_reply({"state": ServiceState.STOPPED.value})
 
     async def start(self, request: Request) -> Reply:
-        members_of(request, (), what="a start")
+        _members_of(request, (), what="a start")
         await self._manager.start_service()
         return json_reply({"state": ServiceState.RUNNING.value})
 
@@ -250,49 +249,38 @@ def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
     return json_forms.publish_entries_from_json(body["publish"]) if "publish" in body else ()
 
 
-def sink_routes(manager: TransactionManager) -> list[Route]:
-    """Every route of sinks."""
-    sinks = _SinkRoutes(manager)
-    return [
-        Route("GET", _SINKS, sinks.show_all),
-        Route("GET", _SINK, sinks.show),
-        Route("DELETE", _SINK, sinks.forget),
-        Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
-    ]
-
-
 class _SinkRoutes:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
 
     async def begin(self, request: Request) -> Reply:
-        body = members_of(request, {"runId", "lease", "client"}, what="the begin of an epoch")
+        body = _members_of(request, {"runId", "lease", "client"}, what="the begin of an epoch")
         run_id = body.get("runId")
         if not isinstance(run_id, str):
             raise BadRequestError(f"runId is a string, not {shown(run_id)}")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
         sink, opened = await self._manager.sinks.begin(
-            asked, lease_s=seconds_of(body, "lease"), client=client_of(body)
+            asked, lease_s=_seconds_of(body, "lease"), client=client_of(body)
         )
         answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
         if opened is None:
             return json_reply({**answer, "state": "committed", "transaction": None})
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        shown_object = transaction_object(opened, lists=True, lease_ends_at_ms=ends_at_ms)
+        shown_object = _transaction_object(opened, lists=True, lease_ends_at_ms=ends_at_ms)
         return json_reply({**answer, "state": "begun", "transaction": shown_object})
 
     async def show(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         shown_sink = await self._manager.sinks.show(request.parameters["sink"])
-        return json_reply(sink_object(*shown_sink))
+        return json_reply(_sink_object(*shown_sink))
 
     async def show_all(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         found = await self._manager.sinks.show_all()
-        return json_reply({"sinks": [sink_object(*each) for each in found]})
+        return json_reply({"sinks": [_sink_object(*each) for each in found]})
 
     async def forget(self, request: Request) -> Reply:
-        members_of(request, (), what="the forgetting of a sink")
+        _members_of(request, (), what="the forgetting of a sink")
         await self._manager.sinks.forget(request.parameters["sink"])
         return EMPTY_REPLY
 
@@ -306,12 +294,12 @@ def _epoch(request: Request) -> int:
     return int(text)
 
 
-def members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
+def _members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
     read_query(request.query, parameters=())
     return read_object(request.body, request.content_type, members=members, what=what)
 
 
-def seconds_of(body: Mapping[str, object], name: str) -> float | None:
+def _seconds_of(body: Mapping[str, object], name: str) -> float | None:
     value = body.get(name)
     if value is None:
         return None
@@ -326,16 +314,15 @@ def client_of(body: Mapping[str, object]) -> str:
         return UNKNOWN_CLIENT
     if not isinstance(client, str):
         raise BadRequestError(f"client is a string, not {shown(client)}")
-    return check_client(client)
-
-
-def check_client(client: str) -> str:
-    """The client's name itself. Raises: BadRequestError: too long, or no Unicode text."""
     return _check_text(client, what="client", length_max=CLIENT_LENGTH_MAX)
 
 
-def check_request_id(request_id: str) -> str:
-    """The id itself. Raises: BadRequestError: empty, too long, or no Unicode text."""
+def _request_id(body: Mapping[str, object]) -> str | None:
+    request_id = body.get("requestId")
+    if request_id is None:
+        return None
+    if not isinstance(request_id, str):
+        raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
     if not request_id:
         raise BadRequestError("requestId is empty; leave it out, or name the request")
     return _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
@@ -351,7 +338,7 @@ def _check_text(text: str, *, what: str, length_max: int) -> str:
     return text
 
 
-def transaction_object(
+def _transaction_object(
     opened: OpenTransaction, *, lists: bool, lease_ends_at_ms: int | None = None
 ) -> dict[str, object]:
     """The transaction object of protocol §5.1."""
@@ -362,11 +349,11 @@ def transaction_object(
     form["startedAt"] = opened.started_at_ms
     form["expiresAt"] = opened.expires_at_ms
     if opened.lease_ms is not None:
-        form |= lease_members(opened, lease_ends_at_ms)
+        form |= _lease_members(opened, lease_ends_at_ms)
     return form
 
 
-def lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
+def _lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
     """The members for a lease; none without one."""
     if opened.lease_ms is None:
         return {}
@@ -378,7 +365,7 @@ def _seconds(duration_ms: int) -> float:
     return duration_ms / 1000 if rest_ms else seconds
 
 
-def committed_object(outcome: Outcome) -> dict[str, object]:
+def _committed_object(outcome: Outcome) -> dict[str, object]:
     """The reply to a commit and to every repetition of it."""
     return {
         "state": outcome.state.value,
@@ -386,8 +373,8 @@ def committed_object(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[str, object]:
-    """What became of a transaction."""
+def _outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[str, object]:
+    """The reply to `GET /v1/transactions/{tx}`, less the members of a lease."""
     if isinstance(found, OpenTransaction):
         state, reason, kind = found.state, None, found.transaction.type
     else:
@@ -405,7 +392,7 @@ def outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict[
     }
 
 
-def open_object(
+def _open_object(
     opened: OpenTransaction, topics: list[str], lease_ends_at_ms: int | None
 ) -> dict[str, object]:
     """One line of the overview."""
@@ -416,11 +403,11 @@ def open_object(
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
-        **lease_members(opened, lease_ends_at_ms),
+        **_lease_members(opened, lease_ends_at_ms),
     }
 
 
-def overview_object(
+def _overview_object(
     overview: Overview, in_progress: Iterable[dict[str, object]]
 ) -> dict[str, object]:
     oldest = overview.oldest_in_progress
@@ -435,7 +422,7 @@ def overview_object(
     }
 
 
-def sink_object(sink: Sink, state: str) -> dict[str, object]:
+def _sink_object(sink: Sink, state: str) -> dict[str, object]:
     """A sink, with the state of its epoch's transaction."""
     return {
         "sink": sink.name,
@@ -447,7 +434,7 @@ def sink_object(sink: Sink, state: str) -> dict[str, object]:
     }
 
 
-def invalids_object(invalids: Invalids) -> dict[str, object]:
+def _invalids_object(invalids: Invalids) -> dict[str, object]:
     swept = invalids.swept
     return {
         "invalids": list(map(pointer_to_json, invalids.pointers)),
@@ -461,7 +448,7 @@ def invalids_object(invalids: Invalids) -> dict[str, object]:
     }
 
 
-def state_object(image: StateImage) -> dict[str, object]:
+def _state_object(image: StateImage) -> dict[str, object]:
     """The newest state, for debugging: its members may change from version to version."""
     view = image.view
     return {
@@ -472,8 +459,8 @@ def state_object(image: StateImage) -> dict[str, object]:
         "highestReservedPointer": pointer_to_json(image.highest_reserved),
         "inProgressPointers": list(map(pointer_to_json, view.in_progress)),
         "invalids": list(map(pointer_to_json, view.invalid)),
-        "open": [_open_object(opened) for opened in image.open],
-        "ended": [outcome_object(outcome, list(outcome.topics)) for outcome in image.outcomes],
+        "open": [_debug_object(opened) for opened in image.open],
+        "ended": [_outcome_object(outcome, list(outcome.topics)) for outcome in image.outcomes],
         "committed": [
             {
                 "lsn": commit.lsn,
@@ -484,17 +471,17 @@ def state_object(image: StateImage) -> dict[str, object]:
             for commit in image.commits
         ],
         "sinks": [
-            sink_object(sink, "in_progress" if sink.state is None else sink.state.value)
+            _sink_object(sink, "in_progress" if sink.state is None else sink.state.value)
             for sink in image.sinks
         ],
     }
 
 
-def _open_object(opened: OpenTransaction) -> dict[str, object]:
+def _debug_object(opened: OpenTransaction) -> dict[str, object]:
     changes = opened.changes
     conflict = opened.conflict
     return {
-        **transaction_object(opened, lists=False),
+        **_transaction_object(opened, lists=False),
         "seenLsn": opened.seen,
         "changes": None if changes is None else [payload_to_json(c) for c in sorted(changes)],
         "conflictsWith": None if conflict is None else pointer_to_json(conflict.committer),

@@ -1,8 +1,8 @@
 """Sinks: the epochs of exactly-once writers (protocol §5.3, Sinks).
 
-An epoch that has committed is not begun again, and an older run of a writer is fenced. The fence is
-an invalidation of the older run's transaction: it and a commit exclude each other. Every answer
-about a sink is durable, and so is all that a decision about it rests on.
+An epoch that has committed is not begun again, and an older run of a writer is fenced: its
+transaction is invalidated, which excludes a commit. Every reply about a sink is durable, and so is
+every fact on which a decision about it rests.
 """
 
 import re
@@ -49,7 +49,7 @@ _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{SINK_NAME_LENGTH_MAX}}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRequest:
-    """What a run asks for.
+    """A run's request to begin an epoch.
 
     Raises:
         InvalidNameError: the sink's name is no name.
@@ -158,7 +158,7 @@ def _lost_error(sink: Sink) -> TransactionNotInProgressError:
 
 
 class Sinks:
-    """The sinks and their epochs. Lives on one event loop. All methods raise
+    """Begins epochs, and shows and forgets sinks. Lives on one event loop. All methods raise
     TransactionsUnavailableError while the service is down or stopped."""
 
     def __init__(
@@ -217,8 +217,8 @@ class Sinks:
                 continue  # while its commit was waited for
 
     async def _start(self, asked: EpochRequest, lease: int | None, client: str) -> None:
-        """Begin it, if there is a pointer; else wait for one, and have everything looked at again:
-        meanwhile the sink may have changed."""
+        """Begin the epoch if there is a pointer. If not, wait for one: the caller then looks at the
+        sink again, which may have changed meanwhile."""
         self._starts.require_room()
         pointer = self._pointers.take()
         if pointer is None:
@@ -256,7 +256,7 @@ class Sinks:
         return [self._shown(sink) for sink in by_name]
 
     async def forget(self, name: str) -> None:
-        """Take a sink off the record, durably: its next epoch is its first.
+        """Delete the record of a sink, durably: its next epoch is its first.
 
         Raises:
             InvalidNameError: that is no name.
@@ -275,7 +275,7 @@ class Sinks:
         await self._durable.synced(self._durable.record(SinkForgotten(self._now_ms(), name)))
 
     async def _durable_sink(self, name: str) -> Sink | None:
-        """What is recorded, once that is durable; it holds until the caller waits for something."""
+        """The record, once it is durable. It is current until the caller waits for something."""
         while True:
             state = self._durable.state
             sink = state.sinks.find(name)

@@ -3,8 +3,8 @@
     snapshot := header numbers open* view pending outcome* commit* sink* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
-Ten thousand open transactions hold ten thousand snapshots of ten thousand pointers, nearly all the
-same; so each list is written as its difference to the one before, and shares it again when read.
+Ten thousand open transactions have ten thousand snapshots of ten thousand pointers, nearly all the
+same. So each list is written as its difference to the one before, and read into shared lists.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +117,7 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 
 
 def write_snapshot(directory: Path, header: FileHeader, image: StateImage) -> tuple[KnownFile, int]:
-    """Make a snapshot file durably, there whole or not at all, and give its size in bytes. Raises:
+    """Make a snapshot file, durably and atomically; the file, and its size in bytes. Raises:
     OSError."""
     path = free_path(directory, FileKind.SNAPSHOT, now_ms=header.created_ms)
     data = pack_snapshot(header, image)
@@ -231,7 +231,7 @@ def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
 
 
 class _Reader:
-    """Takes the frames of a snapshot in their order; `image` is there once the end was read."""
+    """Decodes the frames of a snapshot in their order; `image` is set by the last one."""
 
     def __init__(self) -> None:
         self.image: StateImage | None = None

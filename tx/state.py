@@ -1,7 +1,7 @@
-"""The transaction state: everything that was decided, and the view of what is durable.
+"""The transaction state: the decided state, and the durable view.
 
-`apply` is the only code that changes it, live and in a replay alike, and never refuses an edit that
-a decision produced (design §4). No clock, no I/O, no event loop.
+`apply` makes every change that was decided, in the live service as in a replay, and never refuses
+an edit that a decision produced (design §4). No clock, no I/O, no event loop.
 """
 
 from collections import deque
@@ -91,7 +91,7 @@ class StateImage:
 
 
 def fresh_image(*, now_ms: int) -> StateImage:
-    """An empty beginning: every pointer from now on is above the read pointer."""
+    """The state of a first start: every pointer from now on is above the read pointer."""
     pointer = now_ms * POINTERS_PER_MS
     nothing = PointerList()
     return StateImage(
@@ -221,7 +221,7 @@ class TransactionState:
                 assert_never(edit)
 
     def advance_view(self, lsn: int) -> list[ViewChange]:
-        """Take into the view every end of a transaction up to this LSN: these edits are durable."""
+        """Make the changes of the view by edits up to this LSN, which are durable. Returns them."""
         reached = []
         while self._pending and self._pending[0][0] <= lsn:
             reached.append(self._pending.popleft()[1])
@@ -237,8 +237,8 @@ class TransactionState:
         return self._pending[-1][0] if self._pending else 0
 
     def _start(self, edit: Started | EpochBegun) -> None:
-        # Exactly what was durable when the snapshot was taken: a commit that was pending then must
-        # stay invisible to this transaction, and conflict with it, after a replay too.
+        # The view has exactly the ends that were durable at the start: a commit that was pending
+        # then must stay invisible to this transaction, and conflict with it, after a replay too.
         if edit.seen > self.seen:
             self.advance_view(edit.seen)
         is_short = edit.type is TransactionType.SHORT

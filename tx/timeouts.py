@@ -1,10 +1,8 @@
-"""What ends a transaction that its client does not end in time: its time-out, its lease, and
-`messaging.max_block`, the longest time for which it may hold readers back (protocol §5.3, Leases;
-§6, Bounded blocking).
+"""Time-outs, leases and `messaging.max_block`: the limits after which the server ends a transaction
+(protocol §5.3, Leases; §6, Bounded blocking).
 
-The log has the length of a lease and not its renewals: each would cost a sync, and all that it
-could save is one lease after a restart. So a transaction that survived a restart has a whole lease
-from the moment at which the service serves again.
+The log has the length of a lease, but not its renewals: each would cost a sync, and save at most
+one lease after a restart. So when the service comes up, every lease begins anew.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +17,8 @@ from tx.state import Deadlines, TransactionState
 
 
 class Timeouts:
-    """Finds the transactions whose time is over, and keeps the leases. Lives on one event loop."""
+    """The deadlines of leases, and the transactions that are past any limit. Lives on one event
+    loop."""
 
     def __init__(self, rows: MessageRows, *, max_block_s: float, now_ms: Callable[[], int]) -> None:
         self._rows = rows
@@ -29,7 +28,7 @@ class Timeouts:
         self._lease_deadlines = Deadlines()
 
     def overdue(self, state: TransactionState) -> list[tuple[OpenTransaction, InvalidReason]]:
-        """Every open transaction whose time is over, and why. Looks at no others."""
+        """Every open transaction that is past a limit, with the reason. Looks at no others."""
         now_ms = self._now_ms()
         reasons = {each.transaction_id: InvalidReason.TIMED_OUT for each in state.expired(now_ms)}
         for transaction_id in self._lease_deadlines.passed(now_ms):

@@ -1,10 +1,9 @@
-"""The durable view: what read snapshots may see; it lags behind what was decided (design §4, Two
-levels).
+"""The durable view, from which read snapshots are taken. It lags behind the decided state (design
+§4, Two levels).
 
-A start, a checkpoint and a commit that wrote nothing change the view when they are handed to the
-log: they exclude more, or concern nothing that a reader could see. An edit that makes writes
-visible, or stops excluding them, waits for its sync, so that no reader sees what a crash would
-undo.
+A start, a checkpoint and a read-only commit change the view at once: they exclude pointers, or have
+no writes that a reader could see. An edit that makes writes visible, or stops excluding them,
+changes it when the edit is synced, so that no reader sees what a crash would undo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,15 +14,15 @@ from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, Transac
 from tuff.protocol.values import value
 from tx.outcomes import EndedState
 
-# The transaction of a reader that has none. No pointer is 0, so that it owns nothing.
+# The transaction id of a reader without a transaction. No row has the pointer 0: it owns no row.
 READER_POINTER = 0
 ONE_BY_ONE_COUNT_MAX = 16  # pointers; more are merged at once, since each addition copies a chunk
 
 
 @value()
 class ViewChange:
-    """What an edit does to the view once it is durable. `state` is how `transaction_id` ended; None
-    where no transaction did."""
+    """The change of the view by an edit, made when the edit is durable. `state` says how
+    `transaction_id` ended; None for an edit that ends no transaction."""
 
     transaction_id: int
     state: EndedState | None
@@ -35,7 +34,7 @@ class ViewChange:
 
 @value()
 class View:
-    """One version of the view; versions share what they have in common."""
+    """One version of the view. Versions share the parts of their lists that are equal."""
 
     read_pointer: int
     in_progress: PointerList
@@ -51,7 +50,7 @@ class View:
         return View(self.read_pointer, running, shorts, self.invalid)
 
     def after(self, changes: Sequence[ViewChange]) -> "View":
-        """The view once all of these are in it."""
+        """The view with all of these changes."""
         read_pointer, invalid = self.read_pointer, self.invalid
         ended: list[int] = []
         for change in changes:

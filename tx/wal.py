@@ -5,13 +5,13 @@ commit (design §4).
     edit  := as in tx.edits
     proof := "TUFFMARK" store_id(16) offset(8) length(8)
 
-A proof says at which byte it stands itself, and up to which length the file was durable before it
-was written. Each batch starts with one. So an end that is not whole is a torn tail only beyond what
-some proof vouches for; anything before was acknowledged, and is damage.
+A proof states its own offset, and the length up to which the file was durable before it was
+written. Each batch starts with one. So an incomplete end is a torn tail only behind the last proven
+length. Before that length it is corruption: the edits there were acknowledged.
 
 Edits that arrive during a sync go out with the next one. A batch that no caller waits for is
-written without a sync. When a write fails the tail of the file is unknown: every caller in doubt
-gets an error, and the log takes nothing more; recovery into new files finds out what was decided.
+written without a sync. When a write fails, the tail of the file is unknown: every caller that waits
+gets an error, and the log takes no more edits. Recovery into new files decides which edits stand.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ OpenFile = Callable[[Path], AppendFile]
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log file as it was just made: whole and durable up to `length`."""
+    """A new log file, durable up to `length`."""
 
     known: KnownFile
     file: AppendFile
@@ -78,7 +78,7 @@ class LogFile:
 def create_log(
     path: Path, header: FileHeader, edits: Iterable[tuple[int, Edit]], *, open_file: OpenFile
 ) -> LogFile:
-    """Make a log that starts with these edits, durably; it is there whole or not at all."""
+    """Make a log that starts with these edits, durably and atomically."""
     data = pack_header(FileKind.LOG, header) + pack_edits(edits)
     data += pack_proof(header.store_id, offset=len(data), length=len(data))
     write_file(path, data)
@@ -86,7 +86,7 @@ def create_log(
 
 
 class _Roll:
-    """A mark in the queue: a new file begins here."""
+    """An item of the queue: the edits behind it go into a new file."""
 
     def __init__(self, path: Path, header: FileHeader) -> None:
         self.path = path
@@ -95,7 +95,7 @@ class _Roll:
 
 
 class _Touch:
-    """A batch without edits: it syncs what is written, or proves that it is durable."""
+    """An item of the queue: sync the edits that are written, or write a proof."""
 
 
 _TOUCH = _Touch()
@@ -202,10 +202,10 @@ class WriteAheadLog:
         return await roll.done
 
     def prove(self) -> None:
-        """Write what waits, and how far the file is durable, if it doesn't say so yet.
+        """Write the edits that wait, and a proof if the file has none of its durable length.
 
-        Without it the last batch before a pause, if it is damaged, would look like a torn tail, and
-        acknowledged edits would be cut.
+        Without that proof the last batch before a pause, if it is damaged, would look like a torn
+        tail, and acknowledged edits would be cut.
         """
         if self._failure is None and self._durable_length > self._proven_length:
             self._writer.put(_TOUCH)
@@ -220,7 +220,7 @@ class WriteAheadLog:
         self._closed.set()
 
     async def close(self) -> None:
-        """Write what waits, and close the file; needs `run` to be running, or never started."""
+        """Write the edits that wait, and close the file. `run` is running, or was never started."""
         if self._failure is None:
             self._writer.close()
         if self._is_running:
@@ -344,8 +344,8 @@ assert _PROOF.size == 40
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What a log holds up to `length`, of which all up to `proven_length` is known to be durable.
-    `cut_bytes` of a torn tail follow it. `offsets` says where each edit starts."""
+    """The content of a log up to `length`; up to `proven_length` it is known to be durable. A torn
+    tail of `cut_bytes` follows. `offsets` says where each edit starts."""
 
     header: FileHeader
     edits: list[tuple[int, Edit]]
@@ -369,12 +369,12 @@ def pack_edits(edits: Iterable[tuple[int, Edit]]) -> bytes:
 
 
 def read_log(name: str, data: bytes, *, proven_length: int | None = None) -> LogContents:
-    """The edits of a log. `proven_length` is what the next log says of it, and then all that
-    counts; None for the newest one, which may have a torn tail.
+    """The edits of a log. `proven_length` is its length according to the next log: the rest is
+    ignored. None for the newest log, which may have a torn tail.
 
     Raises:
-        DamagedFilesError: something that was durable can't be read; NewerFilesError: or was
-            written by a newer version.
+        DamagedFilesError: something that was durable can't be read.
+        NewerFilesError: it was written by a newer version.
     """
     if proven_length is not None:
         if len(data) < proven_length:

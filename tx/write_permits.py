@@ -1,4 +1,4 @@
-"""What the message store sees of transactions (design §6): permits for writes, snapshots for reads.
+"""The interface for the message store (design §6): permits for its writes, snapshots for its reads.
 
 Everything here answers at once. While the end of a transaction is on its way to the disk a crash
 could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.

@@ -6,13 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pytest
+
 from tuff.disk.event_loop import Arrivals
-from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.protocol.errors import (
+    StorageUnavailableError,
+    TransactionsUnavailableError,
+    TuffError,
+)
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.manager import TransactionManager
-from tx.outcomes import OpenTransaction
+from tx.outcomes import OpenTransaction, Outcome
 from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
 from tx.wal import DiskFile
@@ -263,6 +269,23 @@ class Service:
         lease_s: float | None = None,
     ) -> OpenTransaction:
         return await self.starts.start(kind, timeout_s, client, lease_s=lease_s)
+
+    async def commit_at_its_rows(
+        self, tx: OpenTransaction, changes: Collection[bytes] | None = None
+    ) -> "asyncio.Task[Outcome]":
+        """A commit under way, whose rows are written once `rows.writing` is set."""
+        self.rows.writing.clear()
+        work = self.completion.commit(tx.transaction_id, changes=changes, publish=[entry(b"a")])
+        committing = asyncio.create_task(work)
+        await turns()
+        return committing
+
+    async def break_log(self, tx: OpenTransaction) -> None:
+        """Let the log fail at the commit of this transaction; the disk then works again."""
+        self.disk.fails = True
+        with pytest.raises(TransactionsUnavailableError, match="can't be written"):
+            await self.completion.commit(tx.transaction_id, changes=[])
+        self.disk.fails = False
 
     async def later(self, ms: int) -> None:
         """Move the clock, tick, and let everything follow."""

@@ -52,37 +52,25 @@ async def test_a_refusal_waits_until_the_commit_that_it_names_is_durable(service
     service.disk.hold()
     winning = asyncio.create_task(service.completion.commit(first.transaction_id, changes=[b"k"]))
     await turns()
-    losing = asyncio.create_task(service.completion.can_commit(second.transaction_id, [b"k"]))
-    await turns()
-
-    assert not losing.done()
-    with pytest.raises(TransactionsUnavailableError):
-        service.write_permits.enter(second.transaction_id)
-
-    service.disk.release()
-    await winning
-    with pytest.raises(TransactionConflictError) as refusal:
-        await losing
-    assert refusal.value.members == {
-        "key": "k", "conflictingTransaction": str(first.transaction_id), "conflictingClient": "c",
-    }  # fmt: skip
-
-
-async def test_a_refusal_that_is_repeated_waits_as_well(service: Service) -> None:
-    first, second = await service.begin(), await service.begin()
-    service.disk.hold()
-    winning = asyncio.create_task(service.completion.commit(first.transaction_id, changes=[b"k"]))
-    await turns()
-    refused = [
+    losing, repeated = [
         asyncio.create_task(service.completion.can_commit(second.transaction_id, [b"k"]))
         for _ in range(2)
     ]
     await turns()
 
-    assert [task.done() for task in refused] == [False, False]
+    assert (losing.done(), repeated.done()) == (False, False)
+    with pytest.raises(TransactionsUnavailableError):
+        service.write_permits.enter(second.transaction_id)
 
     service.disk.release()
-    await asyncio.gather(winning, *refused, return_exceptions=True)
+    await winning
+    for each in (losing, repeated):
+        with pytest.raises(TransactionConflictError) as refusal:
+            await each
+        assert refusal.value.members == {
+            "key": "k", "conflictingTransaction": str(first.transaction_id),
+            "conflictingClient": "c",
+        }  # fmt: skip
 
 
 async def test_a_conflict_is_final_for_every_call(service: Service) -> None:
@@ -224,11 +212,7 @@ async def test_rows_that_fail_half_way_are_taken_back(service: Service) -> None:
 
 async def test_a_claim_holds_equal_changes_and_every_other_ending(service: Service) -> None:
     first, second = await service.begin(timeout_s=1), await service.begin()
-    service.rows.writing.clear()
-    publishing = asyncio.create_task(
-        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
-    )
-    await turns()
+    publishing = await service.commit_at_its_rows(first, [b"k"])
     others = [
         asyncio.create_task(work)
         for work in (
@@ -253,11 +237,7 @@ async def test_a_commit_that_waits_for_a_claim_sees_that_its_own_transaction_end
     service: Service,
 ) -> None:
     first, second = await service.begin(), await service.begin()
-    service.rows.writing.clear()
-    publishing = asyncio.create_task(
-        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
-    )
-    await turns()
+    publishing = await service.commit_at_its_rows(first, [b"k"])
     waiting = asyncio.create_task(service.completion.commit(second.transaction_id, changes=[b"k"]))
     await turns()
     await service.completion.invalidate(second.transaction_id)
@@ -271,12 +251,8 @@ async def test_a_commit_that_waits_for_a_claim_sees_that_its_own_transaction_end
 
 async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Service) -> None:
     first, second = await service.begin(), await service.begin()
-    service.rows.writing.clear()
     service.rows.failure = StorageUnavailableError("disk full")
-    publishing = asyncio.create_task(
-        service.completion.commit(first.transaction_id, changes=[b"k"], publish=[entry(b"a")])
-    )
-    await turns()
+    publishing = await service.commit_at_its_rows(first, [b"k"])
     waiting = asyncio.create_task(service.completion.commit(second.transaction_id, changes=[b"k"]))
     await turns()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import NewService, Service, entry, turns
+from tests.tx.service import NewService, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
@@ -83,23 +83,6 @@ async def test_what_a_transaction_stored_goes_with_its_lease(service: Service) -
     await service.later(10_000)
 
     assert service.rows.marked == [tx.transaction_id]
-
-
-async def test_a_commit_whose_rows_are_being_written_has_passed_its_check(
-    service: Service,
-) -> None:
-    tx = await leased(service)
-    service.rows.writing.clear()
-    committing = asyncio.create_task(
-        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    )
-    await turns()
-
-    await service.later(10_000)
-    await service.completion.renew(tx.transaction_id)
-    service.rows.writing.set()
-
-    assert (await committing).state.value == "committed"
 
 
 async def test_a_renewal_waits_neither_for_the_disk_nor_for_a_commit_that_waits(
@@ -182,10 +165,7 @@ async def test_a_lease_survives_a_snapshot(service: Service) -> None:
 async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -> None:
     tx, other = await leased(service), await service.begin()
     await forced(service)
-    service.disk.fails = True
-    with pytest.raises(Exception, match="can't be written"):
-        await service.completion.commit(other.transaction_id)
-    service.disk.fails = False
+    await service.break_log(other)
 
     service.now_ms += 60_000
     await service.manager.start_service()

@@ -208,15 +208,8 @@ async def test_a_commit_whose_rows_are_written_while_the_log_fails_is_decided_by
 ) -> None:
     tx, other = await service.begin(), await service.begin()
     await turns()
-    service.rows.writing.clear()
-    publishing = asyncio.create_task(
-        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    )
-    await turns()
-    service.disk.fails = True
-    with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(other.transaction_id)
-    service.disk.fails = False
+    publishing = await service.commit_at_its_rows(tx)
+    await service.break_log(other)
     await service.later(1000)
     assert await service.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
 
@@ -303,10 +296,7 @@ async def test_a_service_that_was_stopped_once_comes_up_again_after_a_failure(
     await service.manager.stop_service()
     await service.manager.start_service()
     tx = await service.begin()
-    service.disk.fails = True
-    with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(tx.transaction_id)
-    service.disk.fails = False
+    await service.break_log(tx)
 
     await service.later(1000)
 
@@ -315,11 +305,7 @@ async def test_a_service_that_was_stopped_once_comes_up_again_after_a_failure(
 
 async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -> None:
     tx = await service.begin()
-    service.rows.writing.clear()
-    publishing = asyncio.create_task(
-        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    )
-    await turns()
+    publishing = await service.commit_at_its_rows(tx)
     await service.manager.stop_service()
     service.rows.writing.set()
     await turns()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import NewService, Service, entry, turns
+from tests.tx.service import NewService, Service, turns
 from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     BadRequestError,
@@ -170,11 +170,7 @@ async def test_a_fence_waits_for_a_commit_whose_rows_are_being_written(service: 
     """Called dead in the middle of its commit, the first one commits all the same; so the second
     one must not begin before that is known."""
     first = await begin(service, 1, "a")
-    service.rows.writing.clear()
-    committing = asyncio.create_task(
-        service.completion.commit(first.transaction_id, publish=[entry(b"x")])
-    )
-    await turns()
+    committing = await service.commit_at_its_rows(first)
     fencing = asyncio.create_task(ask(service, 1, "b"))
     waiting = asyncio.create_task(ask(service, 1, "a"))
     await turns()
@@ -192,11 +188,7 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
     first = await begin(service, 1, "a")
     service.settings = TransactionSettings(ending_timeout_s=0.001)
     hasty = await service.restart()
-    hasty.rows.writing.clear()
-    committing = asyncio.create_task(
-        hasty.completion.commit(first.transaction_id, publish=[entry(b"x")])
-    )
-    await turns()
+    committing = await hasty.commit_at_its_rows(first)
 
     for run in ("a", "b"):
         with pytest.raises(TransactionsUnavailableError, match="still under way"):

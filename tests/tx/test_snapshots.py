@@ -55,10 +55,7 @@ async def test_a_log_that_fails_during_a_snapshot_is_recovered_behind_it(service
     """A recovery in the middle of it would make files with the numbers that the snapshot took."""
     tx = await service.begin()
     taken = await snapshot_under_way(service)
-    service.disk.fails = True
-    with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(tx.transaction_id)
-    service.disk.fails = False
+    await service.break_log(tx)
     retried = asyncio.create_task(service.later(60_000))
     await turns()
     assert service.manager.status.state is ServiceState.DOWN
@@ -99,10 +96,7 @@ async def test_a_service_that_closes_during_a_recovery_stays_down_after_it(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    service.disk.fails = True
-    with pytest.raises(TransactionsUnavailableError):
-        await service.completion.commit(tx.transaction_id)
-    service.disk.fails = False
+    await service.break_log(tx)
     service.files.hold()
     recovered = asyncio.create_task(service.later(60_000))
     await turns()
@@ -186,3 +180,25 @@ async def test_a_snapshot_is_taken_early_when_a_start_would_have_much_to_replay(
     await service.later(10_000)
 
     assert len(list(service.directory.glob("snapshot.*"))) == count + 1
+
+
+async def test_a_snapshot_that_failed_is_tried_again_after_the_interval_and_not_at_each_tick(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt begins a new log."""
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    await service.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr("tx.durable_state.write_snapshot", fail)
+        await service.later(300_000)
+        logs = names(service.directory, "txlog")
+        await service.later(1_000)
+        assert names(service.directory, "txlog") == logs
+    before = names(service.directory, "snapshot")
+
+    await service.later(300_000)
+
+    assert names(service.directory, "snapshot") > before

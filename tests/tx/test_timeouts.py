@@ -1,7 +1,6 @@
 """What ends a transaction that its client does not end: time-outs, found by deadlines that are
 compared with a plain list of them (design §4), and `max_block` (protocol §6)."""
 
-import asyncio
 from collections.abc import Collection, Iterator
 from typing import Never
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tx.service import Service, entry, turns
+from tests.tx.service import Service
 from tuff.protocol.transaction import TransactionType
 from tx.outcomes import OpenTransaction
 from tx.state import SPAN_MS, Deadlines
@@ -117,18 +116,21 @@ async def test_a_transaction_that_holds_readers_back_beyond_max_block_is_invalid
     assert service.manager.counters.timeouts == 0
 
 
-async def test_a_commit_that_writes_its_rows_is_not_ended_for_holding_readers_back(
-    service: Service,
+@pytest.mark.parametrize("late_by", ["timeout", "lease", "max_block"])
+async def test_a_commit_whose_rows_are_being_written_has_passed_its_check(
+    service: Service, late_by: str
 ) -> None:
-    tx = await service.begin(timeout_s=60)
-    service.rows.published_at_ms = {tx.transaction_id: service.now_ms}
-    service.rows.writing.clear()
-    committing = asyncio.create_task(
-        service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
-    )
-    await turns()
+    if late_by == "lease":
+        tx = await service.begin(TransactionType.LONG, lease_s=10)
+    else:
+        tx = await service.begin(timeout_s=10 if late_by == "timeout" else 60)
+    if late_by == "max_block":
+        service.rows.published_at_ms = {tx.transaction_id: service.now_ms}
+    committing = await service.commit_at_its_rows(tx)
 
     await service.later(30_000)
+    if late_by == "lease":
+        await service.completion.renew(tx.transaction_id)
     service.rows.writing.set()
 
     assert (await committing).state.value == "committed"

@@ -8,7 +8,7 @@ from tuff.protocol.ids import TopicId
 
 SYSTEM_NAMESPACE = "system"
 STORES = ("leveldb", "hbase", "memory")
-NUMBERED_COUNT_MAX = 10_000  # topics that one `name:N` may make; more is a slip of the keyboard
+NUMBERED_COUNT_MAX = 10_000  # topics that one `name:N` may make; more is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

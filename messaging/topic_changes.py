@@ -209,8 +209,8 @@ def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> Topi
     ]
     if names and log_start > record.log_start:
         raise TopicHeldError(
-            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "
-            "them first, or truncate before it",
+            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete these "
+            "holds first, or truncate to an earlier id",
             members={"holds": names},
         )
     return with_log_start(record, log_start)

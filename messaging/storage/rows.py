@@ -548,11 +548,11 @@ BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)
 
 FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread
 
-_MARK = struct.Struct(">QQHQ")
+_LAST_BATCH = struct.Struct(">QQHQ")
 _LSN = struct.Struct(">Q")
-assert (_MARK.size, _LSN.size) == (26, 8)
+assert (_LAST_BATCH.size, _LSN.size) == (26, 8)
 
-_HAS_SEEN = 1  # flag of a last-batch row: the LSN follows
+_HAS_LSN = 1  # flag of a last-batch row: the LSN follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -567,26 +567,26 @@ class LastBatch:
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
-        body = _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0)
+        body = _LAST_BATCH.pack(self.batch_number, *self.last, self.clock_ms or 0)
         if self.seen_lsn is None:
             return frame(key, 0, body)
-        return frame(key, _HAS_SEEN, body + _LSN.pack(self.seen_lsn))
+        return frame(key, _HAS_LSN, body + _LSN.pack(self.seen_lsn))
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "LastBatch":
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
-        if flags & ~_HAS_SEEN:
+        if flags & ~_HAS_LSN:
             raise newer_flags(flags)
-        size = _MARK.size + _LSN.size * bool(flags)
+        size = _LAST_BATCH.size + _LSN.size * bool(flags)
         if len(body) != size:
-            raise DamagedRowError(f"this mark has {size} bytes, not {len(body)}")
-        number, last_ts, last_seq, clock_ms = _MARK.unpack_from(body)
+            raise DamagedRowError(f"a last-batch row has {size} bytes, not {len(body)}")
+        number, last_ts, last_seq, clock_ms = _LAST_BATCH.unpack_from(body)
         return cls(
             batch_number=number,
             last=Offset(last_ts, last_seq),
             clock_ms=clock_ms or None,
-            seen_lsn=_LSN.unpack_from(body, _MARK.size)[0] if flags else None,
+            seen_lsn=_LSN.unpack_from(body, _LAST_BATCH.size)[0] if flags else None,
         )
 
 

@@ -315,7 +315,9 @@ class GroupCommitter:
             batch, writes = doubt
             is_there = last_batch.batch_number >= batch.number
             log.warning(
-                "opened again; batch %d is %s", batch.number, "there" if is_there else "not"
+                "the message store was opened again and %s batch %d",
+                "contains" if is_there else "does not contain",
+                batch.number,
             )
             if is_there:
                 self._complete(batch, writes)

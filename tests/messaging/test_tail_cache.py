@@ -22,7 +22,7 @@ from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    FlakyStore,
+    FlakyWorld,
     World,
     payloads,
     polled,
@@ -65,10 +65,9 @@ STEPS = st.builds(
 class History:
     """Does steps to a running service, and asks both sides after each."""
 
-    def __init__(self, world: World, service: MessagingService, flaky: FlakyStore) -> None:
+    def __init__(self, world: FlakyWorld, service: MessagingService) -> None:
         self.world = world
         self.service = service
-        self.flaky = flaky
         self.pointers: list[int] = []
         self.details: list[tuple[TopicId, RollbackDetail]] = []
         self.snapshot = world.transactions.snapshot()  # one that stays while rows change under it
@@ -87,7 +86,8 @@ class History:
         # Refused where there is nothing stored to bring, the topic is away, or the disk fails.
         with suppress(TuffError):
             await getattr(self, f"_{step.kind}")(step, TOPICS[step.topic])
-        self.flaky.writes_left = None
+        assert self.world.store is not None
+        self.world.store.writes_left = None
         await self.service.tick()
 
     async def _publish(self, step: Step, topic: TopicId) -> None:
@@ -141,11 +141,11 @@ class History:
         self.world.clock.now_ms += 10 ** (step.number % 4) * (1 + step.number)
 
     async def _fail(self, step: Step, topic: TopicId) -> None:
-        self.flaky.writes_left, self.flaky.takes_effect = 0, False
+        self.world.fail_write(0, takes_effect=False)
         await self._publish(step, topic)
 
     async def _fail_late(self, step: Step, topic: TopicId) -> None:
-        self.flaky.writes_left, self.flaky.takes_effect = 0, True
+        self.world.fail_write(0, takes_effect=True)
         await self._publish_tx(step, topic)
 
     def compare(self, step: Step) -> None:
@@ -236,19 +236,12 @@ def _plain(reading: ReadResult) -> object:
 
 def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
     async def played() -> History:
-        world = World()
+        world = FlakyWorld()
         world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
-        flaky = FlakyStore(MemoryStore(world.rows))
-
-        def open_store() -> FlakyStore:
-            flaky._inner = MemoryStore(world.rows)
-            return flaky
-
-        world.open_store = open_store
         async with world.running() as service:
             for topic in TOPICS:
                 await service.topics.create(topic, {"ttl": "60"})
-            history = History(world, service, flaky)
+            history = History(world, service)
             for left, step in zip(reversed(range(len(steps))), steps, strict=True):
                 await history.do(step)
                 # A reader changes how a tail holds its rows, so some steps have none behind them.

@@ -11,8 +11,9 @@ import pytest
 
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
+from tests.formats.message_rows import read_row
 from tests.formats.observer_files import read_region, read_state
-from tests.formats.reader import (
+from tests.formats.transaction_files import (
     DamagedError,
     read_archive,
     read_beginning,
@@ -23,7 +24,6 @@ from tests.formats.reader import (
     read_proof,
     read_snapshot,
 )
-from tests.formats.rows import read_row
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.disk.locks import LOCK_FILE, DirectoryLock
 from tuff.disk.records import pack_frame
@@ -75,7 +75,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     """The bytes that the server's own code makes of what an example means."""
     means = example.means
     if "value" in example.parts:
-        key, value = (examples.run if means["table"] == "run" else examples.row)(means)
+        key, value = (examples.packed if means["table"] == "packed" else examples.row)(means)
         return {"key": key, "value": value}
     if example.name.startswith("edit-"):
         return {"body": encode_edit(means["lsn"], examples.edit(means))}
@@ -89,7 +89,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     return {"bytes": data} if example.name != "proof" else {"body": data[FRAME_HEAD_SIZE:]}
 
 
-@pytest.mark.parametrize("example", named(".*-(row|run)|edit-|proof|frame|file-header|archive"))
+@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive"))
 def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
     assert encode(example) == example.parts
 

@@ -11,9 +11,9 @@ import pytest
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
 from messaging.topics import TopicRecord
-from tests.formats.account import State, read_state
-from tests.formats.reader import read_edit, read_log, read_snapshot
-from tests.formats.rows import read_row
+from tests.formats.message_rows import read_row
+from tests.formats.replay import State, read_state
+from tests.formats.transaction_files import read_edit, read_log, read_snapshot
 from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
 from tests.messaging.test_rows import KEYS, ROWS
 from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN

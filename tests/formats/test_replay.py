@@ -1,4 +1,4 @@
-"""The independent reader finds in the files of a server, stopped or killed, what the API said."""
+"""The independent reader finds the state of the API in the files of a stopped or killed server."""
 
 import base64
 import time
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.formats.account import Messages, State, read_state
 from tests.formats.history import Expected, History
-from tests.formats.reader import DamagedError
-from tests.formats.rows import read_store
+from tests.formats.message_rows import read_store
+from tests.formats.replay import Messages, State, read_state
+from tests.formats.transaction_files import DamagedError
 from tests.http.process import ServerProcess, serve
 
 # Nothing of the history may end by itself while a busy machine is slow.
@@ -43,7 +43,7 @@ def read_all(
 
 
 def states(state: State) -> dict[int, tuple[str, str | None]]:
-    """What became of each transaction, as the API words it."""
+    """The state and reason of each transaction, in the words of the API."""
     committing = {
         each: ("in_progress" if opened["changes"] is None else "committing", None)
         for each, opened in state.open.items()
@@ -80,7 +80,7 @@ def _committed_pointers(state: State) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A server that was killed after a history, and what its API said before."""
+    """A server that was killed after a history, and the state by its API before."""
 
     server: ServerProcess
     history: History

@@ -217,7 +217,7 @@ def require_same(mine: State, recovered: Recovered | None) -> None:
     }
 
 
-def test_the_independent_reader_takes_the_snapshot_before_a_corrupt_one(tmp_path: Path) -> None:
+def test_the_independent_reader_uses_the_snapshot_before_a_corrupt_one(tmp_path: Path) -> None:
     (tmp_path / "snapshot.1").write_bytes(beginning())
     (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
     (tmp_path / "snapshot.2").write_bytes(golden_of_transactions("snapshot")[:-1])

@@ -13,11 +13,9 @@ import pytest
 from messaging.read.offsets import decided_end, splits_of
 from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
-from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import (
     PackedRowStore,
-    first_whole,
     pack_rows,
     rows_in,
     scan_records,
@@ -37,6 +35,7 @@ from messaging.storage.rows import (
 )
 from tests.messaging.packed_stores import without_flags, without_sizes
 from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query
+from tests.messaging.world import leveldb
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
 
@@ -51,16 +50,10 @@ def without_all(value: bytes) -> bytes:
     return bytes(len(value))
 
 
-def leveldb(directory: Path) -> LevelDbStore:
-    return LevelDbStore(directory / "table", first_whole=first_whole)
-
-
 @pytest.fixture(params=["memory", "leveldb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PackedRowStore]:
     in_memory = request.param == "memory"
-    engine = (
-        MemoryStore() if in_memory else LevelDbStore(tmp_path / "table", first_whole=first_whole)
-    )
+    engine = MemoryStore() if in_memory else leveldb(tmp_path / "table")
     with closing(PackedRowStore(engine)) as opened:
         yield opened
 

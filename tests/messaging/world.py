@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Rows, Store, StoreDamagedError, StoreError
+from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.group_commit import GroupCommitter
@@ -323,6 +325,11 @@ class FlakyWorld(World):
         """Fail the write after this number of others, before it takes effect or after."""
         assert self.store is not None
         self.store.writes_left, self.store.takes_effect = number, takes_effect
+
+
+def leveldb(directory: Path) -> LevelDbStore:
+    """The LevelDB engine, as the server opens it."""
+    return LevelDbStore(directory, first_whole=first_whole)
 
 
 def watched() -> tuple[World, Callable[[], int]]:

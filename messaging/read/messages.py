@@ -171,7 +171,7 @@ class Messages:
         return self._ids, self._payloads
 
     def joined(self) -> Joined:
-        """The columns as bytes; packed rows are not taken apart for it."""
+        """The columns as bytes, without unpacking packed rows."""
         joined = Joined([], [], [])
         for ids, payloads, packed in self._pieces():
             joined.ids.extend(ids)

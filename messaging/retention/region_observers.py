@@ -4,7 +4,7 @@ If the rows are in HBase, its region servers apply retention when they rewrite f
 this server needs no scans and deletes for it. It exchanges two kinds of files with them.
 
     state    := "TUFFRTST" version(2) crc(4) now_ms(8) longest_ms(8) topics pointers pointers
-    topics   := count(4) topic*        in progress stand before invalid
+    topics   := count(4) topic*        first the pointers in progress, then the invalid ones
     topic    := size(2) name(size) generation(4, signed) ttl_s(4) floor_ms(8) floor_seq(2)
     record   := "TUFFRGRC" version(2) crc(4) size(2) region(size) state_ms(8) ended_ms(8)
                 dropped(8) inverted(8) pointers

@@ -242,7 +242,7 @@ def require_packed(key: bytes, value: bytes) -> None:
 
 
 def unpack_rows(key: bytes, value: bytes) -> list[Row] | None:
-    """The single rows of a value that need not be whole; the checksum of each tells whether it is
+    """The single rows of a value that need not be whole; the checksum of each shows whether it is
     damaged. None if the bounds of the rows can't be found."""
     rows = _unpack(key, value, _count(value))
     # If the count is damaged, the right one is that with which the sizes add up and a row is whole.

@@ -308,7 +308,7 @@ class MessageRow:
         if not flags:
             return cls(payload=body)
         if flags & IS_PACKED:
-            raise newer_flags(flags)  # whole, and yet its rows could not be told apart
+            raise newer_flags(flags)  # whole, but its rows can't be separated
         pointer, ttl_s, attributes, rest = _take_optional(flags, body)
         if not flags & IS_REFERENCE:
             return cls(tx_pointer=pointer, ttl_s=ttl_s, payload=rest, attributes=attributes)
@@ -361,7 +361,7 @@ def inline_values(
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)
     if pointer is None and ttl_s is None:
-        flags, between = PLAIN, b""  # as nearly always
+        flags, between = PLAIN, b""  # the usual case
     else:
         flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
     known = bytes((flags,)) + between
@@ -595,9 +595,9 @@ class StoreMetadata:
     """What the store records of itself.
 
     `format` is that of all rows of the store. `store_id` identifies the store and the transaction
-    files beside it, which are made later. `highest_pointer` is the highest write pointer that these
-    may have given out, 0 before they exist. `longest_transaction_ms` is the longest life of a
-    transaction that was ever configured, or observed. `swept_at_ms` and `swept_with` are the time
+    files beside it, which are created later. `highest_pointer` is the highest write pointer that
+    transactions may have used, 0 before the first. `longest_transaction_ms` is the longest life of
+    a transaction that was ever configured, or observed. `swept_at_ms` and `swept_with` are the time
     of the last retention pass that knew the transactions, and the name of the transaction state
     that it used. Region observers may have removed messages that had expired by `handed_ms`.
     """

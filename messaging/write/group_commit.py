@@ -123,8 +123,7 @@ class WriteBatch:
 
         def undo() -> None:
             topic.decided = before
-            # A sleeping reader may be held back by a message that only this change kept: it
-            # expires now.
+            # A long poll may be blocked by a message that only this change kept: it expires now.
             topic.wake()
 
         self.on_durable(show)

@@ -8,7 +8,7 @@ from tuff.protocol.ids import TopicId
 
 SYSTEM_NAMESPACE = "system"
 STORES = ("leveldb", "hbase", "memory")
-NUMBERED_COUNT_MAX = 10_000  # topics that one `name:N` may make; more is a slip of the keyboard
+NUMBERED_COUNT_MAX = 10_000  # topics that one `name:N` may make; more is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class MessagingSettings:
     )
     tail_bytes_max: int = 16_777_216  # bytes of newest rows kept in memory; 0 keeps none
     max_block_s: float = 30.0  # a transaction may hold readers back for so long
-    hold_max_s: float = 2_592_000.0  # a retention hold lives so long at most, unless it is set anew
+    hold_max_s: float = 2_592_000.0  # longest life of a retention hold, unless it is renewed
     system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
     observer_directory: str = ""  # where region observers find the state; empty: no observers
 
@@ -65,7 +65,7 @@ class MessagingSettings:
 
     @property
     def held_s_max(self) -> float:
-        """Seconds that a message is kept for at the most, by time to live and holds together."""
+        """The most seconds that a message is kept, by time to live and holds together."""
         return self.max_ttl + self.hold_max_s
 
     def system_topic_ids(self) -> list[TopicId]:

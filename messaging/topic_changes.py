@@ -185,8 +185,8 @@ def updated(
     """The record with new properties. `expire_ms` is the current time, or None while messages may
     not expire for good."""
     changed = replace(record, properties=properties)
-    # A longer time to live must not bring back messages that readers were told have expired; it
-    # would bring back only those that no retention pass had removed yet. So the log start rises.
+    # A longer time to live must not show expired messages again: it would show only those that no
+    # retention pass had deleted yet. So the log start rises.
     if expire_ms is None or changed.ttl_s <= record.ttl_s:
         return changed
     return with_log_start(changed, MessageId(*record.rule.live_from(now_ms=expire_ms)))
@@ -209,8 +209,8 @@ def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> Topi
     ]
     if names and log_start > record.log_start:
         raise TopicHeldError(
-            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete what holds "
-            "them first, or truncate before it",
+            f"messages before {log_start.hex()} are held by {', '.join(names)}; delete these "
+            "holds first, or truncate to an earlier id",
             members={"holds": names},
         )
     return with_log_start(record, log_start)

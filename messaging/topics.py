@@ -124,7 +124,7 @@ class Topic:
     def rule_of(self, record: TopicRecord) -> TopicRule:
         """The retention rule for readers and for retention, by this durable record. A hold or a
         longer time to live that is still being written counts already: a message that a reader
-        was told has expired must not come back when the change is durable. A hold whose deletion is
+        found expired must not come back when the change is durable. A hold whose deletion is
         being written counts until it is deleted, since the write may fail."""
         decided, rule = self.decided, record.rule
         if decided is record or decided is None or decided.generation != record.generation:

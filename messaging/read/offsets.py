@@ -58,6 +58,19 @@ from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import Isolation
 
+SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
+SCANNED_BYTES_MAX = 1 << 20  # bytes in files; a few thousand rows, scanned in some ms
+SCANNED_ROWS_MAX = 200_000  # rows; what an engine keeps in memory, read in a third of a second
+PART_BYTES_MIN = 4_096  # bytes; the sizes of an engine's files are no finer
+PAYLOAD_BYTES = 256  # bytes; the estimate for a stored payload, whose size would have to be read
+GROUP_COUNT_MAX = 1 << 20  # stored payloads; a damaged count must not outweigh all other rows
+TOLERANCE = 16  # a bound may be off by a part's size divided by this; finer asks the engine more
+
+_INNER_BITS = 8 * OFFSET_SIZE  # of an id, behind its offset
+_INNER_MASK = (1 << _INNER_BITS) - 1
+_COUNT_SIZE = 4  # bytes; the last of a reference row
+_NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
@@ -240,20 +253,6 @@ def _decoded(key: bytes, value: bytes) -> MessageRow | None:
         return None
 
 
-SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
-SCANNED_BYTES_MAX = 1 << 20  # bytes in files; a few thousand rows, scanned in some ms
-SCANNED_ROWS_MAX = 200_000  # rows; what an engine keeps in memory, read in a third of a second
-PART_BYTES_MIN = 4_096  # bytes; the sizes of an engine's files are no finer
-PAYLOAD_BYTES = 256  # bytes; the estimate for a stored payload, whose size would have to be read
-BROUGHT_COUNT_MAX = 1 << 20  # stored payloads; a damaged count must not outweigh all other rows
-TOLERANCE = 16  # a bound may be off by a part's size divided by this; finer asks the engine more
-
-_INNER_BITS = 8 * OFFSET_SIZE  # of an id, behind its offset
-_INNER_MASK = (1 << _INNER_BITS) - 1
-_COUNT_SIZE = 4  # bytes; the last of a reference row
-_NOTHING_INSIDE = Offset(0, 0)  # in the id of a message that is a row by itself
-
-
 def splits_of(
     store: Store, query: Query, *, start: MessageId | None, end: MessageId | None, count: int
 ) -> list[Split]:
@@ -349,15 +348,15 @@ def _scanned(store: Store, prefix: bytes, start: int, stop: int) -> tuple[list[i
             if offset_number(key) >= stop:
                 break  # a damaged record, which may begin in the range
             numbers.append(offset_number(key))
-            sizes.append(len(key) + len(value) + _brought_bytes(value))
+            sizes.append(len(key) + len(value) + _group_bytes(value))
     return numbers, list(accumulate(sizes))
 
 
-def _brought_bytes(value: bytes) -> int:
+def _group_bytes(value: bytes) -> int:
     if not value[0] & IS_REFERENCE:
         return 0
     # Without a check of the row: the count of a damaged one is used as a weight only.
-    return PAYLOAD_BYTES * min(int.from_bytes(value[-_COUNT_SIZE:], "big"), BROUGHT_COUNT_MAX)
+    return PAYLOAD_BYTES * min(int.from_bytes(value[-_COUNT_SIZE:], "big"), GROUP_COUNT_MAX)
 
 
 def _cuts(scale: _Scale, count: int) -> Iterator[int]:
@@ -434,7 +433,7 @@ class _Routes:
         topic = topic_of(request, parameters={"start", "end", "n"})
         query = dict(request.query)
         if "n" not in query:
-            raise BadRequestError("say with n into how many parts at most, as in ?n=8")
+            raise BadRequestError("n is missing: into how many parts at most, as in ?n=8")
         count = whole_digits(query["n"], what="n")
         if not 1 <= count <= SPLITS_COUNT_MAX:
             raise BadRequestError(f"n is 1 to {SPLITS_COUNT_MAX} parts, not {shown(query['n'])}")

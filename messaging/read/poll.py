@@ -1,7 +1,7 @@
 """Polls, long polls and browse, and their HTTP routes (protocol §3.4, §3.5).
 
 A read takes its transaction snapshot first and its view of the rows second. A long poll takes both
-anew each time it wakes. It registers for wake-ups before it reads, so that no wake-up is lost.
+again each time it wakes. It registers for wake-ups before it reads, so that no wake-up is lost.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class Polls:
         self._transaction_rows = transaction_rows
         self._observe = observe
         self._is_stopping = False
-        self.waiting_count = 0  # polls that sleep until something happens
+        self.waiting_count = 0  # long polls that wait now
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
@@ -136,13 +136,13 @@ class Polls:
         return past_group(self._state.high_water_mark)
 
     def stop_waiting(self) -> None:
-        """End every long poll, now and from now on, with what it has: nothing."""
+        """End every long poll, now and from now on, with an empty reply."""
         self._is_stopping = True
         for topic in self._state.topics:
             topic.wake()
 
     async def load_arrow(self) -> None:
-        """Have the Arrow form of replies ready. Raises: NotAcceptableError."""
+        """Load the encoder of Arrow replies. Raises: NotAcceptableError."""
         if not arrow_form.cache_info().currsize:
             await self._store.read(lambda _store: arrow_form())
 
@@ -201,7 +201,7 @@ class Polls:
             await self._wait(waiter, alarm_s, result)
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
-        """Whether the poll is to be answered at once, since waiting brings no message."""
+        """Whether the poll is answered at once, since no message can come while it waits."""
         through = query.through
         if self._is_stopping or result.next_id >= through.to_bytes():
             return True
@@ -238,7 +238,7 @@ class Polls:
     def _is_expired(self, poll: Poll, query: Query) -> bool:
         """Whether messages may have expired that this reader has not received."""
         if time_in(query.start) > query.live_from.timestamp_ms:
-            return False  # as nearly always
+            return False  # the usual case
         start = poll.start
         if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
             return False  # the beginning

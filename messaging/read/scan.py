@@ -363,22 +363,24 @@ class _Scan:
         return True
 
     def _read_record(self, key: bytes, value: bytes, rows: _RowRange) -> None:
-        """Read the rows of any record one by one. If they can't be told apart, there may have been
-        rows up to the end of the range, whatever the key is."""
+        """Read the rows of any record one by one. If they can't be separated, the record may have
+        had rows of the range even if its key is behind the range."""
         if is_packed(value) and self._take_slice(key, value, rows):
             return
         each_row = rows_in(key, value)
-        is_apart = len(each_row) > 1
-        self._is_plain = self._is_plain and value[:1] == PLAIN_MARK and not is_apart
+        is_separated = len(each_row) > 1
+        self._is_plain = self._is_plain and value[:1] == PLAIN_MARK and not is_separated
         for row_key, row_value in each_row:
             offset_bytes = row_key[-OFFSET_SIZE:]
-            is_before = offset_number(row_key) < rows.first and (is_apart or is_packed(value))
-            if is_before or (is_apart and offset_bytes > rows.through):
+            is_before = offset_number(row_key) < rows.first and (is_separated or is_packed(value))
+            if is_before or (is_separated and offset_bytes > rows.through):
                 continue
             try:
                 row = MessageRow.from_bytes(row_key, row_value)
             except DamagedRowError as error:
-                others = "" if is_apart else self._possible_loss(key, value, rows.first, self._next)
+                others = (
+                    "" if is_separated else self._possible_loss(key, value, rows.first, self._next)
+                )
                 # It is unknown whether it was a message or brought a group: the offset to continue
                 # from is behind both.
                 finding = error.finding + others

@@ -94,7 +94,7 @@ class _TopicTail:
         self.newest = max(self.newest, key)
 
     def append(self, rows: NewRows) -> None:
-        """A durable batch put these rows, which lie behind all that are here."""
+        """A durable batch put these rows, which are behind all cached ones."""
         self.fresh.append(rows)
         self.size_bytes += _new_rows_size(rows)
         self.newest = rows.keys[-1]
@@ -192,8 +192,8 @@ class _TopicTail:
         self.after = after
 
     def read(self, query: Query, number: int, last: bytes) -> ReadResult | None:
-        """The same as a read of the store from this number to this offset, or None where only the
-        store can tell."""
+        """The result of a read of the store from this number to this offset; None if the store must
+        be read."""
         ids = self.ids
         offset_bytes = (number >> 8 * OFFSET_SIZE).to_bytes(OFFSET_SIZE, "big")
         first, stop = bisect_left(ids, offset_bytes), bisect_right(ids, last + NO_PAYLOAD)
@@ -321,7 +321,7 @@ class TailCache:
             self._limit({query.prefix: tail})
 
     def read(self, query: Query) -> ReadResult | None:
-        """What a read of the store would give, or None where only the store can tell."""
+        """The result of a read of the store; None if the store must be read."""
         number = first_number(query)
         if number > LAST_NUMBER:
             return None

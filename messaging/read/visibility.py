@@ -109,7 +109,7 @@ def time_in(number: int) -> int:
 
 
 def first_number(query: Query) -> int:
-    """The number of the first id that the reader may receive, whatever rows there are."""
+    """The number of the first id that the reader may receive, regardless of the rows."""
     return max(query.start, query.log_start.to_int(), MessageId(*query.live_from).to_int())
 
 
@@ -123,8 +123,8 @@ def next_at_first(query: Query, number: int) -> bytes:
 
 def next_at_end(query: Query, number: int) -> bytes:
     """The same, if no message is left up to the high-water mark, or up to `through`."""
-    # Every later row gets an id behind the high-water mark, whatever the clock does. A reader that
-    # stayed at the first live offset would soon get Tuff-Expired.
+    # Every later row gets an id behind the high-water mark, even if the clock goes back. A reader
+    # that stayed at the first live offset would soon get Tuff-Expired.
     end = min(past_group(query.high_water_mark), query.through)
     return max(next_at_first(query, number), end.to_bytes())
 

@@ -263,7 +263,7 @@ class HoldsAndPositions:
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
         batch.change_record(topic, record)
-        # A sleeping reader may be held back by a message that only this hold kept: it expires now.
+        # A long poll may be blocked by a message that only this hold kept: it expires now.
         batch.touch(topic)
 
 

@@ -4,7 +4,7 @@ If the rows are in HBase, its region servers apply retention when they rewrite f
 this server needs no scans and deletes for it. It exchanges two kinds of files with them.
 
     state    := "TUFFRTST" version(2) crc(4) now_ms(8) longest_ms(8) topics pointers pointers
-    topics   := count(4) topic*        in progress stand before invalid
+    topics   := count(4) topic*        first the pointers in progress, then the invalid ones
     topic    := size(2) name(size) generation(4, signed) ttl_s(4) floor_ms(8) floor_seq(2)
     record   := "TUFFRGRC" version(2) crc(4) size(2) region(size) state_ms(8) ended_ms(8)
                 dropped(8) inverted(8) pointers
@@ -31,11 +31,15 @@ from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.checksum import crc32
 from tuff.disk.files import make_directory, write_file
 
+log = logging.getLogger(__name__)
+
 STATE_NAME = "state"
 RECORDS = "regions"  # the directory of the records, beside the state
 MAJOR_SUFFIX = ".major"  # of a record of a major compaction
 FLUSH_SUFFIX = ".flush"  # of a flush; the third kind is .minor
 VERSION = 1
+# ms; then the records of regions that were split or dropped are deleted
+FORGOTTEN_MS = 7 * 86_400_000
 
 _STATE_MAGIC, _RECORD_MAGIC = b"TUFFRTST", b"TUFFRGRC"
 _HEAD = struct.Struct(">8sHI")
@@ -159,11 +163,6 @@ def _body(magic: bytes, data: bytes) -> bytes:
     if crc32(body) != expected:
         raise UnreadableRecordError("its checksum does not match")
     return body
-
-
-log = logging.getLogger(__name__)
-
-FORGOTTEN_MS = 7 * 86_400_000  # ms; records of regions that were split or dropped go after that
 
 
 class RegionObservers:

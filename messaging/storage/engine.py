@@ -29,7 +29,7 @@ Rows = Generator[tuple[bytes, bytes], None, None]  # keys and values, in order
 # A scan is read in chunks, each `SCAN_CHUNK_GROWTH` times as large as the one before.
 SCAN_CHUNK_GROWTH = 4
 SCAN_CHUNK_COUNT_MAX = 256  # records; a larger chunk makes a record no cheaper
-# Bytes of values, unless one value has more. What the reader does not take was read in vain.
+# Bytes of values, unless one value has more. Records that the reader does not take are wasted work.
 SCAN_CHUNK_BYTES_MAX = 128 << 10
 
 _VALUE = itemgetter(1)
@@ -37,7 +37,7 @@ _VALUE = itemgetter(1)
 
 class StoreDamagedError(StoreError):
     """The engine read corrupt data. A scan from `readable_from` continues behind the corruption;
-    None: the engine can't tell where it ends."""
+    None: the engine does not know where it ends."""
 
     def __init__(self, text: str, *, readable_from: bytes | None = None) -> None:
         super().__init__(text)
@@ -68,7 +68,7 @@ class Store(Protocol):
     def approximate_size(self, start: bytes, stop: bytes) -> int:
         """The approximate size in bytes of the rows from `start` to `stop`. It is cheap: the engine
         reads a few blocks at most, however large the range. Recent writes in memory need not count.
-        An engine that can't tell returns 0; splits then count rows, as far as that is cheap. A
+        An engine that does not know returns 0; splits then count rows, as far as that is cheap. A
         range is never smaller than a range inside it. Raises: StoreError."""
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -113,7 +113,7 @@ class CanBeTakenOver(Protocol):
         """Return if no other server had taken the store over at the time of the call. It asks the
         storage system, which may take long.
 
-        Raises: TakenOverError; StoreError: the storage system can't tell now.
+        Raises: TakenOverError; StoreError: the storage system does not answer now.
         """
 
 

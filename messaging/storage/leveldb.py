@@ -1,7 +1,7 @@
 """The LevelDB engine: synced writes, and reads that verify every block.
 
 A block that fails LevelDB's checksum is read again without verification. Every row has a checksum
-of its own, over key and value, so whole rows of the block can be told from damaged ones.
+of its own, over key and value, so each row of the block shows whether it is damaged.
 `scan_reporting_corruption` reports what LevelDB may leave out of such a block (decision 0036).
 """
 
@@ -119,8 +119,8 @@ class LevelDbStore:
 
     def write(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._database.calls.using(), _as_store_errors():
-            # LevelDB would go on writing to its open files in the old place, and create new files
-            # by name in whatever directory is there now.
+            # LevelDB would continue to write to its open files in the moved directory, and create
+            # new files in the one that has its name now.
             lock = self._database.lock
             if not lock.is_in_place:
                 raise StoreError(f"{lock.directory} was moved, or is another one now")

@@ -96,8 +96,8 @@ def read_last_batch_again(store: Store, possible: Collection[LastBatch]) -> Last
         numbers = " or ".join(str(number) for number in sorted({m.batch_number for m in possible}))
         raise StoreError(
             f"the store that is there now ends with batch {found.batch_number}, and the one that "
-            f"this server wrote ends with batch {numbers}: put that one back; or start the server "
-            "again, to go on with what is there"
+            f"this server wrote ends with batch {numbers}: put that one back; or restart the "
+            "server, to continue with the one that is there"
         )
     return found
 

@@ -308,7 +308,7 @@ class MessageRow:
         if not flags:
             return cls(payload=body)
         if flags & IS_PACKED:
-            raise newer_flags(flags)  # whole, and yet its rows could not be told apart
+            raise newer_flags(flags)  # whole, but its rows can't be separated
         pointer, ttl_s, attributes, rest = _take_optional(flags, body)
         if not flags & IS_REFERENCE:
             return cls(tx_pointer=pointer, ttl_s=ttl_s, payload=rest, attributes=attributes)
@@ -361,7 +361,7 @@ def inline_values(
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)
     if pointer is None and ttl_s is None:
-        flags, between = PLAIN, b""  # as nearly always
+        flags, between = PLAIN, b""  # the usual case
     else:
         flags, between = _flags(pointer, ttl_s, None, None), _optional(pointer, ttl_s, None)
     known = bytes((flags,)) + between
@@ -548,11 +548,11 @@ BEFORE_ALL = Offset(0, SEQ_ID_LIMIT - 1)
 
 FORMAT = 1  # of all rows of the store; raised for a change that an older server would misread
 
-_MARK = struct.Struct(">QQHQ")
+_LAST_BATCH = struct.Struct(">QQHQ")
 _LSN = struct.Struct(">Q")
-assert (_MARK.size, _LSN.size) == (26, 8)
+assert (_LAST_BATCH.size, _LSN.size) == (26, 8)
 
-_HAS_SEEN = 1  # flag of a last-batch row: the LSN follows
+_HAS_LSN = 1  # flag of a last-batch row: the LSN follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -567,26 +567,26 @@ class LastBatch:
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
-        body = _MARK.pack(self.batch_number, *self.last, self.clock_ms or 0)
+        body = _LAST_BATCH.pack(self.batch_number, *self.last, self.clock_ms or 0)
         if self.seen_lsn is None:
             return frame(key, 0, body)
-        return frame(key, _HAS_SEEN, body + _LSN.pack(self.seen_lsn))
+        return frame(key, _HAS_LSN, body + _LSN.pack(self.seen_lsn))
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "LastBatch":
         """Raises: DamagedRowError."""
         flags, body = unframe(key, value)
-        if flags & ~_HAS_SEEN:
+        if flags & ~_HAS_LSN:
             raise newer_flags(flags)
-        size = _MARK.size + _LSN.size * bool(flags)
+        size = _LAST_BATCH.size + _LSN.size * bool(flags)
         if len(body) != size:
-            raise DamagedRowError(f"this mark has {size} bytes, not {len(body)}")
-        number, last_ts, last_seq, clock_ms = _MARK.unpack_from(body)
+            raise DamagedRowError(f"a last-batch row has {size} bytes, not {len(body)}")
+        number, last_ts, last_seq, clock_ms = _LAST_BATCH.unpack_from(body)
         return cls(
             batch_number=number,
             last=Offset(last_ts, last_seq),
             clock_ms=clock_ms or None,
-            seen_lsn=_LSN.unpack_from(body, _MARK.size)[0] if flags else None,
+            seen_lsn=_LSN.unpack_from(body, _LAST_BATCH.size)[0] if flags else None,
         )
 
 
@@ -595,9 +595,9 @@ class StoreMetadata:
     """What the store records of itself.
 
     `format` is that of all rows of the store. `store_id` identifies the store and the transaction
-    files beside it, which are made later. `highest_pointer` is the highest write pointer that these
-    may have given out, 0 before they exist. `longest_transaction_ms` is the longest life of a
-    transaction that was ever configured, or observed. `swept_at_ms` and `swept_with` are the time
+    files beside it, which are created later. `highest_pointer` is the highest write pointer that
+    transactions may have used, 0 before the first. `longest_transaction_ms` is the longest life of
+    a transaction that was ever configured, or observed. `swept_at_ms` and `swept_with` are the time
     of the last retention pass that knew the transactions, and the name of the transaction state
     that it used. Region observers may have removed messages that had expired by `handed_ms`.
     """

@@ -36,7 +36,7 @@ class StoreOwnership:
         self._now_ms = now_ms
         self._in_thread = in_thread
         self._proven_ms: int | None = None  # start of the newest successful check
-        self._doubt = "it was not asked yet"
+        self._doubt = "the ownership was not checked yet"
         self._waiting: list[asyncio.Future[str | None]] = []
         self._wanted = asyncio.Event()
         self._is_closed = False

@@ -125,7 +125,7 @@ class OpenStore:
         store = self.require_up()
         if not store.has_views:
             raise StorageUnavailableError(
-                "this message store shows no single moment of its rows; copy them by its own means"
+                "this message store has no snapshots of its rows; copy them with its own tools"
             )
         try:
             rows = scan_reporting_corruption(store, start, stop)

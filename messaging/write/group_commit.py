@@ -123,8 +123,7 @@ class WriteBatch:
 
         def undo() -> None:
             topic.decided = before
-            # A sleeping reader may be held back by a message that only this change kept: it
-            # expires now.
+            # A long poll may be blocked by a message that only this change kept: it expires now.
             topic.wake()
 
         self.on_durable(show)
@@ -315,7 +314,9 @@ class GroupCommitter:
             batch, writes = doubt
             is_there = last_batch.batch_number >= batch.number
             log.warning(
-                "opened again; batch %d is %s", batch.number, "there" if is_there else "not"
+                "the message store was opened again and %s batch %d",
+                "contains" if is_there else "does not contain",
+                batch.number,
             )
             if is_there:
                 self._complete(batch, writes)

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.formats.account import State, read_state
-from tests.formats.rows import read_store
+from tests.formats.message_rows import read_store
+from tests.formats.replay import State, read_state
 
 MessageName = tuple[str, int, str]  # topic, generation, id
 

@@ -152,8 +152,8 @@ def row(means: Value) -> tuple[bytes, bytes]:
     return key, made.to_bytes(key)
 
 
-def run(means: Value) -> tuple[bytes, bytes]:
-    """Key and value of a described run."""
+def packed(means: Value) -> tuple[bytes, bytes]:
+    """Key and value of described packed rows."""
     keys, values = zip(*map(row, means["rows"]), strict=True)
     ((key, value),) = pack_rows(keys, values)
     return key, value

@@ -1,4 +1,4 @@
-"""A mixed history over HTTP, and what the server says of it afterwards."""
+"""A history of every kind of request over HTTP, and the state that the API shows afterwards."""
 
 import base64
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ NOT_TEXT = {"base64": base64.b64encode(b"\x00\xff").decode()}
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the API said: topics with generation and properties, messages by topic as a reader
-    without a snapshot and one with a fresh one get them, transactions by id."""
+    """The state by the API: topics with generation and properties; messages by topic, for readers
+    without a snapshot and with a fresh one; transactions by id."""
 
     topics: dict[str, tuple[int, dict[str, str]]]
     all_messages: dict[str, list[tuple[str, Any]]]
@@ -26,7 +26,7 @@ class Expected:
 
 
 class History:
-    """Makes a history of every kind of thing, in namespaces whose names begin with `name`."""
+    """Makes requests of every kind, in namespaces whose names begin with `name`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class History:
         self._leave_open()
         ok(self._begin().commit(changes=["last"]))
         # The end waits for its fsync, and with it for all that was logged before. It is the highest
-        # pointer of all, and must not raise the read pointer: nobody undid what it wrote.
+        # pointer of all, and must not raise the read pointer: what it wrote was not undone.
         ok(self._begin(type="long").abort())
         return self
 
@@ -143,13 +143,13 @@ class History:
         assert loser.can_commit("z").status == 409
 
     def with_client(self, client: Client) -> "History":
-        """The same history, asked of a server that was started again."""
+        """The same history, with a client of the restarted server."""
         self.client = client
         self.transactions = [Tx(client, tx.object) for tx in self.transactions]
         return self
 
     def expected(self) -> Expected:
-        """What the API says now."""
+        """The state by the API now."""
         overview = ok(self.client.get(TRANSACTIONS)).json
         invalid = ok(self.client.get(f"{TRANSACTIONS}/invalid")).json
         outcomes = {int(tx.id): ok(tx.outcome()).json for tx in self.transactions}

@@ -3,7 +3,7 @@
 import struct
 from zlib import crc32
 
-from tests.formats.reader import VERSION, DamagedError, Value
+from tests.formats.transaction_files import VERSION, DamagedError, Value
 
 
 def read_state(data: bytes) -> Value:

@@ -11,8 +11,9 @@ import pytest
 
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
+from tests.formats.message_rows import read_row
 from tests.formats.observer_files import read_region, read_state
-from tests.formats.reader import (
+from tests.formats.transaction_files import (
     DamagedError,
     read_archive,
     read_beginning,
@@ -23,7 +24,6 @@ from tests.formats.reader import (
     read_proof,
     read_snapshot,
 )
-from tests.formats.rows import read_row
 from tuff.disk.archive import ArchiveError, read_parts
 from tuff.disk.locks import LOCK_FILE, DirectoryLock
 from tuff.disk.records import pack_frame
@@ -67,7 +67,7 @@ def decode(example: Example) -> Any:
 
 
 @pytest.mark.parametrize("example", named(""))
-def test_the_independent_reader_finds_what_the_page_says(example: Example) -> None:
+def test_the_independent_reader_decodes_the_examples_of_the_page(example: Example) -> None:
     assert plain(decode(example)) == example.means
 
 
@@ -75,7 +75,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     """The bytes that the server's own code makes of what an example means."""
     means = example.means
     if "value" in example.parts:
-        key, value = (examples.run if means["table"] == "run" else examples.row)(means)
+        key, value = (examples.packed if means["table"] == "packed" else examples.row)(means)
         return {"key": key, "value": value}
     if example.name.startswith("edit-"):
         return {"body": encode_edit(means["lsn"], examples.edit(means))}
@@ -89,7 +89,7 @@ def encode(example: Example) -> Mapping[str, bytes]:
     return {"bytes": data} if example.name != "proof" else {"body": data[FRAME_HEAD_SIZE:]}
 
 
-@pytest.mark.parametrize("example", named(".*-(row|run)|edit-|proof|frame|file-header|archive"))
+@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive"))
 def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
     assert encode(example) == example.parts
 
@@ -140,14 +140,14 @@ def test_a_corrupt_archive_is_refused_by_the_page_and_by_the_server(example: Exa
     ("name", "file"),
     [("retention-state", "retention-state.hex"), ("region-record", "region-record.hex")],
 )
-def test_the_server_and_its_observers_hand_over_what_the_page_shows(name: str, file: str) -> None:
+def test_the_state_and_the_record_of_observers_are_those_of_the_page(name: str, file: str) -> None:
     """Tests of the server write the one, tests of the observer the other; both read both."""
     example = next(each for each in EXAMPLES if each.name == name)
 
     assert example.parts["bytes"].hex() == (GOLDEN / file).read_text().strip()
 
 
-def test_the_lock_file_holds_what_the_page_says(tmp_path: Path) -> None:
+def test_the_lock_file_contains_the_example_of_the_page(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     held = (tmp_path / LOCK_FILE).read_bytes()
     lock.close()
@@ -172,7 +172,7 @@ def verdicts(data: bytes) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("example", named("log"))
-def test_by_the_page_a_log_cut_at_any_byte_is_judged_as_the_server_judges_it(
+def test_the_page_and_the_server_agree_on_a_log_cut_at_any_byte(
     example: Example,
 ) -> None:
     data = example.parts["bytes"]
@@ -184,7 +184,7 @@ def test_by_the_page_a_log_cut_at_any_byte_is_judged_as_the_server_judges_it(
 
 
 @pytest.mark.parametrize("example", named("log"))
-def test_by_the_page_a_log_with_any_bit_flipped_is_judged_as_the_server_judges_it(
+def test_the_page_and_the_server_agree_on_a_log_with_any_flipped_bit(
     example: Example,
 ) -> None:
     data = example.parts["bytes"]

@@ -11,9 +11,9 @@ import pytest
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import Hold, LastBatch, MessageRow, PayloadRow, Position, StoreMetadata
 from messaging.topics import TopicRecord
-from tests.formats.account import State, read_state
-from tests.formats.reader import read_edit, read_log, read_snapshot
-from tests.formats.rows import read_row
+from tests.formats.message_rows import read_row
+from tests.formats.replay import State, read_state
+from tests.formats.transaction_files import read_edit, read_log, read_snapshot
 from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
 from tests.messaging.test_rows import KEYS, ROWS
 from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN
@@ -217,7 +217,7 @@ def require_same(mine: State, recovered: Recovered | None) -> None:
     }
 
 
-def test_the_independent_reader_takes_the_snapshot_before_a_corrupt_one(tmp_path: Path) -> None:
+def test_the_independent_reader_uses_the_snapshot_before_a_corrupt_one(tmp_path: Path) -> None:
     (tmp_path / "snapshot.1").write_bytes(beginning())
     (tmp_path / "txlog.1").write_bytes(golden_of_transactions("log"))
     (tmp_path / "snapshot.2").write_bytes(golden_of_transactions("snapshot")[:-1])

@@ -63,7 +63,7 @@ from tuff.tables.row_format import (
     MalformedKeyError,
     Version,
     check_format,
-    pack_fact,
+    pack_metadata,
     read_undo,
     read_undo_key,
     read_value,
@@ -196,7 +196,7 @@ def _cell(data: bytes) -> object:
 
 def _undo(data: bytes) -> object:
     key, _, body = split(data)
-    return read_undo_key(key), list(read_undo(key, pack_fact(key, body)))
+    return read_undo_key(key), list(read_undo(key, pack_metadata(key, body)))
 
 
 def _archive(data: bytes) -> object:

@@ -13,11 +13,9 @@ import pytest
 from messaging.read.offsets import decided_end, splits_of
 from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
-from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import (
     PackedRowStore,
-    first_whole,
     pack_rows,
     rows_in,
     scan_records,
@@ -37,6 +35,7 @@ from messaging.storage.rows import (
 )
 from tests.messaging.packed_stores import without_flags, without_sizes
 from tests.messaging.scan_model import COMMITTED_POINTER, NOW_MS, PREFIX, query
+from tests.messaging.world import leveldb
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId, Offset, past_group
 
@@ -51,16 +50,10 @@ def without_all(value: bytes) -> bytes:
     return bytes(len(value))
 
 
-def leveldb(directory: Path) -> LevelDbStore:
-    return LevelDbStore(directory / "table", first_whole=first_whole)
-
-
 @pytest.fixture(params=["memory", "leveldb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PackedRowStore]:
     in_memory = request.param == "memory"
-    engine = (
-        MemoryStore() if in_memory else LevelDbStore(tmp_path / "table", first_whole=first_whole)
-    )
+    engine = MemoryStore() if in_memory else leveldb(tmp_path / "table")
     with closing(PackedRowStore(engine)) as opened:
         yield opened
 
@@ -82,10 +75,10 @@ def fill(store: PackedRowStore, damage: Damage) -> None:
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
     rows = [*zip(keys, values, strict=True)]
-    ((at, run),) = pack_rows(
+    ((at, packed),) = pack_rows(
         keys[PACKED_FIRST : PACKED_LAST + 1], values[PACKED_FIRST : PACKED_LAST + 1]
     )
-    store.write([*rows[:PACKED_FIRST], (at, damage(run)), *rows[PACKED_LAST + 1 :]])
+    store.write([*rows[:PACKED_FIRST], (at, damage(packed)), *rows[PACKED_LAST + 1 :]])
 
 
 def ranges() -> Iterator[tuple[int, int]]:
@@ -117,7 +110,7 @@ def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
 def test_a_packed_value_with_damaged_flags_still_has_its_rows(
     store: PackedRowStore, bit: int
 ) -> None:
-    fill(store, lambda run: without_flags(run, bit=bit))
+    fill(store, lambda packed: without_flags(packed, bit=bit))
 
     for each in range(COUNT):
         found = store.get(key(each))
@@ -134,13 +127,13 @@ def test_a_packed_value_with_damaged_flags_still_has_its_rows(
 def test_a_payload_that_looks_like_packed_rows_is_one_row() -> None:
     at, at_before = key(1), key(0)
     value = MessageRow(payload=b"made up").to_bytes(at_before)
-    ((_, run),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
-    whole = frame(at, 0, run[5:])
-    newer = frame(at, 64, run[5:])
+    ((_, packed),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
+    whole = frame(at, 0, packed[5:])
+    newer = frame(at, 64, packed[5:])
 
     assert rows_in(at, whole) == [(at, whole)]
     assert rows_in(at, newer) == [(at, newer)]
-    assert unframe(at, frame(at, IS_PACKED, run[5:]))
+    assert unframe(at, frame(at, IS_PACKED, packed[5:]))
 
 
 def ask(**asked: object) -> Query:
@@ -193,12 +186,12 @@ def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> 
 
 def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
-    ((at, run),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
+    ((at, packed),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
     after = place(PACKED_FIRST - 1).to_int()
 
     def told(last_passed: int) -> str:
         passed = pack_offset(*place(last_passed))
-        return possible_loss(store, at, run, after=after, skipped_to=passed)
+        return possible_loss(store, at, packed, after=after, skipped_to=passed)
 
     assert "up to 7 messages" in told(0)
     assert "up to 3 messages" in told(PACKED_LAST - 3)
@@ -270,10 +263,10 @@ def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
-    ((at, run),) = pack_rows(stored, values)
+    ((at, packed),) = pack_rows(stored, values)
     brings = PayloadRange(place(0), place(3), 4)
     row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key(0))
-    store.write([(at, damage(run)), (key(0), row)])
+    store.write([(at, damage(packed)), (key(0), row)])
 
     for last in range(4):
         number, handed, told = 0, [], [""]

@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messaging.storage.engine import Store, StoreError
-from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import frame, is_whole
+from tests.messaging.world import leveldb
 from tuff.disk.locks import DirectoryLockedError
 
 OpenStore = Callable[[], Store]
 Batches = list[list[tuple[bytes, bytes | None]]]
-
-
-def leveldb(directory: Path) -> LevelDbStore:
-    return LevelDbStore(directory, first_whole=first_whole)
 
 
 @pytest.fixture(params=["memory", "leveldb"])

@@ -135,16 +135,6 @@ async def test_a_reader_that_stopped_before_a_message_missed_it(
     assert (await go_on(service, read)).expired
 
 
-async def test_a_start_at_a_message_itself_may_have_missed_it(
-    world: World, service: MessagingService
-) -> None:
-    published = await publish(service, b"a")
-    world.clock.now_ms += 2 * TTL_MS
-
-    for start in (published.first, published.first.publish_timestamp_ms):
-        assert (await service.polls.poll(AUDIT, Poll(start=start))).expired
-
-
 async def test_a_reader_inside_a_group_may_have_missed_the_rest(
     world: World, service: MessagingService
 ) -> None:

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from messaging.storage.engine import Store, StoreError
-from messaging.storage.memory import MemoryStore
+from messaging.storage.engine import StoreError
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    FlakyStore,
+    FlakyWorld,
     World,
     polled,
     publish,
@@ -20,27 +19,6 @@ from tuff.protocol.errors import (
     TopicExistsError,
 )
 from tuff.protocol.ids import MessageId
-
-
-class FlakyWorld(World):
-    """A world whose open store fails the n-th write from now; opening may fail, too."""
-
-    def __init__(self) -> None:
-        super().__init__(self._open)
-        self.table: FlakyStore | None = None
-        self.is_barred = False
-        self.open_count = 0
-
-    def _open(self) -> Store:
-        if self.is_barred:
-            raise StoreError("the disk is gone")
-        self.open_count += 1
-        self.table = FlakyStore(MemoryStore(self.rows))
-        return self.table
-
-    def fail_write(self, number: int, *, takes_effect: bool) -> None:
-        assert self.table is not None
-        self.table.writes_left, self.table.takes_effect = number, takes_effect
 
 
 @pytest.fixture
@@ -129,7 +107,7 @@ async def test_a_store_that_can_not_even_be_closed_is_opened_again(
 
     async with asyncio.timeout(10), world.running(audit={}) as service:
         world.fail_write(0, takes_effect=True)
-        monkeypatch.setattr(world.table, "close", close)
+        monkeypatch.setattr(world.store, "close", close)
 
         await publish(service, b"in doubt")
 

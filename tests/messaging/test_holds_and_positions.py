@@ -14,13 +14,12 @@ from messaging.retention.holds_and_positions import (
 )
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import HOLDS, POSITIONS
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
     CountingStore,
-    FlakyStore,
+    FlakyWorld,
     World,
     payloads,
     polled,
@@ -314,19 +313,16 @@ async def settle_down_until_decided(
     return setting
 
 
-async def test_a_hold_that_was_not_written_keeps_no_message(world: World) -> None:
-    table = FlakyStore(MemoryStore(world.rows))
-    world.open_store = lambda: table
+async def test_a_hold_that_was_not_written_keeps_no_message() -> None:
+    world = FlakyWorld()
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
-        table.writes_left = 0
+        world.fail_write(0, takes_effect=False)
 
         with pytest.raises(StorageUnavailableError):
             await hold(service)
         world.clock.now_ms += TTL_MS
 
-        table._inner = MemoryStore(world.rows)
-        await service.tick()
         assert service.holds_and_positions.holds(AUDIT) == {}
         assert await polled(service) == []
 
@@ -337,8 +333,7 @@ async def test_a_damaged_hold_is_reported_and_no_message_of_its_topic_is_deleted
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"a")
         await hold(service)
-    (key,) = [key for key in world.rows if key.startswith(HOLDS)]
-    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.damage_row(HOLDS)
     world.clock.now_ms += 10 * AGE_MS
 
     async with world.running() as service:
@@ -350,8 +345,7 @@ async def test_a_damaged_hold_is_reported_and_no_message_of_its_topic_is_deleted
 async def test_a_damaged_position_can_be_set_again(world: World) -> None:
     async with world.running(audit={}) as service:
         await service.holds_and_positions.set_position(AUDIT, "reader", FIRST_ID)
-    (key,) = [key for key in world.rows if key.startswith(POSITIONS)]
-    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.damage_row(POSITIONS)
 
     async with world.running() as service:
         assert service.holds_and_positions.positions(AUDIT) == (1, {})

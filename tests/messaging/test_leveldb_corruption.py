@@ -22,6 +22,7 @@ from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import HEAD, frame, message_key, payload_key, topic_key
 from tests.messaging.packed_stores import packed_store
 from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, ModelRow, build, query
+from tests.messaging.world import leveldb
 from tuff.leveldb.manifest import read_manifest
 from tuff.leveldb.sstable import Entry
 from tuff.protocol.errors import DamagedRecordError
@@ -138,7 +139,7 @@ class Reading:
 
 
 def opened(directory: Path) -> PackedRowStore:
-    return PackedRowStore(LevelDbStore(directory, first_whole=first_whole))
+    return PackedRowStore(leveldb(directory))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("whole") / "messages"
     rows = dict(build(ROWS)[0].scan(b"", b"\xff"))
     topic = topic_key(TopicId("default", "t"))
-    with closing(LevelDbStore(directory, first_whole=first_whole)) as table:
+    with closing(leveldb(directory)) as table:
         for key in DELETED:
             table.write([(key, frame(key, 0, b"deleted"))])
         table.write([(topic, frame(topic, 0, b"old"))])
@@ -233,7 +234,7 @@ def test_each_flipped_bit_is_reported_and_hides_no_other_row(whole: Path, tmp_pa
 @pytest.fixture
 def damaged_end(tmp_path: Path) -> Path:
     """A store whose last block is damaged, and nothing else."""
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         for number in range(10):
             key = b"k%d" % number
             table.write([(key, frame(key, 0, LARGE))])
@@ -260,7 +261,7 @@ def scan_reporting_corruption(
 
 def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path) -> None:
     """plyvel's iterator ends there without an error."""
-    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
+    with closing(leveldb(damaged_end)) as table:
         assert len(list(table.scan(b"k", b"l"))) == 10
         keys, error = scan_reporting_corruption(table, b"k")
         as_rows = list(table.scan_reporting_corruption(b"k", b"l", report_damaged_rows=False))
@@ -272,7 +273,7 @@ def test_a_damaged_end_of_the_store_is_not_the_end_of_the_rows(damaged_end: Path
 
 def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
     """LevelDB reads the last block for every key behind it, until there is another block."""
-    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
+    with closing(leveldb(damaged_end)) as table:
         table.write([(b"kk", frame(b"kk", 0, b"later"))])
         _, error = scan_reporting_corruption(table, b"k")
         assert error is not None
@@ -284,7 +285,7 @@ def test_a_scan_behind_a_damaged_end_reports_nothing(damaged_end: Path) -> None:
 
 def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
     """One error for each, and none for a table before the start."""
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         for letter in b"abc":
             keys = [bytes((letter,)) + b"%d" % number for number in range(6)]
             table.write([(key, frame(key, 0, LARGE)) for key in keys])
@@ -297,7 +298,7 @@ def test_each_later_table_with_corruption_is_reported(tmp_path: Path) -> None:
         file.write_bytes(data)
 
     told: list[bytes] = []
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         rows, error = scan_reporting_corruption(table, b"a", b"d")
         while error is not None and error.readable_from is not None:
             told.append(error.readable_from)
@@ -314,7 +315,7 @@ def test_corruption_that_appears_while_the_store_is_open_is_reported(damaged_end
     skipped silently."""
     [file] = damaged_end.glob("*.ldb")
     values = [found.start() for found in re.finditer(LARGE, file.read_bytes())]
-    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
+    with closing(leveldb(damaged_end)) as table:
         _, first = scan_reporting_corruption(table, b"k8")
 
         with file.open("r+b") as disk:
@@ -337,7 +338,7 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
 ) -> None:
     """Its rows, which are whole, were reported as missing, and readers continued behind them."""
     keys = [b"%c%d" % (letter, number) for letter in b"ab" for number in range(6)]
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         table.write([(key, frame(key, 0, LARGE)) for key in keys[:6]])
         table._database.db.compact_range(start=b"a", stop=b"b")
         table.write([(key, frame(key, 0, LARGE)) for key in keys[6:-1]])
@@ -346,7 +347,7 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
     data[data.index(LARGE) - 1] ^= 1  # in the checksum of a0, before where the scan begins
     damaged_file.write_bytes(data)
 
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         table.write([(keys[-1], frame(keys[-1], 0, LARGE))])
         before = set(tmp_path.glob("*.ldb"))
 
@@ -365,7 +366,7 @@ def test_a_table_that_was_compacted_meanwhile_is_not_corrupt(
 
 def test_a_whole_row_of_a_damaged_block_is_read_by_key(damaged_end: Path) -> None:
     """The server's metadata was in such a block, and the server could not start."""
-    with closing(LevelDbStore(damaged_end, first_whole=first_whole)) as table:
+    with closing(leveldb(damaged_end)) as table:
         assert table.get(b"k8") == frame(b"k8", 0, LARGE)
         assert table.get(b"k7x") is None
 
@@ -400,13 +401,13 @@ def test_a_reader_behind_a_damaged_block_receives_the_newest_row() -> None:
 @pytest.fixture
 def without_file(tmp_path: Path) -> Iterator[LevelDbStore]:
     """An open store with the rows a and b in files of their own, of which that of b was removed."""
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         table.write([(b"a", frame(b"a", 0, LARGE))])
         table._database.db.compact_range(start=b"a", stop=b"a")
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         table.write([(b"b", frame(b"b", 0, LARGE))])
         table._database.db.compact_range(start=b"b", stop=b"b")
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         max(tmp_path.glob("*.ldb")).unlink()
         yield table
 
@@ -437,11 +438,10 @@ def test_another_row_is_read_where_a_file_is_gone(without_file: LevelDbStore) ->
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_store_whose_only_file_is_gone_is_not_empty(tmp_path: Path, *, reverse: bool) -> None:
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+    with closing(leveldb(tmp_path)) as table:
         table.write([(b"a", b"1"), (b"b", b"2")])
-        # To a level whose files LevelDB opens when a scan comes to them.
-        table._database.db.compact_range()
-    with closing(LevelDbStore(tmp_path, first_whole=first_whole)) as table:
+        table._database.db.compact_range()  # to a level whose files LevelDB opens when a scan comes to them
+    with closing(leveldb(tmp_path)) as table:
         next(tmp_path.glob("*.ldb")).unlink()
         with pytest.raises(StoreError, match="No such file"):
             list(table.scan(b"a", b"c", reverse=reverse))

@@ -5,7 +5,7 @@ import pytest
 
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import METADATA_KEY, StoreMetadata, frame, topic_key, unframe
+from messaging.storage.rows import METADATA_KEY, TOPICS, StoreMetadata, frame, topic_key, unframe
 from tests.messaging.world import (
     AUDIT,
     NOON_MS,
@@ -76,8 +76,7 @@ async def test_a_missing_last_batch_row_is_reconstructed_from_the_highest_row(wo
 async def test_a_damaged_topic_row_is_reported_and_never_overwritten(world: World) -> None:
     async with world.running(audit={}):
         pass
-    key = b"tdefault:audit:"
-    world.rows[key] = world.rows[key][:-1] + b"?"
+    world.damage_row(TOPICS)
 
     async with world.running() as service:
         for call in (

@@ -82,20 +82,14 @@ async def test_a_pass_publishes_the_state_and_changes_no_row(
     assert world.state() == bytes.fromhex((GOLDEN / "retention-state.hex").read_text())
 
 
-async def test_no_state_is_published_while_the_clock_is_in_doubt(
-    world: Observed, service: MessagingService
+@pytest.mark.parametrize("reason", ["the clock is in doubt", "transactions are down"])
+async def test_no_state_is_published_that_could_be_wrong(
+    world: Observed, service: MessagingService, reason: str
 ) -> None:
-    world.may_delete = False
-
-    await service.cleaner.run_pass()
-
-    assert not (world.directory / "state").exists()
-
-
-async def test_no_state_is_published_while_transactions_are_down(
-    world: Observed, service: MessagingService
-) -> None:
-    world.transactions.is_up = False
+    if reason == "the clock is in doubt":
+        world.may_delete = False
+    else:
+        world.transactions.is_up = False
 
     await service.cleaner.run_pass()
 

@@ -334,8 +334,7 @@ async def test_the_patrol_inverts_rows_that_the_index_lost(
 
 async def test_damaged_rows_are_counted_and_kept(world: World, service: MessagingService) -> None:
     await publish(service, b"x")
-    key = next(key for key in world.rows if key.startswith(b"m"))
-    world.rows[key] = world.rows[key][:-1] + b"?"
+    key = world.damage_row(MESSAGES)
     world.clock.now_ms += 1_000_000
 
     report = await service.cleaner.run_pass()

@@ -15,6 +15,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
 from messaging.storage.store_state import OpenStore
+from tests.messaging.world import leveldb
 from tuff.protocol.errors import StorageUnavailableError
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def in_thread(function: Callable[[], T]) -> Awaitable[T]:
 @pytest.fixture
 async def engine(tmp_path: Path) -> OpenStore:
     made = OpenStore(
-        lambda: LevelDbStore(tmp_path / "store", first_whole=first_whole),
+        lambda: leveldb(tmp_path / "store"),
         in_thread_write=in_thread,
         in_thread_read=in_thread,
     )

@@ -22,7 +22,7 @@ from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    FlakyStore,
+    FlakyWorld,
     World,
     payloads,
     polled,
@@ -65,10 +65,9 @@ STEPS = st.builds(
 class History:
     """Does steps to a running service, and asks both sides after each."""
 
-    def __init__(self, world: World, service: MessagingService, flaky: FlakyStore) -> None:
+    def __init__(self, world: FlakyWorld, service: MessagingService) -> None:
         self.world = world
         self.service = service
-        self.flaky = flaky
         self.pointers: list[int] = []
         self.details: list[tuple[TopicId, RollbackDetail]] = []
         self.snapshot = world.transactions.snapshot()  # one that stays while rows change under it
@@ -87,7 +86,8 @@ class History:
         # Refused where there is nothing stored to bring, the topic is away, or the disk fails.
         with suppress(TuffError):
             await getattr(self, f"_{step.kind}")(step, TOPICS[step.topic])
-        self.flaky.writes_left = None
+        assert self.world.store is not None
+        self.world.store.writes_left = None
         await self.service.tick()
 
     async def _publish(self, step: Step, topic: TopicId) -> None:
@@ -141,11 +141,11 @@ class History:
         self.world.clock.now_ms += 10 ** (step.number % 4) * (1 + step.number)
 
     async def _fail(self, step: Step, topic: TopicId) -> None:
-        self.flaky.writes_left, self.flaky.takes_effect = 0, False
+        self.world.fail_write(0, takes_effect=False)
         await self._publish(step, topic)
 
     async def _fail_late(self, step: Step, topic: TopicId) -> None:
-        self.flaky.writes_left, self.flaky.takes_effect = 0, True
+        self.world.fail_write(0, takes_effect=True)
         await self._publish_tx(step, topic)
 
     def compare(self, step: Step) -> None:
@@ -236,19 +236,12 @@ def _plain(reading: ReadResult) -> object:
 
 def _play(steps: list[Step], *, tail_bytes_max: int) -> History:
     async def played() -> History:
-        world = World()
+        world = FlakyWorld()
         world.settings = MessagingSettings(tail_bytes_max=tail_bytes_max)
-        flaky = FlakyStore(MemoryStore(world.rows))
-
-        def open_store() -> FlakyStore:
-            flaky._inner = MemoryStore(world.rows)
-            return flaky
-
-        world.open_store = open_store
         async with world.running() as service:
             for topic in TOPICS:
                 await service.topics.create(topic, {"ttl": "60"})
-            history = History(world, service, flaky)
+            history = History(world, service)
             for left, step in zip(reversed(range(len(steps))), steps, strict=True):
                 await history.do(step)
                 # A reader changes how a tail holds its rows, so some steps have none behind them.
@@ -392,10 +385,10 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     plain, reference = (message_key(PREFIX, place) for place in (Offset(950_000, 1), last))
     brings = PayloadRange(Offset(940_000, 0), Offset(940_000, 0), 1)
     row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(reference)
-    run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
+    rows = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.apply_batch({reference: row}, [run], high_water_mark=last)
+    tail_cache.apply_batch({reference: row}, [rows], high_water_mark=last)
 
     first = MessageId(950_000, 1)
     held = tail_cache.read(query(start=first.to_int(), through=first, high_water_mark=last))
@@ -410,10 +403,10 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_not_cached(
     places = [Offset(950_000, number) for number in range(3)]
     *plain, reference = [message_key(PREFIX, place) for place in places]
     row = MessageRow(tx_pointer=COMMITTED_POINTER).to_bytes(reference)
-    run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
+    rows = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.apply_batch({reference: row}, [run], high_water_mark=places[-1])
+    tail_cache.apply_batch({reference: row}, [rows], high_water_mark=places[-1])
 
     first = MessageId(*places[0]).to_int()
     assert tail_cache.read(query(start=first, high_water_mark=places[-1])) is None
@@ -463,8 +456,8 @@ def grow(tail_cache: TailCache, number: int, place: Offset, size_bytes: int) -> 
     prefix = PREFIX + b"%d" % number
     key = message_key(prefix, place)
     values = inline_values([key], [b"x" * size_bytes], pointer=None)
-    run = NewRows(prefix, [key], values, is_plain=True)
-    tail_cache.apply_batch({}, [run], high_water_mark=place)
+    rows = NewRows(prefix, [key], values, is_plain=True)
+    tail_cache.apply_batch({}, [rows], high_water_mark=place)
 
 
 def held(tail_cache: TailCache, place: Offset) -> list[int]:
@@ -528,7 +521,7 @@ async def test_unread_flagged_rows_are_cached_up_to_the_number_that_a_read_decid
             for at in range(0, len(numbers), 500)
         ]
         (tail,) = service.state.tail_cache._tails.values()
-        kept_count = sum(len(run.keys) for run in tail.fresh)
+        kept_count = sum(len(rows.keys) for rows in tail.fresh)
         opened = scan_count()
 
         newest = await polled(service, Poll(start=places[-1].first))
@@ -549,7 +542,7 @@ async def test_a_tail_forgets_unread_rows_only_for_those_it_still_has() -> None:
 
         # The sixth was one too many, and left the newest two; the seventh lies behind them.
         (tail,) = service.state.tail_cache._tails.values()
-        assert sum(len(run.keys) for run in tail.fresh) == 3 * 400
+        assert sum(len(rows.keys) for rows in tail.fresh) == 3 * 400
 
 
 LARGE_COUNT = 12  # rows; more than may be changed one by one

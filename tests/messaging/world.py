@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Rows, Store, StoreDamagedError, StoreError
+from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.transactions_interface import WritePermit
 from messaging.write.group_commit import GroupCommitter
@@ -288,6 +290,12 @@ class World:
             await service.close()
             await writer
 
+    def damage_row(self, table: bytes) -> bytes:
+        """Change the last byte of the first row of a table; its key."""
+        key = min(key for key in self.rows if key.startswith(table))
+        self.rows[key] = self.rows[key][:-1] + b"?"
+        return key
+
     def commit(self, service: MessagingService, pointer: int) -> None:
         self.transactions.end(pointer, self.transactions.committed)
         service.rows.settle([pointer])
@@ -295,6 +303,33 @@ class World:
     async def abort(self, service: MessagingService, pointer: int) -> None:
         self.transactions.end(pointer, self.transactions.aborted)
         await service.rows.mark_rolled_back([pointer])
+
+
+class FlakyWorld(World):
+    """A world whose store fails a write, or can't be opened."""
+
+    def __init__(self) -> None:
+        super().__init__(self._open)
+        self.store: FlakyStore | None = None
+        self.is_barred = False
+        self.open_count = 0
+
+    def _open(self) -> Store:
+        if self.is_barred:
+            raise StoreError("the disk is gone")
+        self.open_count += 1
+        self.store = FlakyStore(MemoryStore(self.rows))
+        return self.store
+
+    def fail_write(self, number: int, *, takes_effect: bool) -> None:
+        """Fail the write after this number of others, before it takes effect or after."""
+        assert self.store is not None
+        self.store.writes_left, self.store.takes_effect = number, takes_effect
+
+
+def leveldb(directory: Path) -> LevelDbStore:
+    """The LevelDB engine, as the server opens it."""
+    return LevelDbStore(directory, first_whole=first_whole)
 
 
 def watched() -> tuple[World, Callable[[], int]]:

@@ -199,7 +199,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "corrupt packed rows after `through` are left out of the page",
         "messaging/read/scan.py",
-        "            if is_before or (is_apart and offset_bytes > rows.through):\n",
+        "            if is_before or (is_separated and offset_bytes > rows.through):\n",
         "            if is_before or offset_bytes > rows.through:\n",
         (
             "tests/messaging/test_damaged_packed_rows.py::test_a_reader_gets_one_error_and_all_other_rows",

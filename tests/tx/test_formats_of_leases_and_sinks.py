@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from admin.inspect_files import snapshot_rows
-from tests.formats.reader import read_edit
-from tests.formats.reader import read_snapshot as stranger_reads_snapshot
+from tests.formats.transaction_files import read_edit
+from tests.formats.transaction_files import read_snapshot as stranger_reads_snapshot
 from tests.tx.service import NOW_MS, STORE_ID
 from tuff.protocol.transaction import TransactionType
 from tx.edits import (

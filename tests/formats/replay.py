@@ -1,4 +1,4 @@
-"""What the stored files mean: transactions and messages, by docs/formats.md §7 and §9 alone."""
+"""Transaction state and messages from the stored files, by docs/formats.md §7 and §9 alone."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.formats.reader import DamagedError, Value, read_beginning, read_log, read_snapshot
+from tests.formats.transaction_files import (
+    DamagedError,
+    Value,
+    read_beginning,
+    read_log,
+    read_snapshot,
+)
 
 SHORT, LONG = "short", "long"
 
@@ -32,7 +38,7 @@ class State:
 
     @property
     def in_doubt(self) -> list[int]:
-        """Pointers that somebody may have been given whose start did not reach the log."""
+        """Pointers that may have been handed out although the start did not reach the log."""
         return [pointer for start, stop in self.blocks for pointer in range(start, stop)]
 
     def change(self, change: Value) -> None:
@@ -138,7 +144,7 @@ class State:
 
 
 def read_state(directory: Path) -> State:
-    """The state that the files of a `snapshots/` directory hold."""
+    """The state from the files of a `snapshots/` directory."""
     datas = [path.read_bytes() for path in _named(directory)]
     files = sorted(
         ((read_beginning(data)[0], data) for data in datas),
@@ -200,7 +206,7 @@ def _state_of(snapshot: Value) -> tuple[State, int]:
 
 
 class Messages:
-    """What topics hold, by the rows of a store."""
+    """The messages of topics, from the rows of a store."""
 
     def __init__(self, rows: list[Value]) -> None:
         self.rows = rows
@@ -213,8 +219,8 @@ class Messages:
         return {name: row for name, row in self.topics.items() if row["generation"] > 0}
 
     def read(self, topic: str, *, now_ms: int, state: State | None = None) -> list[tuple[str, Any]]:
-        """Id and payload of every message, for a reader without a snapshot, or with a fresh one
-        that stops at what is undecided."""
+        """Id and payload of every message, for a reader without a snapshot, or with a fresh one,
+        which stops at the first undecided row."""
         found: list[tuple[str, Any]] = []
         for row in self._rows_of("message", topic):
             pointer = row["pointer"]

@@ -1,4 +1,4 @@
-"""The independent reader finds in the files of a server, stopped or killed, what the API said."""
+"""The independent reader finds the state of the API in the files of a stopped or killed server."""
 
 import base64
 import time
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.formats.account import Messages, State, read_state
 from tests.formats.history import Expected, History
-from tests.formats.reader import DamagedError
-from tests.formats.rows import read_store
+from tests.formats.message_rows import read_store
+from tests.formats.replay import Messages, State, read_state
+from tests.formats.transaction_files import DamagedError
 from tests.http.process import ServerProcess, serve
 
 # Nothing of the history may end by itself while a busy machine is slow.
@@ -43,7 +43,7 @@ def read_all(
 
 
 def states(state: State) -> dict[int, tuple[str, str | None]]:
-    """What became of each transaction, as the API words it."""
+    """The state and reason of each transaction, in the words of the API."""
     committing = {
         each: ("in_progress" if opened["changes"] is None else "committing", None)
         for each, opened in state.open.items()
@@ -80,7 +80,7 @@ def _committed_pointers(state: State) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A server that was killed after a history, and what its API said before."""
+    """A server that was killed after a history, and the state by its API before."""
 
     server: ServerProcess
     history: History
@@ -98,7 +98,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     server.end()
 
 
-def test_what_a_killed_server_leaves_is_what_it_said(killed: Killed) -> None:
+def test_the_files_of_a_killed_server_have_the_state_of_the_api(killed: Killed) -> None:
     messages, state = left_by(killed.server)
     expected = killed.expected
 
@@ -109,7 +109,7 @@ def test_what_a_killed_server_leaves_is_what_it_said(killed: Killed) -> None:
 
 
 @pytest.mark.slow
-def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_path: Path) -> None:
+def test_pointers_in_doubt_after_a_crash_are_invalid_after_the_next_start(tmp_path: Path) -> None:
     crashed = serve(tmp_path, *PATIENT)
     with closing(crashed.client()) as client:
         history = History(client, "one").make()
@@ -129,7 +129,7 @@ def test_what_may_have_been_lost_in_a_crash_is_invalid_after_the_next_start(tmp_
 
 
 @pytest.mark.slow
-def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
+def test_the_files_of_a_stopped_server_have_the_state_of_the_api(tmp_path: Path) -> None:
     crashed = serve(tmp_path, *PATIENT)
     with closing(crashed.client()) as client:
         History(client, "one").make()
@@ -148,7 +148,7 @@ def test_what_a_stopped_server_leaves_is_what_it_said(tmp_path: Path) -> None:
     server.end()
 
 
-def test_the_history_has_every_kind_of_row_and_ending(killed: Killed) -> None:
+def test_the_history_has_every_kind_of_row_and_outcome(killed: Killed) -> None:
     messages, state = left_by(killed.server)
 
     rows = [row for row in messages.rows if row["table"] == "message"]
@@ -178,7 +178,7 @@ def test_messages_expire_by_the_shorter_of_their_own_ttl_and_the_topics(killed: 
     assert last == set()
 
 
-def test_a_row_that_is_not_marked_yet_is_left_out_once_its_pointer_is_invalid(
+def test_an_unmarked_row_of_an_invalid_pointer_is_skipped(
     killed: Killed,
 ) -> None:
     messages, state = left_by(killed.server)
@@ -191,7 +191,7 @@ def test_a_row_that_is_not_marked_yet_is_left_out_once_its_pointer_is_invalid(
     assert gone == [f"of {committed}", "more"]
 
 
-def test_a_publish_of_which_a_stored_message_is_missing_is_no_shorter_publish(
+def test_a_publish_with_a_missing_stored_message_is_refused(
     killed: Killed,
 ) -> None:
     messages, _ = left_by(killed.server)

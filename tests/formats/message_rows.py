@@ -8,18 +8,18 @@ from zlib import crc32
 
 import plyvel
 
-from tests.formats.reader import DamagedError, Value
+from tests.formats.transaction_files import DamagedError, Value
 
-HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_RUN = 1, 2, 4, 8, 16
-HAS_SEEN = 1  # of the mark: the edit up to which transactions were durable
+HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
+HAS_SEEN = 1  # of the row `mark`: the edit up to which transactions were durable
 
 
 def read_row(key: bytes, value: bytes) -> Value:
     """§8: one key and its value."""
     table, rest = key[:1], key[1:]
     flags, body = _checked(key, value)
-    if table in b"mp" and flags == IS_RUN:
-        return {"table": "run", "rows": _run_rows(key, body)}
+    if table in b"mp" and flags == IS_PACKED:
+        return {"table": "packed", "rows": _packed_rows(key, body)}
     if table not in b"mp" and flags and (key, flags) != (b"smark", HAS_SEEN):
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
@@ -34,12 +34,12 @@ def _checked(key: bytes, value: bytes) -> tuple[int, bytes]:
     flags, crc = struct.unpack_from(">BI", value)
     if crc32(key + value[:1] + value[5:]) != crc:
         raise DamagedError("the checksum does not match")
-    if flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE) and flags != IS_RUN:
+    if flags & ~(HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE) and flags != IS_PACKED:
         raise DamagedError(f"unknown flags {flags}")
     return flags, value[5:]
 
 
-def _run_rows(key: bytes, body: bytes) -> list[Value]:
+def _packed_rows(key: bytes, body: bytes) -> list[Value]:
     """§8.8"""
     (count,) = struct.unpack_from(">H", body)
     sizes = struct.unpack_from(f">{count}I", body, 2)
@@ -51,7 +51,7 @@ def _run_rows(key: bytes, body: bytes) -> list[Value]:
         rows.append(read_row(own_key, struct.pack(">BI", 0, checksum) + body[at : at + size]))
         at += size
     if at != len(body) or not rows:
-        raise DamagedError("the sizes of a run are not those of its payloads")
+        raise DamagedError("the sizes of packed rows are not those of their payloads")
     return rows
 
 

@@ -46,16 +46,6 @@ def answer(poll: "Future[Reply]") -> Reply:
     return ok(poll.result(PROMPT_S))
 
 
-def test_a_poll_waits_until_the_time_is_over(topic: Topic) -> None:
-    began = time.monotonic()
-
-    reply = ok(topic.poll(wait=0.3))
-
-    assert reply.json == []
-    assert 0.29 <= time.monotonic() - began < PROMPT_S
-    assert reply.header("Tuff-Caught-Up") == "true"
-
-
 @pytest.mark.parametrize("isolation", ["all", "committed"])
 def test_a_publish_wakes_a_waiting_poll(topic: Topic, waiting: Waiting, isolation: str) -> None:
     poll = waiting(isolation=isolation)

@@ -73,20 +73,6 @@ def test_an_ending_wakes_a_committed_reader(
     assert payloads(answer(poll)) == (["held", "plain"] if ending == "commit" else ["plain"])
 
 
-def test_an_abort_with_nothing_behind_keeps_a_reader_waiting(
-    client: Client, topic: Topic, waiting: Waiting
-) -> None:
-    tx = begin(client)
-    ok(topic.publish("held", tx=tx.id))
-    poll = waiting(isolation="committed")
-
-    ok(tx.abort())
-
-    still_waits(poll)
-    ok(topic.publish("plain"))
-    assert payloads(answer(poll)) == ["plain"]
-
-
 def test_a_fixed_snapshot_held_by_an_ended_transaction_is_answered_at_once(
     client: Client, topic: Topic
 ) -> None:

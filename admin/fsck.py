@@ -151,7 +151,7 @@ def _lost_publishes(store: MessageStoreReport, state: TransactionState) -> Itera
 
 
 def lost_commits(store: MessageStoreReport, state: TransactionState) -> Iterator[Finding]:
-    """Committed messages that the message store lacks; an empty report stands for no store."""
+    """Committed messages that the message store lacks; the report of a missing store is empty."""
     is_absent = store.metadata is None  # the messages may be elsewhere, as in HBase
     seen_lsn = None if store.last_batch is None else store.last_batch.seen_lsn
     last = BEFORE_ALL_PUBLISHED if store.last_batch is None else store.last_batch.last

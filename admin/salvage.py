@@ -13,7 +13,7 @@ from pathlib import Path
 
 from admin.data_directory import DataDirectory, new_directory
 from admin.findings import Decision, Finding
-from admin.fsck import MessageStoreReport, check, check_message_store, lost_commits, store_mark
+from admin.fsck import check, check_message_store, lost_commits, store_mark
 from admin.readable_rows import ReadableRows
 from admin.salvage_messages import MessageSalvage, SalvagedRows
 from admin.salvage_transactions import (
@@ -54,13 +54,13 @@ def _write(
     data: DataDirectory, part: Path, *, now_ms: int, new_store_id: Callable[[], str]
 ) -> SalvageReport:
     readable = ReadableRows(data.messages)
-    mark = store_mark(check_message_store(readable, now_ms=now_ms))
-    proven = prove_state(data.snapshots, mark)
+    store = check_message_store(readable, now_ms=now_ms)
+    proven = prove_state(data.snapshots, store_mark(store))
     rows = _salvage_rows(readable, part, proven, now_ms=now_ms, new_store_id=new_store_id)
     findings = check(DataDirectory.of(part), now_ms=now_ms).findings
     assert not findings, f"salvage wrote a corrupt directory: {findings}"
     decided = [*proven.decided, *rows.decided, *_hidden(rows)]
-    missing = () if data.has_messages else lost_commits(MessageStoreReport(), proven.state)
+    missing = () if data.has_messages else lost_commits(store, proven.state)
     return SalvageReport(rows.kept, [*proven.lost, *rows.lost, *missing], decided)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 
-from tuff.protocol.errors import BadRequestError, CrossSiteError, HostNotAllowedError, TuffError
+from tuff.protocol.errors import CrossSiteError, HostNotAllowedError, TuffError
 from tuff.protocol.json_forms import shown
 
 JUDGED_COUNT_MAX = 256  # values of Host whose judgement is remembered
@@ -59,13 +59,9 @@ class AllowedHosts:
     def refusal(
         self, fields: Mapping[str, Sequence[str]], *, authority: str | None = None
     ) -> TuffError | None:
-        """Why a request with these header fields is refused; None where it is not. `authority` is
-        that of an absolute request target, which counts instead of `Host`."""
-        named = list(fields.get("host", ()))
-        if len(named) > 1:
-            return BadRequestError(f"the request has {len(named)} Host fields; send one")
-        if authority is not None:
-            named.append(authority)
+        """Why a request with these header fields is refused; None where it is not. At most one of
+        them is `Host`. `authority` is that of an absolute request target, and is checked too."""
+        named = [*fields.get("host", ()), *(() if authority is None else (authority,))]
         # A browser always sends a Host. HTTP/1.0 need not.
         for each in named:
             if len(each) > AUTHORITY_CHARACTERS_MAX or not self._judge(each):

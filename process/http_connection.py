@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from fcntl import ioctl
@@ -169,15 +169,14 @@ class HttpService:
 
     def __init__(
         self,
-        routes: Iterable[Route],
-        streams: Iterable[StreamRoute],
+        routes: Sequence[Route],
+        streams: Sequence[StreamRoute],
         dispatcher: Dispatcher,
         hosts: AllowedHosts,
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
     ) -> None:
-        routes, streams = list(routes), list(streams)
         self.loop = asyncio.get_running_loop()
         self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}

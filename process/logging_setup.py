@@ -1,9 +1,8 @@
-"""Logs for machines and people: one line an event on standard error, `key=value`, no payloads."""
+"""The form of the log: one line for each event, with `key=value` fields and no payloads."""
 
 import json
 import logging
 import re
-import sys
 import time
 from collections.abc import Mapping
 from typing import TextIO
@@ -42,7 +41,7 @@ def _shown(value: object) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
-def log_to(stream: TextIO = sys.stderr, *, level: str = "info") -> None:
+def log_to(stream: TextIO, *, level: str) -> None:
     """Send the logs of this process to a stream, from this level on."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter())

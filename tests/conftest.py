@@ -1,4 +1,4 @@
-"""Settings that every test shares."""
+"""Settings and fixtures of all tests."""
 
 import gc
 import os

@@ -143,21 +143,8 @@ def test_the_python_lines_of_a_page_run(
     run([sys.executable, "-W", "error", "-"], program, server, tmp_path)
 
 
-def test_the_client_page_is_not_misled_by_what_the_tutorial_left(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    """Both kept their stock in `stock/`, and the second one sold an apple that was not there."""
-    for name in ("tutorial.md", "howto/client.md"):
-        blocks = [
-            b for b in BLOCKS if b.document == ROOT / "docs" / name and b.language == "python"
-        ]
-        program = "\n".join(block.text for block in blocks)
-        printed = run([sys.executable, "-"], program, server, tmp_path)
-
-    assert printed.splitlines()[-1] == "40"
-
-
 def test_no_two_pages_keep_their_rows_in_one_directory() -> None:
+    """The client page sold an apple of the tutorial's stock, which was not there."""
     pages: dict[str, set[str]] = {}
     for block in BLOCKS:
         for directory in re.findall(r'(?<!HBase)TransactionalTable\("([^"]+)"', block.text):

@@ -1,4 +1,4 @@
-"""Where nothing may be skipped, as on the machine that judges a change, a skip is a failure."""
+"""With `--no-skips`, as in CI, a skipped test is a failure."""
 
 import pytest
 

@@ -147,7 +147,7 @@ def test_every_module_has_the_name_of_what_it_knows() -> None:
     assert vague == []
 
 
-def test_the_init_of_a_room_holds_a_docstring_only() -> None:
+def test_the_init_of_a_component_holds_a_docstring_only() -> None:
     """Importing a value must not load the service beside it."""
     full = [
         name(path)

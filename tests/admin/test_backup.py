@@ -55,18 +55,6 @@ def test_corrupt_data_is_not_copied(data: Path, tmp_path: Path, command: str) ->
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
-def test_a_target_that_is_not_empty_is_refused(data: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "mine").write_text("mine")
-
-    done = tuff(command, data, tmp_path / "copy")
-
-    assert done.returncode == 2
-    assert "is not empty" in done.stderr
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
-
-
-@pytest.mark.parametrize("command", ["backup", "restore"])
 def test_the_error_for_a_full_disk_names_the_target(
     data: Path,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Topics and transactions as tests speak of them: one method per call of the protocol."""
+"""The calls of the protocol, as methods of a topic and of a transaction."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The smallest client that keeps everything a server said: status, headers, bytes."""
+"""A minimal client that keeps the status, the headers and the bytes of every reply."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Every reply that a test sees is held against the server's own OpenAPI document."""
+"""Compares every reply that a test receives with the server's own OpenAPI document."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Avro and Thrift forms, made by other people's libraries, so that ours never judges itself."""
+"""Avro and Thrift forms made by other libraries, so that our codecs do not test themselves."""
 
 import io
 from collections.abc import Mapping, Sequence

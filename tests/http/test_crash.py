@@ -8,7 +8,6 @@ import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry, ids
 from tests.http.client import Client, Reply, ok, refused, until
-from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess, serve
 
 
@@ -191,26 +190,3 @@ def test_time_goes_on_while_the_server_is_down(after: Client, before: Any) -> No
     until(lambda: again(after, before.late).state() == "invalid", within_s=3)
 
     assert shown(after, before.late)["reason"] == "timed_out"
-
-
-@pytest.mark.slow
-def test_restarts_lose_nothing_and_give_no_pointer_twice(new_server: NewServer) -> None:
-    running = new_server()
-    client = running.client()
-    ok(Topic(client, "default", "t").create())
-    pointers: list[int] = []
-    expected: list[str] = []
-    for number, end in enumerate(("kill", "terminate", "kill")):
-        topic, tx = Topic(client, "default", "t"), begin(client)
-        pointers += [int(tx.id), int(ok(tx.checkpoint()).json["writePointer"])]
-        ok(tx.commit(publish=[entry(topic, str(number))]))
-        expected.append(str(number))
-        assert topic.committed() == expected
-        getattr(running, end)()
-        running = new_server(home=running.home)
-        client = running.client()
-
-    found = Topic(client, "default", "t")
-    assert pointers == sorted(set(pointers))
-    assert found.committed() == expected
-    assert ids(found.poll()) == sorted(set(ids(found.poll())))

@@ -1,4 +1,4 @@
-"""Errors: every call names what it does not know, and stays whole (protocol §1)."""
+"""Errors: every call names what it does not know, and changes nothing (protocol §1)."""
 
 import socket
 

@@ -27,9 +27,6 @@ def narrow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     running = serve(
         tmp_path_factory.mktemp("narrow"),
         f"server.max_request_bytes={REQUEST_BYTES_MAX}",
-        "tx.change_set_count_max=3",
-        "tx.change_set_bytes_max=100",
-        "tx.max_timeout=60",
         "messaging.poll_limit_max=5",
         "messaging.poll_bytes_max=1000",
     )
@@ -71,20 +68,6 @@ def test_a_larger_request_than_the_limit_is_refused_and_changes_nothing(
     assert tx.state() == "in_progress"
     ok(narrow.send("POST", paths[0], body_of(REQUEST_BYTES_MAX), content_type=JSON))
     assert len(small.read()) == 1
-
-
-def test_a_change_set_above_a_limit_is_refused(narrow: Client) -> None:
-    tx, union = begin(narrow, timeout=60), begin(narrow)
-
-    for changes in (["1", "2", "3", "4"], ["x" * 101], ["x" * 60, "y" * 60]):
-        refused(tx.can_commit(*changes), 413, "change_set_too_large")
-        refused(tx.commit(changes=changes), 413, "change_set_too_large")
-    refused(narrow.post(TRANSACTIONS, {"timeout": 60.5}), 400, "invalid_timeout", naming="60")
-
-    ok(tx.commit(changes=["x" * 50, "y" * 49, "z"]))
-    ok(union.can_commit("5", "6"))
-    refused(union.commit(changes=["7", "8"]), 413, "change_set_too_large")
-    ok(union.commit(changes=["7"]))
 
 
 @pytest.mark.parametrize("call", ["publish", "store"])

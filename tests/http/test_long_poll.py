@@ -46,16 +46,6 @@ def answer(poll: "Future[Reply]") -> Reply:
     return ok(poll.result(PROMPT_S))
 
 
-def test_a_poll_waits_until_the_time_is_over(topic: Topic) -> None:
-    began = time.monotonic()
-
-    reply = ok(topic.poll(wait=0.3))
-
-    assert reply.json == []
-    assert 0.29 <= time.monotonic() - began < PROMPT_S
-    assert reply.header("Tuff-Caught-Up") == "true"
-
-
 @pytest.mark.parametrize("isolation", ["all", "committed"])
 def test_a_publish_wakes_a_waiting_poll(topic: Topic, waiting: Waiting, isolation: str) -> None:
     poll = waiting(isolation=isolation)
@@ -81,20 +71,6 @@ def test_an_ending_wakes_a_committed_reader(
     ok(getattr(tx, ending)())
 
     assert payloads(answer(poll)) == (["held", "plain"] if ending == "commit" else ["plain"])
-
-
-def test_an_abort_with_nothing_behind_keeps_a_reader_waiting(
-    client: Client, topic: Topic, waiting: Waiting
-) -> None:
-    tx = begin(client)
-    ok(topic.publish("held", tx=tx.id))
-    poll = waiting(isolation="committed")
-
-    ok(tx.abort())
-
-    still_waits(poll)
-    ok(topic.publish("plain"))
-    assert payloads(answer(poll)) == ["plain"]
 
 
 def test_a_fixed_snapshot_held_by_an_ended_transaction_is_answered_at_once(

@@ -1,4 +1,4 @@
-"""An installation whose message store is gone says so, and takes no messages into a new one."""
+"""A server whose message store is lost says so, and begins no new one."""
 
 import shutil
 import subprocess

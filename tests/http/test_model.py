@@ -189,15 +189,7 @@ class Program:
             start = str(reply.header("Tuff-Next"))
 
 
-@pytest.mark.parametrize("seed", [1])
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 40))
 def test_readers_find_what_the_model_says(client: Client, new_topic: NewTopic, seed: int) -> None:
-    Program(client, [new_topic(), new_topic()], seed).run()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 40))
-def test_readers_find_what_the_model_says_in_many_programs(
-    client: Client, new_topic: NewTopic, seed: int
-) -> None:
     Program(client, [new_topic(), new_topic()], seed).run()

@@ -239,19 +239,6 @@ def test_the_tx_parameter_reads_in_that_transactions_snapshot(client: Client, to
     assert topic.read(tx=checkpoint) == ["own"]
 
 
-def test_the_tx_parameter_must_name_a_transaction_in_progress(client: Client, topic: Topic) -> None:
-    committed, aborted, invalid = begin(client), begin(client), begin(client)
-    ok(committed.commit())
-    ok(aborted.abort())
-    ok(invalid.invalidate())
-
-    refused(topic.poll(tx=committed.id), 409, "transaction_committed")
-    refused(topic.poll(tx=aborted.id), 409, "transaction_aborted")
-    refused(topic.poll(tx=invalid.id), 409, "transaction_invalidated")
-    refused(topic.poll(tx="1000000000000000001"), 404, "transaction_unknown")
-    refused(topic.poll(tx="abc"), 404, "transaction_unknown")
-
-
 def test_the_reply_takes_the_form_that_accept_names(client: Client, letters: Topic) -> None:
     path = f"{letters.path}/poll"
     whole = ok(letters.poll()).json

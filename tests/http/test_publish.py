@@ -9,8 +9,6 @@ from tests.http.client import AVRO, JSON, Client, ok, problem_of, refused, until
 from tests.http.conftest import NewTopic
 from tests.http.forms import PUBLISH_RESPONSE, decode
 
-UNKNOWN_POINTER = "1000000000000000001"
-
 
 def test_a_plain_publish_answers_200_empty_and_is_visible_at_once_to_every_reader(
     client: Client, topic: Topic
@@ -162,29 +160,6 @@ def test_a_checkpoint_pointer_may_publish(client: Client, topic: Topic, kind: st
     assert topic.committed() == []
     ok(tx.commit())
     assert topic.committed() == ["under checkpoint", "under id"]
-
-
-@pytest.mark.parametrize("call", ["publish", "store"])
-def test_an_ended_transaction_publishes_nothing_more(
-    client: Client, topic: Topic, call: str
-) -> None:
-    committed, aborted, invalid, late = (
-        begin(client), begin(client), begin(client), begin(client, timeout=0.05),
-    )  # fmt: skip
-    ok(committed.commit())
-    ok(aborted.abort())
-    ok(invalid.invalidate())
-    until(lambda: late.state() == "invalid", within_s=3)
-    write = getattr(topic, call)
-
-    refused(write("a", tx=committed.id), 409, "transaction_committed", naming=committed.id)
-    refused(write("a", tx=aborted.id), 409, "transaction_aborted", naming=aborted.id)
-    problem = refused(write("a", tx=invalid.id), 409, "transaction_invalidated")
-    assert problem["reason"] == "invalidated"
-    problem = refused(write("a", tx=late.id), 409, "transaction_timed_out")
-    assert problem["reason"] == "timed_out"
-    refused(write("a", tx=UNKNOWN_POINTER), 404, "transaction_unknown", naming=UNKNOWN_POINTER)
-    assert topic.read() == []
 
 
 def test_a_publish_in_a_transaction_to_a_missing_topic_changes_nothing(

@@ -1,4 +1,4 @@
-"""Sinks over HTTP, and kills between a begin, its commit and the answer (protocol §5.3)."""
+"""Sinks over HTTP (protocol §5.3)."""
 
 from itertools import count
 from typing import Any
@@ -6,9 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.calls import Topic, Tx, created, entry
+from tests.http.calls import Topic, Tx, entry
 from tests.http.client import Client, Reply, ok, refused
-from tests.http.conftest import NewServer
 
 _numbers = count()
 
@@ -126,38 +125,3 @@ def test_a_malformed_epoch_is_refused_and_not_recorded(client: Client, sink: Sin
         refused(client.post(f"{sink.path}/epochs/1", body), 400, "bad_request")
     refused(sink.ask(1, lease=3601), 400, "invalid_timeout")
     refused(client.get(sink.path), 404, "sink_not_found")
-
-
-def test_a_killed_server_knows_what_was_begun_committed_and_fenced(new_server: NewServer) -> None:
-    first = new_server("tx.outcome_retention=0", "tx.sinks_max=4")
-    client = first.client()
-    topic = created(client, "default", "t")
-    begun, done = Sink(client, "begun"), Sink(client, "done")
-    fenced, lost = Sink(client, "fenced"), Sink(client, "lost")
-    open_one = begun.begin(1, lease=600)
-    pointer = ok(open_one.checkpoint()).json["writePointer"]
-    ok(topic.store("kept", tx=pointer))
-    ok(done.begin(7).commit(publish=[entry(topic, "done")]))
-    fenced.begin(2, "old")
-    fenced.begin(2, "new")
-    ok(lost.begin(3).invalidate())
-    before = ok(client.get("/v1/sinks")).json
-    first.kill()
-
-    second = new_server("tx.outcome_retention=0", "tx.sinks_max=4", home=first.home)
-    client = second.client()
-
-    assert ok(client.get("/v1/sinks")).json == before
-    for name in ("begun", "done", "fenced", "lost"):
-        refused(Sink(client, f"{name}-too").ask(0), 409, "too_many_sinks")
-    again = Sink(client, "begun").begin(1)
-    assert again.id == open_one.id
-    topic = Topic(client, "default", "t")
-    ok(again.commit(publish=[entry(topic, pointer=pointer)]))
-    assert ok(Sink(client, "begun").ask(1, "b")).json["state"] == "committed"
-    assert ok(Sink(client, "done").ask(7, "b")).json["state"] == "committed"
-    refused(Sink(client, "fenced").ask(2, "old"), 409, "sink_fenced")
-    refused(Sink(client, "lost").ask(4, "b"), 409, "sink_epoch_open")
-    ok(Sink(client, "lost").begin(3, "b").commit())
-    assert topic.committed() == ["done", "kept"]
-    assert "tuff_epochs_fenced_total 0.0\n" in ok(client.send("GET", "/metrics")).body.decode()

@@ -68,16 +68,3 @@ def test_a_truncation_inside_a_group_keeps_its_rest(client: Client, topic: Topic
 
     assert reply.json == {"earliest": second}
     assert topic.read() == ["b", "c"]
-
-
-def test_many_generations_keep_their_messages_apart(client: Client, topic: Topic) -> None:
-    last = ""
-    for generation in range(2, 8):
-        ok(topic.publish(f"of {generation - 1}"))
-        first = str(ok(topic.publish("x")).header("Tuff-Last-Id"))
-        assert first > last
-        last = first
-        ok(topic.delete())
-        ok(topic.create())
-        assert ok(topic.show()).json["generation"] == generation
-        assert topic.read({"startFrom": 0}) == []

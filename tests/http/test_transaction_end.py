@@ -78,7 +78,7 @@ def test_an_abort_has_taken_published_rows_back_when_it_answers(
     assert topic.read() == ["a", "b", "plain"]
 
 
-def test_an_ended_transaction_takes_no_other_call(client: Client) -> None:
+def test_an_ended_transaction_takes_no_other_call(client: Client, topic: Topic) -> None:
     committed, aborted, invalid, late = (
         begin(client), begin(client), begin(client), timed_out(client),
     )  # fmt: skip
@@ -86,16 +86,23 @@ def test_an_ended_transaction_takes_no_other_call(client: Client) -> None:
     ok(aborted.abort())
     ok(invalid.invalidate())
 
-    for reply in (committed.can_commit("k"), committed.checkpoint()):
-        refused(reply, 409, "transaction_committed")
+    def uses(tx: Tx) -> list[Reply]:
+        return [
+            tx.can_commit("k"), tx.checkpoint(), topic.publish("a", tx=tx.id),
+            topic.store("a", tx=tx.id), topic.poll(tx=tx.id),
+        ]  # fmt: skip
+
+    for reply in uses(committed):
+        refused(reply, 409, "transaction_committed", naming=committed.id)
     for tx, code, reason in (
         (aborted, "transaction_aborted", None),
         (invalid, "transaction_invalidated", "invalidated"),
         (late, "transaction_timed_out", "timed_out"),
     ):
-        for reply in (tx.can_commit("k"), tx.commit(), tx.commit(changes=["k"]), tx.checkpoint()):
-            problem = refused(reply, 409, code)
+        for reply in (*uses(tx), tx.commit(), tx.commit(changes=["k"])):
+            problem = refused(reply, 409, code, naming=tx.id)
             assert reason is None or problem["reason"] == reason
+    assert topic.read() == []
 
 
 def _calls(tx: Tx) -> dict[str, Reply]:
@@ -106,9 +113,17 @@ def _calls(tx: Tx) -> dict[str, Reply]:
 
 
 @pytest.mark.parametrize("pointer", [UNKNOWN, "0", "-1", "9" * 30, "abc", "%20"])
-def test_an_unknown_transaction_is_unknown_to_every_call(client: Client, pointer: str) -> None:
+def test_an_unknown_transaction_is_unknown_to_every_call(
+    client: Client, topic: Topic, pointer: str
+) -> None:
+    refused(topic.poll(tx=pointer), 404, "transaction_unknown")
     for name, reply in _calls(Tx(client, {"transactionId": pointer})).items():
         assert (name, reply.status, reply.json["code"]) == (name, 404, "transaction_unknown")
+
+
+def test_nothing_is_published_or_stored_under_an_unknown_pointer(topic: Topic) -> None:
+    for write in (topic.publish, topic.store):
+        refused(write("a", tx=UNKNOWN), 404, "transaction_unknown", naming=UNKNOWN)
 
 
 @pytest.mark.parametrize("body", [None, {}, {"changes": ["other"]}, {"readOnly": True}])

@@ -1,4 +1,4 @@
-"""What is installed without the extra `server` is a client, and says so."""
+"""Without the extra `server` only a client is installed, and the server says what is missing."""
 
 import subprocess
 import sys

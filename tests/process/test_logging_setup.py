@@ -1,4 +1,4 @@
-"""One line for each change of state, with its cause; and what a line looks like."""
+"""Each change of health is one line with its cause; and the form of a log line."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""A reply that is not read is given up, and one that is read slowly is not."""
+"""A connection whose client does not read is aborted; one whose client reads slowly is not."""
 
 import asyncio
 import socket

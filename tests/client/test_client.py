@@ -26,7 +26,7 @@ def payloads(poll: tuff.Poll) -> list[bytes]:
     return [message.payload for message in poll]
 
 
-def test_a_topic_lives_its_life(client: tuff.Client) -> None:
+def test_a_topic_is_created_changed_listed_and_deleted(client: tuff.Client) -> None:
     topic = tuff.TopicId("life", "one")
 
     client.topics.create(topic, ttl=60, properties={"owner": "me"})
@@ -159,7 +159,9 @@ def test_a_client_goes_on_with_the_next_server_after_a_restart(tmp_path: Path) -
         assert payloads(client.poll(topic)) == [b"somebody is"]
 
 
-def test_a_kept_connection_whose_server_was_restarted_costs_no_call(tmp_path: Path) -> None:
+def test_a_call_after_a_restart_of_the_server_is_not_lost_on_a_kept_connection(
+    tmp_path: Path,
+) -> None:
     """Nothing may be sent on it: a publish was lost there, and nobody knew its outcome."""
     topic = tuff.TopicId("default", "restarts")
     with serve(tmp_path) as first:
@@ -178,7 +180,7 @@ def test_a_long_poll_may_take_its_wait_on_top_of_the_timeout(
         assert len(client.poll(topic, wait=1.2)) == 0
 
 
-def test_a_topic_is_truncated_before_a_place_that_no_job_holds(
+def test_a_topic_is_truncated_only_up_to_its_holds(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     first, second = (client.publish(topic, word).first_id for word in ("1", "2"))
@@ -230,14 +232,16 @@ def test_parts_are_read_side_by_side(client: tuff.Client, topic: tuff.TopicId) -
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/vnd.apache.arrow.stream"]
 )
-def test_a_reply_that_is_no_stream_is_told_as_such(content_type: str) -> None:
+def test_a_reply_that_is_no_arrow_stream_is_an_internal_error(content_type: str) -> None:
     headers = {"tuff-next": "0" * 40, "content-type": content_type}
 
     with pytest.raises(InternalError, match="in a form that no Tuff server uses"):
         poll_batch(tuff.TopicId("a", "b"), ALL).answer(Response(200, headers, b"[]"))
 
 
-def test_holds_and_positions_live_their_lives(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_holds_and_positions_are_set_listed_and_removed(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
     published = client.publish(topic, "a", "b")
 
     hold = client.topics.hold(topic, "job", published.last_id, max_age=9.5)

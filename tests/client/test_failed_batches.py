@@ -279,7 +279,7 @@ class Notebook:
         self._next = None
 
 
-def test_a_batch_that_process_aborts_is_not_done(bench: Bench) -> None:
+def test_a_batch_that_process_aborts_counts_as_failed(bench: Bench) -> None:
     """Positions that take an id outside of a transaction had it skipped, and those of a table put
     it into the dead letters with a riddle for a reason."""
     bench.publish("one", "two")

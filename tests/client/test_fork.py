@@ -229,12 +229,12 @@ def test_a_forked_process_is_refused_the_publisher_of_its_parents_loop(
     assert (closed, published) == ("closed", "[b'one', b'three']")
 
 
-def test_a_stop_in_a_forked_process_is_no_news_for_its_parent() -> None:
+def test_a_stop_in_a_forked_process_does_not_stop_its_parent() -> None:
     """The parent's waits were woken by nobody, and then heard no stop any more."""
     subprocess.run([sys.executable, "-c", STOPPED_CHILD], cwd=ROOT, check=True, timeout=20)
 
 
-def test_a_child_that_is_terminated_stops_no_subscriber_of_its_parent(
+def test_a_forked_process_that_is_terminated_does_not_stop_the_subscriber_of_its_parent(
     server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, tmp_path: Path
 ) -> None:
     """It inherits the signal handler. The parent spun, and processed nothing any more."""

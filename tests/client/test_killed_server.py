@@ -27,7 +27,7 @@ def read_all(client: tuff.Client) -> dict[int, tuff.MessageId]:
 
 
 @pytest.mark.slow
-def test_what_is_told_of_each_message_is_what_there_is(tmp_path: Path) -> None:
+def test_each_future_agrees_with_the_messages_on_the_server(tmp_path: Path) -> None:
     log, data = tmp_path / "log.txt", tmp_path / "data"
     server = ServerProcess(data, log=log)
     port = server.url.rpartition(":")[2]

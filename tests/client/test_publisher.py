@@ -30,7 +30,7 @@ def read(client: tuff.Client, topic: tuff.TopicId) -> list[tuple[tuff.MessageId,
     return [(message.id, message.payload) for message in client.poll(topic, limit=10_000)]
 
 
-def test_each_message_is_told_its_own_id_and_keeps_its_place(
+def test_each_future_has_the_id_of_its_message_and_the_order_is_kept(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -69,7 +69,7 @@ def test_a_flush_publishes_what_would_have_waited(client: tuff.Client, topic: tu
         assert read(client, topic) == [(future.result(0), b"now")]
 
 
-def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
+def test_after_a_lost_reply_the_outcome_is_unknown_and_the_message_is_not_sent_again(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -89,7 +89,7 @@ def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
     assert kept.result()
 
 
-def test_what_the_server_refuses_is_told_to_each_who_sent_it_and_once_by_the_end(
+def test_a_refusal_is_raised_by_each_future_of_the_batch_and_once_by_the_end(
     client: tuff.Client,
 ) -> None:
     nowhere = tuff.TopicId("client", "nowhere")
@@ -119,7 +119,7 @@ def test_a_message_that_is_too_large_fails_alone(client: tuff.Client, topic: tuf
     assert [payload for _, payload in read(client, topic)] == [b"before", b"after"]
 
 
-def test_who_sends_faster_than_the_server_takes_has_to_wait(
+def test_send_waits_while_eight_batches_are_in_memory(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -207,7 +207,7 @@ def test_a_callback_that_ends_the_program_ends_no_publisher(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_publisher_whose_thread_has_ended_says_so(
+def test_a_publisher_whose_thread_has_ended_fails_all_messages_that_wait(
     client: tuff.Client, topic: tuff.TopicId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(call: object, **_named: object) -> None:
@@ -228,7 +228,7 @@ def test_a_publisher_whose_thread_has_ended_says_so(
         publisher.close()
 
 
-def test_what_was_sent_is_published_also_where_the_block_fails(
+def test_sent_messages_are_published_even_if_the_block_fails(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     def fail(to: tuff.TopicId) -> None:
@@ -245,7 +245,7 @@ def test_what_was_sent_is_published_also_where_the_block_fails(
     assert "TopicNotFoundError" in caught.value.__notes__[0]
 
 
-def test_one_that_is_closed_takes_nothing_more(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_closed_publisher_accepts_no_message(client: tuff.Client, topic: tuff.TopicId) -> None:
     publisher = client.publisher(topic)
     publisher.close()
     publisher.close()
@@ -254,6 +254,8 @@ def test_one_that_is_closed_takes_nothing_more(client: tuff.Client, topic: tuff.
         publisher.send("late")
 
 
-def test_what_is_no_message_is_refused_at_once(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_publisher_refuses_anything_but_str_or_bytes_at_once(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
     with client.publisher(topic) as publisher, pytest.raises(TypeError):
         publisher.send(5)

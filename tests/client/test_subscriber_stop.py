@@ -166,7 +166,7 @@ def test_a_stop_that_many_set_is_cleared_at_once() -> None:
     assert select.select([stop], [], [], 0) == ([], [], [])
 
 
-def test_who_sees_a_stop_set_can_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_that_is_seen_set_can_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was called set before it was, and a subscriber that ended just then raised an error."""
     stop = Stop()
     write = os.write
@@ -182,7 +182,7 @@ def test_who_sees_a_stop_set_can_clear_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert stop.is_set
 
 
-def test_what_a_stop_holds_open_is_closed_with_it() -> None:
+def test_the_pipe_of_a_stop_is_closed_when_it_is_garbage() -> None:
     stop = Stop()
     descriptor = stop.fileno()
 
@@ -213,7 +213,7 @@ def test_a_step_takes_one_stop_and_the_next_one_works(
     assert heard == [b"a", b"b"]
 
 
-def test_a_stop_ends_the_next_run_which_says_so_and_the_one_after_it_works(
+def test_a_stop_without_a_run_ends_the_next_run_with_a_warning_and_the_one_after_it_works(
     client: tuff.Client,
     topic: tuff.TopicId,
     positions: tuff.TablePositions,
@@ -241,7 +241,7 @@ def test_a_stop_ends_the_next_run_which_says_so_and_the_one_after_it_works(
     assert heard == [b"a", b"a"]
 
 
-def test_one_whose_run_raised_runs_again(
+def test_a_subscriber_can_run_again_after_a_run_that_raised(
     client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     heard: list[bytes] = []
@@ -261,7 +261,7 @@ def test_one_whose_run_raised_runs_again(
     assert heard == [b"a"]
 
 
-def test_one_that_does_not_know_its_last_commit_goes_on_with_what_is_true(
+def test_after_an_unknown_outcome_a_subscriber_continues_at_the_stored_position(
     server: ServerProcess, topic: tuff.TopicId, tmp_path: Path
 ) -> None:
     heard: list[bytes] = []

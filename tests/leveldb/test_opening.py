@@ -66,7 +66,7 @@ def test_the_temporary_file_of_the_first_manifest_is_no_database(tmp_path: Path)
     assert keys_in(tmp_path) == []
 
 
-def test_only_the_first_manifest_alone_is_no_database(tmp_path: Path) -> None:
+def test_a_directory_with_only_the_first_manifest_is_no_database(tmp_path: Path) -> None:
     """The server called a directory empty that held a later manifest, and `tuff fsck` called one a
     message store in which nothing was ever written."""
     (tmp_path / "MANIFEST-000001").write_bytes(b"")

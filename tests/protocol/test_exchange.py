@@ -33,7 +33,7 @@ from tuff.protocol.json_forms import (
         ("avro/binary", b"", MediaType.AVRO),
     ],
 )
-def test_a_body_is_in_the_form_that_its_type_says(
+def test_a_body_has_the_media_type_of_its_header(
     content_type: str | None, body: bytes, found: MediaType
 ) -> None:
     assert body_type(content_type, body) is found

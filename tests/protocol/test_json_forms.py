@@ -204,7 +204,7 @@ def test_a_publish_response_survives_json() -> None:
     assert rollback_detail_from_json(through_json(form)) == detail
 
 
-def test_a_rollback_without_its_pointer_or_a_place_is_refused() -> None:
+def test_a_rollback_without_its_pointer_or_an_offset_is_refused() -> None:
     form = rollback_detail_to_json(RollbackDetail(17, Offset(1, 5), Offset(1, 6)))
 
     for name in form:

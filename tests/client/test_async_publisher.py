@@ -18,7 +18,7 @@ FILL_COUNT = 80  # messages in eight such batches
 
 @pytest.fixture
 async def lossy(server: ServerProcess) -> AsyncIterator[tuple[tuff.AsyncClient, Losses]]:
-    """A client behind a proxy that loses what it is told to."""
+    """A client behind a proxy that loses the named requests and replies."""
     with losing(server.url) as (url, losses):
         async with tuff.AsyncClient(url, client_id="tests") as through:
             yield through, losses

@@ -401,7 +401,7 @@ def test_an_empty_publish_is_refused(context: TransactionContext) -> None:
 def test_a_blocking_client_refuses_a_hook_that_is_a_coroutine_function(
     client: tuff.Client, record: Record
 ) -> None:
-    """A coroutine function only makes a coroutine: rows were once committed that nobody wrote."""
+    """Its call only makes a coroutine: rows were once committed that were not written."""
 
     class Careless(Participant):
         async def commit_tx(self) -> None:

@@ -1,4 +1,4 @@
-"""A context belongs to one block at a time: who else enters is refused, and disturbs nobody."""
+"""A transaction context belongs to one block at a time; a second entry is refused."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ async def test_two_tasks_that_enter_a_context_at_once_start_one_transaction(
 
 
 def test_a_block_that_aborted_occupies_the_context_until_it_ends(client: tuff.Client) -> None:
-    """Its end would have committed the transaction of who came after it."""
+    """Its end would have committed the transaction of the next block."""
     context = client.transaction()
 
     with context as tx:

@@ -252,7 +252,7 @@ def test_a_server_crash_while_the_position_is_read_does_not_end_the_subscriber(
 
 
 class Notebook:
-    """Positions of a user's own, that keep what they are told outside of a transaction too."""
+    """Positions of a program's own, which accept `save` outside of a transaction too."""
 
     name = "notebook"
 

@@ -231,7 +231,7 @@ def test_a_forked_process_is_refused_the_publisher_of_its_parents_loop(
 
 
 def test_a_stop_in_a_forked_process_does_not_stop_its_parent() -> None:
-    """The parent's waits were woken by nobody, and then heard no stop any more."""
+    """The parent's waits ended without a stop, and later ones did not end by a stop."""
     assert output_of(STOPPED_CHILD) == []
 
 

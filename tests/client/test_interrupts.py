@@ -181,7 +181,7 @@ def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
 
 
 class Place:
-    """Positions in memory, whose roll-back takes as long as somebody says."""
+    """Positions in memory, whose roll-back never ends."""
 
     name = "place"
 

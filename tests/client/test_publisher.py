@@ -1,4 +1,4 @@
-"""Messages sent one by one: their order, their ids, what they are told, and how many wait."""
+"""The publisher: the order and ids of its messages, their futures, and how many wait."""
 
 import sys
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from tests.http.process import ServerProcess
 
 MINUTE_S = 60.0
 SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
-ANSWER_WITHIN_S = 20.0  # seconds; where nobody is told, this ends the test
+ANSWER_WITHIN_S = 20.0  # seconds; a future that is never settled fails the test after this
 FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
 FILL_COUNT = 80  # messages in eight such batches
 
 
 @pytest.fixture
 def lossy(server: ServerProcess) -> Iterator[tuple[tuff.Client, Losses]]:
-    """A client behind a proxy that loses what it is told to."""
+    """A client behind a proxy that loses the named requests and replies."""
     with losing(server.url) as (url, losses), tuff.Client(url, client_id="tests") as through:
         yield through, losses
 
@@ -188,7 +188,7 @@ def close(publisher: tuff.Publisher) -> None:
 def test_a_callback_that_ends_the_program_ends_no_publisher(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    """What was published with it was never told, and what was sent later waited for ever."""
+    """The other futures of its batch were never settled, and later messages waited for ever."""
     nowhere = tuff.TopicId("client", "nowhere")
     publisher = client.publisher(topic, linger=MINUTE_S)
     failing = client.publisher(nowhere, linger=MINUTE_S)

@@ -24,7 +24,7 @@ def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
 
 @pytest.fixture
 def pauses(client: tuff.Client) -> list[float]:
-    """How long the client waited, while nobody really does."""
+    """The pauses of the client, which does not really wait."""
     waited: list[float] = []
     client._driver._pause = lambda seconds, _stop: waited.append(seconds)
     return waited

@@ -1,4 +1,4 @@
-"""What goes over the wire, and how long anybody waits for it."""
+"""Both transports: headers, timeouts, proxies, and wrong addresses."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""The publisher on an event loop: as tests/client/test_publisher.py, where it differs."""
+"""The publisher on an event loop: what test_publisher.py tests of the one with a thread."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,12 +8,8 @@ import pytest
 
 import tuff
 from tests.client.proxy import Losses, losing
+from tests.client.test_publisher import FILL_COUNT, FILLER, MINUTE_S, SMALL_BATCH_BYTES
 from tests.http.process import ServerProcess
-
-MINUTE_S = 60.0
-SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
-FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
-FILL_COUNT = 80  # messages in eight such batches
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The client against a real server (protocol §2, §3, §5, §7)."""
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -274,3 +275,43 @@ async def test_both_clients_have_the_same_health_checks(
 ) -> None:
     async with tuff.AsyncClient(server.url) as on_loop:
         assert (await on_loop.health()).checks.keys() == client.health().checks.keys()
+
+
+Misuse = Callable[[tuff.Client, tuff.TopicId], object]
+
+
+@pytest.mark.parametrize(
+    ("misuse", "kind"),
+    [
+        (lambda client, topic: client.poll(topic, isolation="nope"), ValueError),
+        (lambda client, topic: client.poll(topic, undecided="nope"), ValueError),
+        (lambda client, topic: client.poll(topic, limit=-1), ValueError),
+        (lambda client, topic: client.poll(topic, wait=-1), ValueError),
+        (lambda client, topic: client.publish(topic), ValueError),
+        (lambda client, topic: client.publish(topic, "x", ttl=-1), ValueError),
+        (lambda client, topic: client.publish(topic, "half a pair \ud800"), ValueError),
+        (lambda client, topic: client.transaction(type="nope").__enter__(), ValueError),
+        (lambda client, topic: client.transactions.truncate(), ValueError),
+        (lambda client, topic: tuff.TopicId("no spaces", "here"), ValueError),
+        (lambda client, topic: tuff.MessageId.from_hex("nope"), ValueError),
+        (lambda client, topic: client.publish(topic, 5), TypeError),
+        (lambda client, topic: client.publish(topic, "x", transaction="5"), TypeError),
+        (lambda client, topic: client.publish(topic, "x", ttl="5"), TypeError),
+        (lambda client, topic: client.transactions.can_commit(5, ["a string"]), TypeError),
+    ],
+)
+def test_a_wrong_value_is_a_value_error_and_a_wrong_type_a_type_error(
+    client: tuff.Client, topic: tuff.TopicId, misuse: Misuse, kind: type[Exception]
+) -> None:
+    """Whether the client finds it or the server."""
+    with pytest.raises(kind):
+        misuse(client, topic)
+
+
+def test_a_closed_client_is_in_the_wrong_state(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.close()
+
+    with pytest.raises(tuff.WrongStateError) as caught:
+        client.poll(topic)
+    assert isinstance(caught.value, tuff.ClientClosedError)
+    assert isinstance(caught.value, RuntimeError)

@@ -179,9 +179,9 @@ class SubscriberFlows(Generic[C]):
 
         Raises: WrongStateError: a run or a step is in progress.
         """
-        yield from self._alone(self._run())
+        yield from self._exclusively(self._run())
 
-    def _alone(self, work: Flow[T]) -> Flow[T]:
+    def _exclusively(self, work: Flow[T]) -> Flow[T]:
         if self._is_working:
             raise WrongStateError(
                 f"the subscriber of {self._plan.topic} is at work already, in another thread or "
@@ -227,7 +227,7 @@ class SubscriberFlows(Generic[C]):
 
         Raises: WrongStateError: a run or a step is in progress.
         """
-        count = yield from self._alone(self._one_step())
+        count = yield from self._exclusively(self._one_step())
         if not count:
             self._stop.clear()
         return count

@@ -13,7 +13,7 @@ from tests.cli.command import tuff_command
 from tuff.cli.options import Start, TopicEnd, parse_start, topic_of
 from tuff.cli.output import moment, payload_text, print_table, seconds, shown
 from tuff.cli.program import EXIT_CODES, program
-from tuff.cli.pub import cut, gather, read_lines
+from tuff.cli.pub import gather, read_lines, split_groups
 from tuff.cli.snapshot_log_table import difference
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, TopicId
@@ -64,7 +64,7 @@ def test_an_illegal_topic_name_is_refused(text: str) -> None:
 
 
 def test_lines_are_published_as_they_arrive_also_across_reads() -> None:
-    batches = cut(read_lines(reads(b"one\ntw", b"o\n\nth", b"ree")))
+    batches = split_groups(read_lines(reads(b"one\ntw", b"o\n\nth", b"ree")))
 
     assert list(batches) == [[b"one"], [b"two", b""], [b"three"]]
 
@@ -72,7 +72,7 @@ def test_lines_are_published_as_they_arrive_also_across_reads() -> None:
 def test_many_lines_at_once_become_several_publishes() -> None:
     lines = read_lines(reads(b"x\n" * 2500))
 
-    assert [len(batch) for batch in cut(lines)] == [1000, 1000, 500]
+    assert [len(batch) for batch in split_groups(lines)] == [1000, 1000, 500]
 
 
 def test_a_batch_has_the_given_number_of_messages() -> None:

@@ -1,4 +1,4 @@
-"""A consumer that is killed: it counts in a table what it is handed, and says each step it takes.
+"""A consumer to be killed: it counts its messages in a table, and prints each step.
 
 python tests/client/consumer.py URL TABLE NAMESPACE:TOPIC COUNT BATCH
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tuff
 
-ROUND_COUNT_MAX = 10_000  # batches; more is a consumer that does not come forward
+ROUND_COUNT_MAX = 10_000  # batches; with more the consumer makes no progress
 
 
 def say(step: str) -> None:
@@ -16,15 +16,15 @@ def say(step: str) -> None:
     sys.stdout.flush()
 
 
-class TalkingPositions(tuff.TablePositions):
-    """Says when a hook begins and when it is done, so that it can be killed between any two."""
+class PrintingPositions(tuff.TablePositions):
+    """Prints when a hook begins and ends, so that the process can be killed between any two."""
 
     def __init__(self, table: tuff.TransactionalTable, name: str) -> None:
         super().__init__(table, name)
         for hook in ("start_tx", "tx_changes", "commit_tx", "post_commit"):
-            setattr(self, hook, self._told(hook, getattr(table, hook)))
+            setattr(self, hook, self._printing(hook, getattr(table, hook)))
 
-    def _told(self, name: str, hook: object) -> object:
+    def _printing(self, name: str, hook: object) -> object:
         def run(*arguments: object) -> object:
             say(name)
             result = hook(*arguments)
@@ -48,7 +48,7 @@ def main() -> None:
         tx.publish(tuff.TopicId(namespace, f"{name}-echo"), *(m.payload for m in messages))
 
     with tuff.Client(url) as client:
-        positions = TalkingPositions(table, "consumer")
+        positions = PrintingPositions(table, "consumer")
         subscriber = client.subscriber(
             topic, process, positions=positions, batch=int(batch), wait=0
         )

@@ -1,4 +1,4 @@
-"""A proxy between client and server that loses what a test tells it to lose."""
+"""A proxy between client and server that loses the calls which a test names."""
 
 import socket
 import sys
@@ -14,9 +14,9 @@ HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 
 
 class Losses:
-    """Which calls are to be lost; the end of the path names them. Guarded by `_lock`.
+    """The calls to be lost, by the end of their path. Guarded by `_lock`.
 
-    `says`: the status with which the proxy answers what is lost; None: it hangs up.
+    `says`: the status with which the proxy answers a lost call; None: it closes the connection.
     """
 
     def __init__(self, *, says: int | None = None) -> None:
@@ -32,21 +32,21 @@ class Losses:
     def lose_reply(
         self, call: str, *, times: int = 1, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
-        """The server does it, and the client never hears of it; before it can ask again, something
-        happens `meanwhile`."""
+        """The server executes it, and the client gets no response; `meanwhile` is called before the
+        client can repeat it."""
         self._replies[call] = times
         self._meanwhile[call] = meanwhile
 
     def lose_request(self, call: str, *, times: int = 1) -> None:
-        """It never reaches the server."""
+        """The request never reaches the server."""
         self._requests[call] = times
 
     def hold(self, call: str, on_held: Callable[[], object]) -> None:
-        """It is never answered; `on_held` is called when it has come."""
+        """The call is never answered; `on_held` is called when it has arrived."""
         self.held[call] = on_held
 
     def delay(self, call: str, *, until: Event) -> None:
-        """It is passed on when the event is set."""
+        """The call is passed on when the event is set."""
         self._delayed[call] = until
 
     def takes_request(self, call: str) -> bool:
@@ -78,7 +78,7 @@ class _Proxy(ThreadingHTTPServer):
         self.losses = losses
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that was killed is no news."""
+        """The end of a killed client is not reported."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -136,7 +136,7 @@ class _Between(BaseHTTPRequestHandler):
 def losing(
     url: str, *, context: SSLContext | None = None, losses: Losses | None = None
 ) -> Iterator[tuple[str, Losses]]:
-    """The address of a proxy before the server at `url`, and what it is to lose.
+    """The address of a proxy before the server at `url`, and the calls that it loses.
 
     With a `context` the client has to speak TLS with it.
     """

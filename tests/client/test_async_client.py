@@ -67,7 +67,7 @@ async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
     assert f"a.update_tx {second}" in record.steps
 
 
-async def test_the_transaction_calls_answer_what_they_answer_a_thread(
+async def test_the_transaction_calls_work_as_coroutines(
     loop_client: tuff.AsyncClient, topic: tuff.TopicId
 ) -> None:
     transactions = loop_client.transactions
@@ -140,7 +140,9 @@ async def test_more_tasks_wait_for_messages_than_a_pool_of_connections_has(
 
 
 @pytest.mark.slow
-async def test_a_kept_connection_whose_server_went_away_costs_no_call(tmp_path: Path) -> None:
+async def test_a_call_after_a_restart_of_the_server_is_not_lost_on_a_kept_connection(
+    tmp_path: Path,
+) -> None:
     """The loop had not heard of it while the program computed, and a publish was lost on it."""
     topic = tuff.TopicId("default", "restarts")
     with serve(tmp_path) as first:
@@ -326,7 +328,7 @@ def test_two_loops_in_two_threads_share_a_table_and_lose_no_update(
     }
 
 
-async def test_two_clients_of_one_loop_conflict_as_two_programs_do(
+async def test_two_clients_of_one_event_loop_conflict(
     server: ServerProcess, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:
     async with (
@@ -343,7 +345,7 @@ async def test_two_clients_of_one_loop_conflict_as_two_programs_do(
         assert caught.value.client == "one"
 
 
-def test_a_client_of_another_loop_says_so(server: ServerProcess) -> None:
+def test_a_client_of_another_event_loop_is_refused(server: ServerProcess) -> None:
     client = tuff.AsyncClient(server.url)
     stays = asyncio.new_event_loop()
     stays.run_until_complete(client.topics.namespaces())

@@ -1,4 +1,4 @@
-"""The publisher on an event loop: as tests/client/test_publisher.py, where it differs."""
+"""The publisher on an event loop: what test_publisher.py tests of the one with a thread."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,17 +8,13 @@ import pytest
 
 import tuff
 from tests.client.proxy import Losses, losing
+from tests.client.test_publisher import FILL_COUNT, FILLER, MINUTE_S, SMALL_BATCH_BYTES
 from tests.http.process import ServerProcess
-
-MINUTE_S = 60.0
-SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
-FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
-FILL_COUNT = 80  # messages in eight such batches
 
 
 @pytest.fixture
 async def lossy(server: ServerProcess) -> AsyncIterator[tuple[tuff.AsyncClient, Losses]]:
-    """A client behind a proxy that loses what it is told to."""
+    """A client behind a proxy that loses the named requests and replies."""
     with losing(server.url) as (url, losses):
         async with tuff.AsyncClient(url, client_id="tests") as through:
             yield through, losses
@@ -31,7 +27,7 @@ async def read(client: tuff.AsyncClient, topic: tuff.TopicId) -> list[tuple[tuff
     return [(message.id, message.payload) for message in await client.poll(topic)]
 
 
-async def test_each_message_is_told_its_own_id_and_keeps_its_place(
+async def test_each_future_has_the_id_of_its_message_and_the_order_is_kept(
     lossy: Lossy, topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -44,7 +40,7 @@ async def test_each_message_is_told_its_own_id_and_keeps_its_place(
     assert losses.seen.count("publish") < 200
 
 
-async def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
+async def test_after_a_lost_reply_the_outcome_is_unknown_and_the_message_is_not_sent_again(
     lossy: Lossy, topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -64,7 +60,7 @@ async def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_aga
     assert await kept
 
 
-async def test_who_sends_faster_than_the_server_takes_has_to_wait(
+async def test_send_waits_while_eight_batches_are_in_memory(
     lossy: Lossy, topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -128,7 +124,7 @@ async def test_a_message_can_be_taken_back_until_it_is_on_its_way(
     assert [payload for _, payload in await read(client, topic)] == [b"a", b"c"]
 
 
-async def test_one_that_is_closed_takes_nothing_more(lossy: Lossy, topic: tuff.TopicId) -> None:
+async def test_a_closed_publisher_accepts_no_message(lossy: Lossy, topic: tuff.TopicId) -> None:
     publisher = lossy[0].publisher(topic)
     await publisher.close()
     await publisher.close()
@@ -137,7 +133,7 @@ async def test_one_that_is_closed_takes_nothing_more(lossy: Lossy, topic: tuff.T
         await publisher.send("late")
 
 
-def test_what_waits_when_the_loop_ends_was_not_sent_and_says_so(
+def test_a_message_that_waits_when_the_loop_ends_was_not_sent_and_its_future_says_so(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
     async def forgets_to_close() -> "asyncio.Future[tuff.MessageId]":

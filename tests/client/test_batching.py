@@ -189,7 +189,7 @@ def test_messages_that_could_not_be_stored_can_not_be_committed(
     assert record.steps == ["start", "store", "abort"]
 
 
-def test_a_real_server_hands_a_large_transaction_out_in_its_order(
+def test_a_real_server_returns_the_messages_of_a_large_transaction_in_order(
     client: tuff.Client, topic: TopicId
 ) -> None:
     """Beyond the buffer, across a checkpoint, and of a second topic between."""

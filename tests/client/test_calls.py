@@ -94,7 +94,7 @@ def test_a_publish_without_a_transaction_names_no_pointer() -> None:
     assert call.answer(ok(tuff_first_id=HEX, tuff_last_id=HEX)) == calls.Published(ID, ID, None)
 
 
-def test_a_publish_under_a_pointer_answers_what_a_rollback_needs() -> None:
+def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
     call = calls.publish(ORDERS, [b"a"], pointer=1480000000000000000, ttl_s=None)
 
     published = call.answer(
@@ -184,12 +184,12 @@ def test_a_conflict_names_the_key_and_the_other() -> None:
     )
 
 
-def test_an_error_page_of_somebody_else_is_an_error_of_the_root_class() -> None:
+def test_an_error_page_of_a_proxy_is_an_error_of_the_root_class() -> None:
     with pytest.raises(TuffError, match="502"):
         calls.list_namespaces().answer(Response(502, {}, b"<html>bad gateway</html>"))
 
 
-def test_an_answer_that_is_not_tuffs_says_so() -> None:
+def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:
     with pytest.raises(InternalError, match="check the address"):
         calls.poll(ORDERS, PollQuestion()).answer(Response(200, {}, b"<html>hello</html>"))
 
@@ -207,7 +207,7 @@ def test_an_answer_that_is_not_tuffs_says_so() -> None:
     ids=lambda call: call.request.path,
 )
 @pytest.mark.parametrize("answer", [(301, b""), (200, b"<html>hello</html>")])
-def test_an_answer_of_another_is_none_to_who_reads_nothing_from_it(
+def test_a_response_that_no_tuff_server_gives_is_an_error_even_if_its_body_is_not_read(
     call: Call[None], answer: tuple[int, bytes]
 ) -> None:
     """Whatever it was, it counted as done."""
@@ -240,7 +240,7 @@ def test_a_message_without_utf_8_is_refused() -> None:
         calls.payloads_of(ORDERS, ["\ud800"])
 
 
-def test_the_name_that_a_command_line_takes_is_no_topic() -> None:
+def test_a_string_is_no_topic() -> None:
     with tuff.Client() as client:
         for use in (client.poll, client.topics.get, client.publisher):
             with pytest.raises(TypeError, match=r"as tuff\.TopicId\('shop', 'orders'\)"):
@@ -274,7 +274,7 @@ def test_a_wait_that_is_no_number_is_refused(wait_s: float) -> None:
 
 
 @pytest.mark.parametrize("transaction", [None, "12", 1.5])
-def test_what_is_no_transaction_is_refused(transaction: Any) -> None:
+def test_anything_but_a_transaction_or_a_pointer_is_refused(transaction: Any) -> None:
     for pointer_of in (id_of, write_pointer_of):
         with pytest.raises(TypeError, match="or one of its pointers"):
             pointer_of(transaction)

@@ -73,7 +73,7 @@ def test_a_commit_runs_every_step_in_its_order(
     ]
 
 
-def test_the_messages_of_a_topic_travel_as_one_publish(
+def test_the_messages_of_a_topic_are_one_publish_of_the_commit(
     context: TransactionContext, service: PlayedService
 ) -> None:
     with context as tx:
@@ -401,7 +401,7 @@ def test_an_empty_publish_is_refused(context: TransactionContext) -> None:
 def test_a_blocking_client_refuses_a_hook_that_is_a_coroutine_function(
     client: tuff.Client, record: Record
 ) -> None:
-    """A coroutine function only makes a coroutine: rows were once committed that nobody wrote."""
+    """Its call only makes a coroutine: rows were once committed that were not written."""
 
     class Careless(Participant):
         async def commit_tx(self) -> None:
@@ -438,7 +438,7 @@ def test_a_conflict_at_each_attempt_is_raised_at_last(client: tuff.Client, recor
     assert record.steps == ["start", "commit read-only", "abort"] * 2
 
 
-def test_work_that_is_tried_once_is_tried_and_less_is_refused() -> None:
+def test_one_attempt_is_possible_and_none_is_refused() -> None:
     record = Record()
     client = tuff.Client(transport=PlayedService(record), client_id="tests", retries=0)
 

@@ -1,4 +1,4 @@
-"""A context belongs to one block at a time: who else enters is refused, and disturbs nobody."""
+"""A transaction context belongs to one block at a time; a second entry is refused."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
     return [message.payload for message in client.poll(topic, isolation="committed")]
 
 
-def test_who_enters_a_context_twice_is_refused_and_the_first_block_goes_on(
+def test_a_second_entry_of_a_context_is_refused_and_the_first_block_continues(
     client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:
     """The second entry rolled the first one back, whose block then ended without an error."""
@@ -31,7 +31,7 @@ def test_who_enters_a_context_twice_is_refused_and_the_first_block_goes_on(
         assert table.get(b"paid") == b"1"
 
 
-async def test_a_task_that_enters_the_context_of_another_is_refused(
+async def test_a_task_that_enters_the_context_of_another_task_is_refused(
     server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     async with tuff.AsyncClient(server.url) as on_loop:
@@ -72,8 +72,8 @@ async def test_two_tasks_that_enter_a_context_at_once_start_one_transaction(
     assert payloads(client, topic) == [b"one"]
 
 
-def test_a_block_that_aborted_is_in_the_context_until_it_ends(client: tuff.Client) -> None:
-    """Its end would have committed the transaction of who came after it."""
+def test_a_block_that_aborted_occupies_the_context_until_it_ends(client: tuff.Client) -> None:
+    """Its end would have committed the transaction of the next block."""
     context = client.transaction()
 
     with context as tx:
@@ -99,7 +99,7 @@ def test_a_start_that_fails_leaves_the_context_free() -> None:
     assert record.steps[-1] == "a.post_commit"
 
 
-def test_a_block_whose_transaction_somebody_else_ended_does_not_end_in_silence(
+def test_the_end_of_a_block_whose_transaction_has_ended_is_an_error(
     client: tuff.Client,
 ) -> None:
     context = client.transaction()
@@ -110,7 +110,7 @@ def test_a_block_whose_transaction_somebody_else_ended_does_not_end_in_silence(
         context.__exit__(None, None, None)
 
 
-def test_what_the_block_published_by_a_call_of_the_client_commits(
+def test_messages_that_the_block_published_by_a_call_of_the_client_commit(
     client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
 ) -> None:
     """The context had written nothing itself and said so, and the server refused to commit."""

@@ -252,7 +252,7 @@ def test_a_server_crash_while_the_position_is_read_does_not_end_the_subscriber(
 
 
 class Notebook:
-    """Positions of a user's own, that keep what they are told outside of a transaction too."""
+    """Positions of a program's own, which accept `save` outside of a transaction too."""
 
     name = "notebook"
 
@@ -279,7 +279,7 @@ class Notebook:
         self._next = None
 
 
-def test_a_batch_that_process_aborts_is_not_done(bench: Bench) -> None:
+def test_a_batch_that_process_aborts_counts_as_failed(bench: Bench) -> None:
     """Positions that take an id outside of a transaction had it skipped, and those of a table put
     it into the dead letters with a riddle for a reason."""
     bench.publish("one", "two")

@@ -10,7 +10,7 @@ def test_each_generated_file_is_what_its_source_gives(name: str) -> None:
     assert target_of(name).read_text() == generated(name), "run `make blocking`"
 
 
-def test_each_phrase_of_one_client_alone_is_in_a_source() -> None:
+def test_each_phrase_to_be_replaced_is_in_a_source() -> None:
     sources = "".join(source_of(name).read_text() for name in NAMES)
 
     assert [phrase for phrase, _ in PHRASES if phrase not in sources] == []

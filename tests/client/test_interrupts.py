@@ -97,7 +97,7 @@ def interrupted_at(line_number: int, is_watched: Callable[[CodeType], bool]) -> 
 @pytest.mark.parametrize(
     ("is_watched", "count_min"), [(is_of_the_driver, 50), (is_of_the_ending, 15)]
 )
-def test_wherever_an_interrupt_comes_nothing_is_left_half_done(
+def test_an_interrupt_at_any_line_leaves_no_transaction_half_done(
     is_watched: Callable[[CodeType], bool], count_min: int
 ) -> None:
     """One that came between two steps of the commit left the participant in a dead transaction."""
@@ -181,7 +181,7 @@ def test_run_takes_no_other_attempt_after_it_has_committed() -> None:
 
 
 class Place:
-    """Positions in memory, whose roll-back takes as long as somebody says."""
+    """Positions in memory, whose roll-back never ends."""
 
     name = "place"
 

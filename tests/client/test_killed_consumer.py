@@ -73,7 +73,7 @@ def test_every_message_is_processed_exactly_once(
     for _ in range(kill_count):
         last = consumers.run(line_count=chance.randrange(1, line_count_max))
         assert last != "finished", "there was nothing left to be killed in"
-    # What those who were killed left in progress holds readers back until its time is over.
+    # The transactions of killed consumers hold readers back until they time out.
     for one in client.transactions.overview().in_progress:
         client.transactions.invalidate(one.transaction_id)
     assert consumers.run(line_count=None) == "finished"

@@ -1,4 +1,4 @@
-"""A publisher whose server is killed again and again tells the truth about each message."""
+"""The futures of a publisher are right about each message, although its server is killed often."""
 
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -15,7 +15,7 @@ TOPIC = tuff.TopicId("client", "killed")
 
 
 def read_all(client: tuff.Client) -> dict[int, tuff.MessageId]:
-    """What every message says, and its id, in their order; none is there twice."""
+    """The number in each message, and its id, in their order; no number occurs twice."""
     found: dict[int, tuff.MessageId] = {}
     start = None
     while not (page := client.poll(TOPIC, start, inclusive=start is None)).caught_up or page:
@@ -27,7 +27,7 @@ def read_all(client: tuff.Client) -> dict[int, tuff.MessageId]:
 
 
 @pytest.mark.slow
-def test_what_is_told_of_each_message_is_what_there_is(tmp_path: Path) -> None:
+def test_each_future_agrees_with_the_messages_on_the_server(tmp_path: Path) -> None:
     log, data = tmp_path / "log.txt", tmp_path / "data"
     server = ServerProcess(data, log=log)
     port = server.url.rpartition(":")[2]

@@ -51,7 +51,7 @@ def committed(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
 @BOTH
 @pytest.mark.parametrize("call", ["transactions", "can-commit", "commit"])
 @pytest.mark.parametrize("lose", [Losses.lose_reply, Losses.lose_request])
-def test_what_is_lost_once_is_sent_again_and_done_once(
+def test_a_lost_call_is_sent_again_and_executed_once(
     client: tuff.Client,
     topic: tuff.TopicId,
     proxied: tuple[str, Losses],
@@ -71,7 +71,7 @@ def test_what_is_lost_once_is_sent_again_and_done_once(
 
 
 @BOTH
-def test_a_commit_whose_reply_is_lost_is_found_out_about(
+def test_the_outcome_of_a_commit_whose_reply_is_lost_is_found(
     client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], transact: Transact
 ) -> None:
     url, losses = proxied
@@ -107,7 +107,7 @@ def test_a_commit_that_never_arrived_is_ended_and_rolled_back(
 @pytest.mark.parametrize(
     ("lose", "state"), [(Losses.lose_reply, "committed"), (Losses.lose_request, "committing")]
 )
-def test_while_nobody_answers_nobody_is_rolled_back(
+def test_without_a_response_no_participant_is_rolled_back(
     client: tuff.Client,
     topic: tuff.TopicId,
     proxied: tuple[str, Losses],
@@ -143,7 +143,7 @@ def test_a_plain_publish_whose_reply_is_lost_is_not_sent_again(
     assert committed(client, topic) == [b"once"]
 
 
-async def test_a_put_is_not_sent_again_behind_our_back(
+async def test_the_http_library_does_not_repeat_a_put(
     client: tuff.Client, proxied: tuple[str, Losses]
 ) -> None:
     """The HTTP library repeats a PUT on a kept connection: a topic just created "existed"."""
@@ -192,7 +192,7 @@ def test_an_abort_whose_reply_is_lost_is_repeated(
 
 
 @pytest.mark.parametrize("before", ["f" * 40, 2**62], ids=["an id", "a time"])
-def test_a_truncation_whose_reply_is_lost_takes_nothing_that_came_after_it(
+def test_a_repeated_truncation_removes_nothing_that_was_published_after_the_first(
     client: tuff.Client, topic: tuff.TopicId, proxied: tuple[str, Losses], before: str | int
 ) -> None:
     """A place to come means all that is there now, and not all that is there at the second try."""

@@ -38,7 +38,7 @@ def test_a_client_a_transaction_and_a_subscriber_load_nothing_heavy() -> None:
     assert HEAVY & loaded_by(program) == set()
 
 
-def test_connecting_for_asyncio_loads_what_that_needs_and_no_more() -> None:
+def test_the_asyncio_client_loads_only_asyncio_and_aiohttp() -> None:
     loaded = loaded_by("import tuff; tuff.AsyncClient()")
 
     assert HEAVY & loaded == {"aiohttp", "asyncio"}
@@ -132,7 +132,7 @@ def test_every_public_method_says_what_it_promises(kind: type) -> None:
 @pytest.mark.parametrize("name", ["publish", "poll", "subscribe", "transaction", "run",
                                   "publisher", "subscriber"])  # fmt: skip
 @pytest.mark.parametrize("client", [tuff.Client, tuff.AsyncClient])
-def test_what_everybody_uses_shows_an_example_its_units_and_its_errors(
+def test_the_main_methods_document_an_example_each_parameter_and_the_errors(
     client: type, name: str
 ) -> None:
     method = getattr(client, name)

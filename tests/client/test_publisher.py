@@ -1,4 +1,4 @@
-"""Messages sent one by one: their order, their ids, what they are told, and how many wait."""
+"""The publisher: the order and ids of its messages, their futures, and how many wait."""
 
 import sys
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from tests.http.process import ServerProcess
 
 MINUTE_S = 60.0
 SMALL_BATCH_BYTES = 1_000  # bytes: ten messages as those below
-ANSWER_WITHIN_S = 20.0  # seconds; where nobody is told, this ends the test
+ANSWER_WITHIN_S = 20.0  # seconds; a future that is never settled fails the test after this
 FILLER = "x" * 33  # with a number of three digits and what each costs: a hundred bytes
 FILL_COUNT = 80  # messages in eight such batches
 
 
 @pytest.fixture
 def lossy(server: ServerProcess) -> Iterator[tuple[tuff.Client, Losses]]:
-    """A client behind a proxy that loses what it is told to."""
+    """A client behind a proxy that loses the named requests and replies."""
     with losing(server.url) as (url, losses), tuff.Client(url, client_id="tests") as through:
         yield through, losses
 
@@ -30,7 +30,7 @@ def read(client: tuff.Client, topic: tuff.TopicId) -> list[tuple[tuff.MessageId,
     return [(message.id, message.payload) for message in client.poll(topic, limit=10_000)]
 
 
-def test_each_message_is_told_its_own_id_and_keeps_its_place(
+def test_each_future_has_the_id_of_its_message_and_the_order_is_kept(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -69,7 +69,7 @@ def test_a_flush_publishes_what_would_have_waited(client: tuff.Client, topic: tu
         assert read(client, topic) == [(future.result(0), b"now")]
 
 
-def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
+def test_after_a_lost_reply_the_outcome_is_unknown_and_the_message_is_not_sent_again(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -89,7 +89,7 @@ def test_a_lost_reply_is_told_as_unknown_and_the_message_is_never_sent_again(
     assert kept.result()
 
 
-def test_what_the_server_refuses_is_told_to_each_who_sent_it_and_once_by_the_end(
+def test_a_refusal_is_raised_by_each_future_of_the_batch_and_once_by_the_end(
     client: tuff.Client,
 ) -> None:
     nowhere = tuff.TopicId("client", "nowhere")
@@ -119,7 +119,7 @@ def test_a_message_that_is_too_large_fails_alone(client: tuff.Client, topic: tuf
     assert [payload for _, payload in read(client, topic)] == [b"before", b"after"]
 
 
-def test_who_sends_faster_than_the_server_takes_has_to_wait(
+def test_send_waits_while_eight_batches_are_in_memory(
     lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
 ) -> None:
     client, losses = lossy
@@ -188,7 +188,7 @@ def close(publisher: tuff.Publisher) -> None:
 def test_a_callback_that_ends_the_program_ends_no_publisher(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
-    """What was published with it was never told, and what was sent later waited for ever."""
+    """The other futures of its batch were never settled, and later messages waited for ever."""
     nowhere = tuff.TopicId("client", "nowhere")
     publisher = client.publisher(topic, linger=MINUTE_S)
     failing = client.publisher(nowhere, linger=MINUTE_S)
@@ -207,7 +207,7 @@ def test_a_callback_that_ends_the_program_ends_no_publisher(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_publisher_whose_thread_has_ended_says_so(
+def test_a_publisher_whose_thread_has_ended_fails_all_messages_that_wait(
     client: tuff.Client, topic: tuff.TopicId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(call: object, **_named: object) -> None:
@@ -228,7 +228,7 @@ def test_a_publisher_whose_thread_has_ended_says_so(
         publisher.close()
 
 
-def test_what_was_sent_is_published_also_where_the_block_fails(
+def test_sent_messages_are_published_even_if_the_block_fails(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     def fail(to: tuff.TopicId) -> None:
@@ -245,7 +245,7 @@ def test_what_was_sent_is_published_also_where_the_block_fails(
     assert "TopicNotFoundError" in caught.value.__notes__[0]
 
 
-def test_one_that_is_closed_takes_nothing_more(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_closed_publisher_accepts_no_message(client: tuff.Client, topic: tuff.TopicId) -> None:
     publisher = client.publisher(topic)
     publisher.close()
     publisher.close()
@@ -254,6 +254,8 @@ def test_one_that_is_closed_takes_nothing_more(client: tuff.Client, topic: tuff.
         publisher.send("late")
 
 
-def test_what_is_no_message_is_refused_at_once(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_publisher_refuses_anything_but_str_or_bytes_at_once(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
     with client.publisher(topic) as publisher, pytest.raises(TypeError):
         publisher.send(5)

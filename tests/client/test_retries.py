@@ -61,7 +61,7 @@ def test_chance_takes_up_to_half_of_a_wait() -> None:
     assert flow.throw(LOST) == Pause(0.05)
 
 
-def test_the_server_says_how_long_to_wait_within_reason() -> None:
+def test_retry_after_is_honoured_up_to_a_bound() -> None:
     soon, late = OverloadedError("busy"), OverloadedError("busy")
     soon.retry_after_s, late.retry_after_s = 1.0, 3600.0
 
@@ -70,7 +70,7 @@ def test_the_server_says_how_long_to_wait_within_reason() -> None:
 
 @pytest.mark.parametrize("error", [LOST, REFUSED, STORAGE, ShuttingDownError("stopping")])
 @pytest.mark.parametrize("call", [COMMIT, POLL])
-def test_what_has_no_second_effect_is_sent_again(call: Call[object], error: TuffError) -> None:
+def test_a_call_without_a_second_effect_is_sent_again(call: Call[object], error: TuffError) -> None:
     assert len(waits(call, error, error, "done")) == 2
 
 
@@ -88,7 +88,7 @@ def test_a_publish_that_may_have_been_done_is_not_sent_again(error: TuffError) -
 @pytest.mark.parametrize(
     "error", [BadRequestError("no"), TransactionConflictError("no"), ClientClosedError()]
 )
-def test_what_no_repeating_helps_with_is_raised_at_once(error: TuffError) -> None:
+def test_an_error_that_a_retry_does_not_cure_is_raised_at_once(error: TuffError) -> None:
     with pytest.raises(type(error)):
         waits(COMMIT, error, "never asked for")
 
@@ -100,7 +100,7 @@ def test_the_last_error_is_raised_when_the_attempts_are_over() -> None:
 
 @pytest.mark.parametrize("first", [LOST, STORAGE])
 @pytest.mark.parametrize("last", [REFUSED, OverloadedError("busy"), TransactionUnknownError("?")])
-def test_a_doubt_about_one_attempt_stays_a_doubt_about_all(
+def test_an_unknown_outcome_of_one_attempt_stays_unknown_after_a_refusal_of_the_next(
     first: TuffError, last: TuffError
 ) -> None:
     """A commit was lost, its repetition was refused as the server was gone by then, and the rows of

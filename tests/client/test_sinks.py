@@ -28,7 +28,7 @@ def test_epochs_are_written_once(client: tuff.Client, topic: tuff.TopicId) -> No
     assert found == [b"epoch 0", b"epoch 1", b"epoch 2"]
 
 
-def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
+def test_each_refusal_of_a_sink_has_its_own_class(client: tuff.Client) -> None:
     begin = client.sinks.begin
     first = begin("refuses", 5, "a")
     assert begin("refuses", 5, "a") == first
@@ -57,7 +57,7 @@ def test_what_a_sink_refuses_is_a_class_of_its_own(client: tuff.Client) -> None:
     assert "refuses" not in [sink.sink for sink in client.sinks.list()]
 
 
-def test_an_answer_that_is_no_epoch_is_an_internal_error() -> None:
+def test_a_response_that_is_no_epoch_is_an_internal_error() -> None:
     call = transaction_calls.begin_epoch("s", 7, "r", lease_s=None, client="c")
     body = b'{"sink":"s","epoch":7,"runId":"r","state":"begun","transaction":7}'
 

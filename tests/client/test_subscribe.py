@@ -25,7 +25,7 @@ async def taken(messages: AsyncIterator[tuff.Message], count: int) -> list[bytes
     return [(await anext(messages)).payload for _ in range(count)]
 
 
-def test_what_is_there_and_what_comes_later_is_handed_out_in_order(
+def test_existing_and_later_messages_are_received_in_order(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     client.publish(topic, "one", "two", "three")
@@ -37,7 +37,7 @@ def test_what_is_there_and_what_comes_later_is_handed_out_in_order(
     assert payloads(messages, 1) == [b"four"]
 
 
-def test_a_subscription_starts_where_it_is_told(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_subscription_starts_at_a_message_id(client: tuff.Client, topic: tuff.TopicId) -> None:
     published = client.publish(topic, "one", "two")
 
     assert payloads(client.subscribe(topic, published.last_id), 1) == [b"two"]
@@ -78,7 +78,7 @@ def test_latest_skips_nothing_that_is_decided_later(
     assert list(client._driver.run(every.poll())) == []
 
 
-def test_what_reads_once_has_no_latest(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_a_single_poll_can_not_start_at_latest(client: tuff.Client, topic: tuff.TopicId) -> None:
     client.publish(topic, "one")
 
     with pytest.raises(ValueError, match=r"client\.offsets"):
@@ -86,7 +86,9 @@ def test_what_reads_once_has_no_latest(client: tuff.Client, topic: tuff.TopicId)
     assert [message.payload for message in client.poll(topic, "earliest")] == [b"one"]
 
 
-def test_an_empty_reply_leads_on_and_not_back(client: tuff.Client, topic: tuff.TopicId) -> None:
+def test_an_empty_reply_moves_the_position_forward(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
     """The place of the last message is not enough: what was skipped behind it came up again, and
     where there was no message yet, everything did."""
     subscription = Subscription(topic, PollQuestion(isolation="committed"))
@@ -104,7 +106,7 @@ def test_an_empty_reply_leads_on_and_not_back(client: tuff.Client, topic: tuff.T
     assert [read(), read()] == [[b"two"], []]
 
 
-async def test_a_task_is_handed_what_is_published_while_it_waits(
+async def test_a_task_receives_messages_that_are_published_while_it_waits(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
     async with tuff.AsyncClient(server.url) as client:
@@ -132,7 +134,7 @@ async def test_a_task_starts_at_the_end(
 
 
 @pytest.mark.parametrize("says", [None, 502])
-def test_replies_that_are_lost_cost_no_message_and_bring_none_twice(
+def test_lost_replies_neither_skip_nor_repeat_messages(
     server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, says: int | None
 ) -> None:
     client.publish(topic, *[str(number) for number in range(6)])

@@ -24,7 +24,7 @@ def positions(table: tuff.TransactionalTable) -> tuff.TablePositions:
 
 @pytest.fixture
 def pauses(client: tuff.Client) -> list[float]:
-    """How long the client waited, while nobody really does."""
+    """The pauses of the client, which does not really wait."""
     waited: list[float] = []
     client._driver._pause = lambda seconds, _stop: waited.append(seconds)
     return waited
@@ -96,7 +96,7 @@ def test_batches_are_processed_in_order_and_each_message_once(bench: Bench) -> N
     assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
-def test_the_next_one_of_that_name_goes_on_where_it_stood(bench: Bench) -> None:
+def test_the_next_subscriber_of_that_name_continues_at_the_stored_position(bench: Bench) -> None:
     bench.publish("a", "b")
     bench.subscriber(batch=1).step()
 
@@ -105,7 +105,7 @@ def test_the_next_one_of_that_name_goes_on_where_it_stood(bench: Bench) -> None:
     assert bench.counter.batches == [[b"a"], [b"b"]]
 
 
-def test_it_begins_where_it_is_told_when_there_is_no_position(bench: Bench) -> None:
+def test_it_begins_at_start_while_no_position_is_stored(bench: Bench) -> None:
     published = bench.publish("a", "b")
     subscriber = bench.subscriber(start=published.last_id)
 
@@ -114,7 +114,9 @@ def test_it_begins_where_it_is_told_when_there_is_no_position(bench: Bench) -> N
     assert bench.counter.batches == [[b"b"]]
 
 
-def test_one_that_begins_at_the_end_skips_nothing_that_failed(bench: Bench) -> None:
+def test_a_subscriber_that_begins_at_the_end_does_not_skip_a_batch_that_failed(
+    bench: Bench,
+) -> None:
     """As nothing is stored yet, it looks anew where to begin; and the end has moved meanwhile."""
     bench.publish("before")
     subscriber = bench.subscriber(start="latest")
@@ -127,7 +129,7 @@ def test_one_that_begins_at_the_end_skips_nothing_that_failed(bench: Bench) -> N
     assert bench.counter.batches == [[b"a"], [b"a"]]
 
 
-def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
+def test_a_temporary_error_rolls_the_batch_back_and_loses_nothing(
     bench: Bench, pauses: list[float]
 ) -> None:
     bench.publish("a", "b", "c")
@@ -148,7 +150,7 @@ def test_a_passing_error_rolls_the_batch_back_and_loses_nothing(
         bench.dead_letters()
 
 
-def test_a_step_that_loses_the_server_tells_it(bench: Bench) -> None:
+def test_a_step_without_a_server_raises(bench: Bench) -> None:
     bench.publish("a")
     bench.counter.poison[b"a"] = tuff.UnavailableError("away")
     bench.client._driver._pause = lambda *_: bench.counter.poison.clear()
@@ -160,7 +162,7 @@ def test_a_step_that_loses_the_server_tells_it(bench: Bench) -> None:
     assert bench.counter.batches == [[b"a"]]
 
 
-def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_reason(
+def test_only_the_message_that_keeps_failing_goes_to_the_dead_letters_with_the_reason(
     bench: Bench, pauses: list[float]
 ) -> None:
     bench.publish("a", b"\xff", "c", "d")
@@ -188,7 +190,7 @@ def test_the_message_that_keeps_failing_goes_alone_to_the_dead_letters_with_the_
     assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
 
 
-def test_dead_letters_go_where_they_are_told_to(bench: Bench, pauses: list[float]) -> None:
+def test_dead_letters_go_to_the_given_topic(bench: Bench, pauses: list[float]) -> None:
     grave = tuff.TopicId(bench.topic.namespace, f"{bench.topic.name}-grave")
     bench.client.topics.create(grave)
     bench.publish("a")
@@ -201,7 +203,9 @@ def test_dead_letters_go_where_they_are_told_to(bench: Bench, pauses: list[float
     assert pauses == []
 
 
-def test_two_of_one_name_never_both_process_a_message(bench: Bench, pauses: list[float]) -> None:
+def test_two_subscribers_of_one_name_never_both_process_a_message(
+    bench: Bench, pauses: list[float]
+) -> None:
     """The second one still has the place of before in memory: it once took the batch again."""
     bench.publish("a")
     slow = bench.subscriber()
@@ -259,7 +263,7 @@ def test_messages_that_a_batch_publishes_commit_with_its_position(
     assert [message.payload for message in read] == [b"A", b"B"]
 
 
-def test_run_goes_on_while_the_server_is_away_and_ends_when_it_is_stopped(
+def test_run_continues_while_the_server_is_away_and_ends_when_it_is_stopped(
     bench: Bench, server: ServerProcess, pauses: list[float]
 ) -> None:
     bench.publish("a")
@@ -279,7 +283,7 @@ def test_run_goes_on_while_the_server_is_away_and_ends_when_it_is_stopped(
     assert all(full / 2 <= pause <= full for pause, full in zip(pauses, fulls, strict=True))
 
 
-def test_one_that_was_stopped_before_it_ran_does_nothing(bench: Bench) -> None:
+def test_a_subscriber_that_was_stopped_before_it_ran_does_nothing(bench: Bench) -> None:
     bench.publish("a")
     subscriber = bench.subscriber()
     subscriber.stop()
@@ -329,7 +333,7 @@ class Coroutines:
 
 
 @pytest.mark.parametrize("process", [Coroutines().process, Coroutines()])
-def test_a_blocking_one_refuses_coroutine_functions(
+def test_a_blocking_subscriber_refuses_coroutine_functions(
     client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions, process: Any
 ) -> None:
     """Nobody ran them, and each message went to the dead letters."""
@@ -337,7 +341,7 @@ def test_a_blocking_one_refuses_coroutine_functions(
         client.subscriber(topic, process, positions=positions)
 
 
-def test_what_can_not_be_is_refused_at_once(bench: Bench) -> None:
+def test_wrong_arguments_of_a_subscriber_are_refused_at_once(bench: Bench) -> None:
     name: Any = str(bench.topic)
     with pytest.raises(TypeError, match=r"a topic is a tuff\.TopicId"):
         bench.client.subscriber(name, bench.counter.process, positions=bench.positions)
@@ -448,7 +452,7 @@ def test_subscribers_of_two_topics_under_one_name_skip_nothing(
     assert seen == [b"newer", b"older"]
 
 
-def test_positions_of_one_topic_are_none_of_another(
+def test_positions_of_one_topic_can_not_be_used_for_another(
     client: tuff.Client, topics: list[tuff.TopicId], table: tuff.TransactionalTable
 ) -> None:
     positions = tuff.TablePositions(table, "billing")
@@ -459,7 +463,7 @@ def test_positions_of_one_topic_are_none_of_another(
         client.subscriber(topics[1], lambda *_: None, positions=positions)
 
 
-def test_a_position_can_be_looked_at_once_its_topic_is_told(
+def test_a_position_can_be_loaded_once_its_topic_is_set(
     client: tuff.Client, topics: list[tuff.TopicId], table: tuff.TransactionalTable
 ) -> None:
     published = client.publish(topics[0], "one")

@@ -1,5 +1,5 @@
-"""A subscriber that is stopped ends at once, whatever it waits for and whoever stops it. It can run
-again, also if its run raised (design §7)."""
+"""`stop` ends a subscriber at once, whatever it waits for, from any thread or signal handler. It
+can run again, even if its run raised (design §7)."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ from tests.http.process import ServerProcess
 from tuff.blocking import driver
 from tuff.flows import Stop, StoppedError
 
-ANSWER_WITHIN_S = 20.0  # seconds; where a stop is not heard, this ends the test
+ANSWER_WITHIN_S = 20.0  # seconds; a stop that has no effect fails the test after this
 HOUR_S = 3600.0
-NOBODY = "http://127.0.0.1:9"  # the port that discards; nobody listens there
+NO_SERVER = "http://127.0.0.1:9"  # no HTTP server listens on the discard port
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def on_signal() -> Iterator[None]:
 
 @pytest.mark.parametrize("is_signal", [False, True], ids=["another thread", "a signal handler"])
 @pytest.mark.usefixtures("on_signal")
-def test_it_ends_within_a_poll_that_waits(
+def test_a_stop_ends_a_poll_that_waits(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions, is_signal: bool
 ) -> None:
     pauses: list[float] = []
@@ -60,8 +60,8 @@ def test_it_ends_within_a_poll_that_waits(
     assert pauses == []
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["for the place", "for the batch"])
-def test_it_ends_where_a_transaction_does_not_start(
+@pytest.mark.parametrize("is_first", [True, False], ids=["for the position", "for the batch"])
+def test_a_stop_ends_the_start_of_a_transaction(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions, is_first: bool
 ) -> None:
     pauses: list[float] = []
@@ -87,7 +87,7 @@ def test_it_ends_where_a_transaction_does_not_start(
     assert pauses == []
 
 
-def test_it_ends_while_it_asks_where_the_topic_ends(
+def test_a_stop_ends_the_lookup_of_latest(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     with losing(server.url) as (url, losses):
@@ -100,7 +100,7 @@ def test_it_ends_while_it_asks_where_the_topic_ends(
         assert losses.seen[-1] != "poll"
 
 
-async def test_it_ends_within_a_poll_that_waits_on_a_loop(
+async def test_a_stop_ends_a_poll_that_waits_on_an_event_loop(
     server: ServerProcess, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     with losing(server.url) as (url, losses):
@@ -114,10 +114,10 @@ async def test_it_ends_within_a_poll_that_waits_on_a_loop(
         assert losses.seen.count("poll") == 1
 
 
-def test_it_ends_while_the_server_is_away(
+def test_a_stop_ends_the_wait_for_the_server(
     topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
-    with tuff.Client(NOBODY, retries=0) as client:
+    with tuff.Client(NO_SERVER, retries=0) as client:
         subscriber = client.subscriber(topic, never, positions=positions)
 
         def stop_meanwhile(_seconds: float, stop: Stop | None) -> None:
@@ -129,10 +129,10 @@ def test_it_ends_while_the_server_is_away(
         subscriber.run()
 
 
-async def test_it_ends_while_the_server_is_away_on_a_loop(
+async def test_a_stop_ends_the_wait_for_the_server_on_an_event_loop(
     topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
-    async with tuff.AsyncClient(NOBODY, retries=0) as client:
+    async with tuff.AsyncClient(NO_SERVER, retries=0) as client:
         subscriber = client.subscriber(topic, never, positions=positions)
 
         async def stop_meanwhile(_seconds: float) -> None:
@@ -155,7 +155,7 @@ def test_a_stop_that_is_set_ends_every_wait_until_it_is_cleared() -> None:
     stop.wait(0)
 
 
-def test_a_stop_that_many_set_is_cleared_at_once() -> None:
+def test_a_stop_that_was_set_often_is_cleared_at_once() -> None:
     stop = Stop()
     for _ in range(100_000):  # more than a pipe holds
         stop.set()
@@ -166,7 +166,7 @@ def test_a_stop_that_many_set_is_cleared_at_once() -> None:
     assert select.select([stop], [], [], 0) == ([], [], [])
 
 
-def test_who_sees_a_stop_set_can_clear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_that_is_seen_set_can_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was called set before it was, and a subscriber that ended just then raised an error."""
     stop = Stop()
     write = os.write
@@ -182,7 +182,7 @@ def test_who_sees_a_stop_set_can_clear_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert stop.is_set
 
 
-def test_what_a_stop_holds_open_is_closed_with_it() -> None:
+def test_the_pipe_of_a_stop_is_closed_when_it_is_garbage() -> None:
     stop = Stop()
     descriptor = stop.fileno()
 
@@ -213,7 +213,7 @@ def test_a_step_takes_one_stop_and_the_next_one_works(
     assert heard == [b"a", b"b"]
 
 
-def test_a_stop_ends_the_next_run_which_says_so_and_the_one_after_it_works(
+def test_a_stop_without_a_run_ends_the_next_run_with_a_warning_and_the_one_after_it_works(
     client: tuff.Client,
     topic: tuff.TopicId,
     positions: tuff.TablePositions,
@@ -241,7 +241,7 @@ def test_a_stop_ends_the_next_run_which_says_so_and_the_one_after_it_works(
     assert heard == [b"a", b"a"]
 
 
-def test_one_whose_run_raised_runs_again(
+def test_a_subscriber_can_run_again_after_a_run_that_raised(
     client: tuff.Client, topic: tuff.TopicId, positions: tuff.TablePositions
 ) -> None:
     heard: list[bytes] = []
@@ -261,7 +261,7 @@ def test_one_whose_run_raised_runs_again(
     assert heard == [b"a"]
 
 
-def test_one_that_does_not_know_its_last_commit_goes_on_with_what_is_true(
+def test_after_an_unknown_outcome_a_subscriber_continues_at_the_stored_position(
     server: ServerProcess, topic: tuff.TopicId, tmp_path: Path
 ) -> None:
     heard: list[bytes] = []

@@ -75,7 +75,7 @@ def run(program: str, url: str, home: Path, **environment: str) -> tuple[int, st
 
 
 @BOTH
-def test_an_authority_of_ones_own_is_named_in_the_environment(
+def test_the_environment_names_the_file_of_a_private_authority(
     url: str, authority: trustme.CA, tmp_path: Path, program: str
 ) -> None:
     path = tmp_path / "authority.pem"
@@ -86,7 +86,7 @@ def test_an_authority_of_ones_own_is_named_in_the_environment(
 
 @pytest.mark.slow
 @BOTH
-def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: str) -> None:
+def test_an_untrusted_server_receives_no_request(url: str, tmp_path: Path, program: str) -> None:
     code, out, err = run(program, url, tmp_path)
 
     assert (code, out) == (1, "")
@@ -94,7 +94,7 @@ def test_who_is_not_trusted_is_told_nothing(url: str, tmp_path: Path, program: s
     assert "SSL_CERT_FILE" in err.splitlines()[-1]
 
 
-def test_who_is_not_trusted_is_not_asked_again(url: str) -> None:
+def test_an_untrusted_server_is_not_asked_again(url: str) -> None:
     with tuff.Client(url, retries=100) as client, pytest.raises(tuff.ServerNotTrustedError):
         client.topics.namespaces()
 
@@ -120,7 +120,7 @@ def test_the_authorities_of_the_machine_are_read_once_for_a_client(
     assert read_count == 1
 
 
-async def test_the_authorities_are_read_no_more_often_on_a_loop(
+async def test_the_authorities_are_read_once_for_an_asyncio_client(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[ssl.SSLContext] = []

@@ -1,4 +1,4 @@
-"""What goes over the wire, and how long anybody waits for it."""
+"""Both transports: headers, timeouts, proxies, and wrong addresses."""
 
 import asyncio
 import math
@@ -99,7 +99,7 @@ def test_without_a_token_there_is_no_such_header(namespaces: Namespaces) -> None
 
 
 @BOTH
-def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(
+def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
     namespaces: Namespaces,
 ) -> None:
     with answering(None) as (url, _), pytest.raises(tuff.ConnectionLostError, match="imeout"):
@@ -123,14 +123,14 @@ def test_a_server_that_is_not_there_is_named(namespaces: Namespaces) -> None:
 
 
 @BOTH
-def test_half_an_answer_is_none(namespaces: Namespaces) -> None:
+def test_a_truncated_response_is_a_lost_connection(namespaces: Namespaces) -> None:
     with answering(EMPTY_LIST[:-1]) as (url, _), pytest.raises(tuff.ConnectionLostError):
         namespaces(url)
 
 
 @BOTH
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>"])
-def test_who_is_no_tuff_server_is_found_out(namespaces: Namespaces, said: bytes) -> None:
+def test_a_response_of_another_server_is_an_error(namespaces: Namespaces, said: bytes) -> None:
     with answering(said) as (url, _), pytest.raises(tuff.TuffError):
         namespaces(url)
 
@@ -154,7 +154,7 @@ def test_a_proxy_that_has_no_answer_is_a_lost_connection(
     assert "a proxy says 50" in caught.value.detail
 
 
-def test_a_proxy_can_ask_to_be_left_alone() -> None:
+def test_the_retry_after_of_a_proxy_is_honoured() -> None:
     said = of_another(503, headers=b"Retry-After: 7\r\n")
 
     with answering(said) as (url, _), pytest.raises(tuff.ConnectionLostError) as caught:
@@ -164,7 +164,7 @@ def test_a_proxy_can_ask_to_be_left_alone() -> None:
 
 
 @BOTH
-def test_who_is_sent_elsewhere_is_told_where(namespaces: Namespaces) -> None:
+def test_a_redirect_is_an_error_that_names_its_target(namespaces: Namespaces) -> None:
     said = of_another(301, headers=b"Location: https://elsewhere\r\n")
 
     with answering(said) as (url, _), pytest.raises(InternalError, match="to https://elsewhere"):

@@ -75,7 +75,7 @@ def test_an_error_comes_out_of_another_process_as_it_was(kind: type[TuffError]) 
     assert (again.code, again.retry_safe) == (error.code, error.retry_safe)
 
 
-def test_an_error_says_what_it_is_about() -> None:
+def test_an_error_has_its_members_after_pickling() -> None:
     conflict = pickle.loads(
         pickle.dumps(
             tuff.TransactionConflictError(

@@ -461,7 +461,7 @@ async def test_a_task_goes_on_when_its_future_is_cancelled() -> None:
     ("error", "level", "has_trace"),
     [(ValueError("a bug"), "ERROR", True), (StorageUnavailableError("full"), "DEBUG", False)],
 )
-async def test_what_is_raised_when_the_caller_has_given_up_is_logged(
+async def test_an_error_after_the_caller_has_given_up_is_logged(
     caplog: pytest.LogCaptureFixture, error: Exception, level: str, *, has_trace: bool
 ) -> None:
     caplog.set_level("DEBUG")

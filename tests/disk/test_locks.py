@@ -57,7 +57,7 @@ def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
     lock.close()
 
 
-def test_a_symbolic_link_is_no_way_around_the_lock(tmp_path: Path) -> None:
+def test_a_symbolic_link_does_not_avoid_the_lock(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to("data")
     lock = DirectoryLock(tmp_path / "data")
@@ -117,7 +117,9 @@ def test_a_reader_of_an_owned_directory_is_refused_with_the_owner(tmp_path: Path
         pass
 
 
-def test_a_lock_dies_with_its_process_and_the_file_it_left_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_lock_ends_with_its_process_and_the_file_that_is_left_locks_nothing(
+    tmp_path: Path,
+) -> None:
     with another_process_holds(tmp_path):
         pass
 

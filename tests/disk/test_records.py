@@ -29,7 +29,7 @@ def test_a_record_has_the_bytes_of_its_grammar() -> None:
     assert pack_frame(b"tuff").hex() == "00000004b1b3ec9574756666"
 
 
-def test_records_are_read_back_with_their_places() -> None:
+def test_records_are_read_back_with_their_offsets() -> None:
     assert list(read_frames(FILE)) == [
         Frame(start, stop, body) for start, stop, body in zip(STARTS, STOPS, BODIES, strict=True)
     ]
@@ -51,7 +51,7 @@ def test_any_bodies_survive(bodies: list[bytes]) -> None:
     assert len(found) == len(bodies)
 
 
-def test_a_file_torn_at_any_byte_gives_the_records_before_and_the_place() -> None:
+def test_a_file_torn_at_any_byte_gives_the_records_before_and_the_offset() -> None:
     for size in range(len(FILE)):
         found = list(read_frames(FILE[:size]))
 
@@ -60,7 +60,7 @@ def test_a_file_torn_at_any_byte_gives_the_records_before_and_the_place() -> Non
         assert damage == ([] if size in {0, *STOPS} else [start_of_the_record_at(size)])
 
 
-def test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_is_served() -> None:
+def test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_it_is_read() -> None:
     for bit in range(8 * len(FILE)):
         data = bytearray(FILE)
         data[bit // 8] ^= 1 << bit % 8
@@ -74,7 +74,7 @@ def test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_is_served() -
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 4096])
-def test_a_stretch_of_zeros_is_no_record(size: int) -> None:
+def test_a_range_of_zeros_is_no_record(size: int) -> None:
     """What a file system leaves where a length grew and the data never arrived."""
     assert isinstance(read_frame(bytes(size), 0), Damage)
 

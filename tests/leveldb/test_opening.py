@@ -66,7 +66,7 @@ def test_the_temporary_file_of_the_first_manifest_is_no_database(tmp_path: Path)
     assert keys_in(tmp_path) == []
 
 
-def test_only_the_first_manifest_alone_is_no_database(tmp_path: Path) -> None:
+def test_a_directory_with_only_the_first_manifest_is_no_database(tmp_path: Path) -> None:
     """The server called a directory empty that held a later manifest, and `tuff fsck` called one a
     message store in which nothing was ever written."""
     (tmp_path / "MANIFEST-000001").write_bytes(b"")
@@ -92,7 +92,7 @@ def test_tables_without_current_are_not_replaced_by_an_empty_database(tmp_path: 
 
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_log_that_is_gone_is_not_taken_for_empty(tmp_path: Path, *, is_running: bool) -> None:
-    """LevelDB opened it with all that was in the log missing, and no file told of it any more."""
+    """LevelDB opened it without the writes of the log, and no file named the log any more."""
     log, _ = written(tmp_path / "data")
     if is_running:
         database = database_of(tmp_path / "data")

@@ -268,7 +268,7 @@ MUTANTS: Sequence[Mutant] = (
         "    if crc32(body, crc32(data[offset : offset + 4])) != expected:\n",
         "    if False:\n",
         (
-            "tests/disk/test_records.py::test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_is_served",
+            "tests/disk/test_records.py::test_any_flipped_bit_is_found_at_its_record_and_nothing_behind_it_is_read",
         ),
     ),
     Mutant(

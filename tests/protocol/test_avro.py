@@ -194,7 +194,7 @@ def test_a_malformed_poll_is_refused_with_its_code(
     ["02" "00" "00" "00" "00", "0002" "01" "00" "00" "00", "0002" "00" "808008" "00" "00"],
     ids=["no pointer", "a time before 1970", "sequence id 65536"],
 )  # fmt: skip
-def test_a_rollback_of_no_place_is_refused(digits: str) -> None:
+def test_a_rollback_without_a_valid_offset_is_refused(digits: str) -> None:
     with pytest.raises(BadRequestError):
         decode_rollback_detail(bytes.fromhex(digits))
 

@@ -1,11 +1,13 @@
 """The JSON forms, there and back, and what they refuse (protocol §1, §3, §5.1)."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tuff.protocol.errors import (
@@ -18,8 +20,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.json_forms import (
     consume_request_from_json,
+    parse_json,
     payload_from_json,
     payload_to_json,
+    payloads_from_json,
     pointer_from_json,
     pointer_to_json,
     publish_entries_from_json,
@@ -28,9 +32,11 @@ from tuff.protocol.json_forms import (
     rollback_detail_from_json,
     rollback_detail_to_json,
     seconds_from_json,
+    shown,
     transaction_from_json,
     transaction_to_json,
     ttl_from_json,
+    whole_number,
 )
 from tuff.protocol.pointers import CHUNK_COUNT_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
@@ -57,6 +63,122 @@ NO_POINTER: tuple[object, ...] = (
 def through_json(form: object) -> object:
     """What the other side of the wire is handed."""
     return json.loads(json.dumps(form))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"NaN", b"[Infinity]", b"[" * 100_000, b'{"a":1}x']
+)
+def test_a_body_that_is_not_json_is_refused_in_a_sentence(body: bytes) -> None:
+    with pytest.raises(BadRequestError, match="the body is not JSON"):
+        parse_json(body)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _by_the_standard_library(body: bytes) -> object:
+    return json.JSONDecoder(parse_constant=_no_number).decode(body.decode("utf-8"))
+
+
+def _small(value: object) -> object:
+    """The value, with floats for integers of more than 64 bits."""
+    if isinstance(value, dict):
+        return {name: _small(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_small(each) for each in value]
+    is_long = isinstance(value, int) and not -(2**63) <= value < 2**64
+    return float(value) if is_long else value
+
+
+def _read(parse: Callable[[bytes], object], body: bytes) -> str:
+    """What a parser makes of a body: every type, sign and order shows, and why it is refused."""
+    try:
+        return repr(_small(parse(body)))
+    except BadRequestError as error:
+        return error.detail
+    except (ValueError, RecursionError) as error:
+        return f"the body is not JSON: {error}"
+
+
+_NUMBERS = st.one_of(
+    st.integers().map(str),
+    st.integers(2**63 - 2, 2**64 + 2).map(str),
+    st.integers(-(2**63) - 2, -(2**63) + 2).map(str),
+    st.floats().map(repr),
+    st.sampled_from(
+        ["-0", "-0.0", "0.1e1", "1E400", "-1e999", "1e-400", "01", "1.", "NaN", "-Infinity"]
+    ),
+)
+_TEXTS = st.text().map(json.dumps) | st.sampled_from(
+    [
+        r'"\ud800"',
+        r'"\u0000"',
+        '"\x7f"',
+        '"\t"',
+        r'"\/"',
+        '"\u2028"',
+        r'"\x"',
+        '"9999999999999999999999"',
+    ]
+)
+_VALUES = st.recursive(
+    _NUMBERS | _TEXTS | st.sampled_from(["true", "null", "nul", "[]", "{}", "[1,]", '{"a":1,}']),
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda parts: "[" + ", ".join(parts) + "]")
+        | st.lists(st.tuples(_TEXTS, inner), max_size=4).map(
+            lambda pairs: "{" + ",".join(f"{name}: {value}" for name, value in pairs) + "}"
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.tuples(st.sampled_from(["", " ", "\n", "\ufeff", "x"]), _VALUES, _VALUES))
+@example(('"a"', "123456789012345678901", "18446744073709551616"))
+def test_a_body_says_the_same_to_the_fast_parser_as_to_the_standard_library(
+    parts: tuple[str, str, str],
+) -> None:
+    around, first, second = parts
+    texts = [
+        f'{{"a":{first},"b":{second}}}{around}',
+        f'{around}{{"b": {first} ,"a":[{second}],"b":{second}}}',
+        f"{around}{first}",
+    ]
+
+    for text in texts:
+        body = text.encode("utf-8", "surrogatepass")
+        assert _read(parse_json, body) == _read(_by_the_standard_library, body)
+
+
+@pytest.mark.parametrize("depth", [10, 900, 1000, 1020])
+def test_a_body_that_nests_deeply_is_refused_in_a_sentence(depth: int) -> None:
+    body = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+
+    with pytest.raises(BadRequestError):
+        payloads_from_json(parse_json(body), what="changes")
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**64), 10**30, 10**400])
+def test_a_number_of_more_than_64_bits_is_refused(number: int) -> None:
+    value = parse_json(b"%d" % number)
+
+    with pytest.raises(BadRequestError):
+        whole_number(value, what="a")
+    with pytest.raises(BadRequestError):
+        pointer_from_json(value, what="a")
+    with pytest.raises(InvalidTtlError):
+        ttl_from_json(value)
+
+
+@pytest.mark.parametrize("number", [2**62, -(2**63) + 1, 2**63 - 1])
+def test_a_number_of_64_bits_is_read_to_the_last_digit(number: int) -> None:
+    assert whole_number(parse_json(b"%d" % number), what="a") == number
+
+
+def test_a_bad_value_is_quoted_in_one_line_of_bounded_length() -> None:
+    assert shown("a\nb") == '"a\\nb"'
+    assert len(shown("x" * 10_000)) == 101
 
 
 @given(PAYLOADS)
@@ -204,7 +326,7 @@ def test_a_publish_response_survives_json() -> None:
     assert rollback_detail_from_json(through_json(form)) == detail
 
 
-def test_a_rollback_without_its_pointer_or_a_place_is_refused() -> None:
+def test_a_rollback_without_its_pointer_or_an_offset_is_refused() -> None:
     form = rollback_detail_to_json(RollbackDetail(17, Offset(1, 5), Offset(1, 6)))
 
     for name in form:

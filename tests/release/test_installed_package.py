@@ -66,7 +66,9 @@ def activated(programs: Path) -> dict[str, str]:
     return {**outside, "PATH": f"{programs}{os.pathsep}{outside['PATH']}"}
 
 
-def test_the_client_alone_says_what_a_server_needs(install: Install, tmp_path: Path) -> None:
+def test_the_client_without_a_server_names_the_package_to_install(
+    install: Install, tmp_path: Path
+) -> None:
     programs = install("{wheel}")
 
     version = run([str(programs / "tuff"), "--version"], tmp_path)

@@ -148,7 +148,7 @@ def test_the_server_of_a_run_that_is_killed_ends_with_it(pytester: pytest.Pytest
     until(lambda: not is_listening(address), what="the server to end")
 
 
-def test_a_server_that_does_not_start_is_told_in_one_sentence(pytester: pytest.Pytester) -> None:
+def test_a_server_that_does_not_start_is_one_sentence(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         import tuff.launch

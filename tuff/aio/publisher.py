@@ -134,8 +134,7 @@ class AsyncPublisher:
             self._accumulator.settled(batch)
             self._settled.set()
             for receipt in batch.receipts:
-                # `flush` raises the error, so asyncio need not warn about futures that nobody
-                # awaits.
+                # `flush` raises the error, so asyncio need not warn about unawaited futures.
                 if receipt.done() and not receipt.cancelled():
                     receipt.exception()
 

@@ -55,8 +55,8 @@ _NEXT = {
     "connection_lost": "tuff status",
     "damaged_record": "tuff tail TOPIC --from NEXT",
 }
-# Errors about files: the sentence itself says what to do.
-_OFFLINE = {
+# Codes of errors about files, whose text itself says what to do.
+_WITHOUT_ADVICE = {
     "command_refused",
     "wrong_file",
     "damaged_file",
@@ -124,9 +124,10 @@ def completion(context: click.Context, *, shell: str) -> None:
     click.echo(found(context.find_root().command, {}, "tuff", COMPLETION_VARIABLE).source())
 
 
-OF_TOPICS = (status, topics, pub, tail, tx, sinks, holds, positions)
-OF_FILES = (snapshot, log, table, fsck, salvage, backup, restore)
-for command in (*OF_TOPICS, *OF_FILES, hbase):
+for command in (
+    *(status, topics, pub, tail, tx, sinks, holds, positions),
+    *(snapshot, log, table, fsck, salvage, backup, restore, hbase),
+):
     program.add_command(command)
 
 
@@ -236,7 +237,7 @@ def _next_command(error: TuffError, context: click.Context) -> str | None:
     }
     words = [known.get(word, word) for word in template.split()]
     if not words or None in words:
-        return None if error.code in _OFFLINE else f"{context.command_path} --help"
+        return None if error.code in _WITHOUT_ADVICE else f"{context.command_path} --help"
     return command_line(words, context)
 
 

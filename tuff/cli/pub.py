@@ -66,7 +66,7 @@ def pub(
     count = 0
     try:
         with session.client() as client, closing(Progress(size_bytes)) as progress:
-            for some in cut(lines) if batch is None else gather(lines, count=batch):
+            for some in split_groups(lines) if batch is None else gather(lines, count=batch):
                 done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
                 count += len(some)
                 progress.update(count, read_bytes=source.read_bytes)
@@ -111,7 +111,7 @@ def read_lines(read: Callable[[int], bytes]) -> Batches:
         yield [rest]
 
 
-def cut(groups: Iterable[list[bytes]]) -> Batches:
+def split_groups(groups: Iterable[list[bytes]]) -> Batches:
     """Each group as one publish, or several if it is large."""
     for group in groups:
         for start in range(0, len(group), BATCH_COUNT_MAX):

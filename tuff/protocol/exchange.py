@@ -17,8 +17,12 @@ from tuff.protocol.errors import BadRequestError, TuffError, UnsupportedMediaTyp
 from tuff.protocol.json_forms import check_object, parse_json, shown
 
 JSON_REPLY_TYPE = "application/json; charset=utf-8"
+PROBLEM_TYPE = "application/problem+json"
+# A backup's own media type, and the general one for bytes.
+BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
 RETRY_AFTER_S = 1  # seconds a client should wait after one of these
 RETRIED_STATUSES = (429, 503)
+TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 # Tuples, since one of each is made for every request, and a dataclass takes three times as long.
 
@@ -81,14 +85,6 @@ class MediaType(Enum):
 BODY_TYPES = (MediaType.JSON, MediaType.AVRO)
 POLL_TYPES = (MediaType.JSON, MediaType.AVRO, MediaType.ARROW)
 BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
-
-
-PROBLEM_TYPE = "application/problem+json"
-# A backup's own media type, and the general one for bytes.
-BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
-
-
-TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 
 @lru_cache(TYPES_COUNT_MAX)

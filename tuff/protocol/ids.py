@@ -17,8 +17,13 @@ from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
 SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
 TOPIC_IDS_COUNT_MAX = 4_096  # cached topics, whose names are not checked again
+MESSAGE_ID_SIZE = 20  # bytes
+SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
+TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_LAYOUT = struct.Struct(">QHQH")
+assert _LAYOUT.size == MESSAGE_ID_SIZE
 
 
 def check_name(name: str, *, what: str) -> str:
@@ -63,14 +68,6 @@ def topic_id(namespace: str, name: str) -> TopicId:
         InvalidNameError: one of the two is not legal.
     """
     return TopicId(namespace, name)
-
-
-MESSAGE_ID_SIZE = 20  # bytes
-SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
-TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
-
-_LAYOUT = struct.Struct(">QHQH")
-assert _LAYOUT.size == MESSAGE_ID_SIZE
 
 
 class Offset(NamedTuple):

@@ -34,6 +34,7 @@ from tuff.protocol.transaction import (
 )
 
 TTL_S_MAX = (1 << 31) - 1  # seconds
+SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
 _MESSAGE_MEMBERS = frozenset({"payload", "ttl"})
@@ -114,9 +115,6 @@ def check_object(value: object, *, members: Collection[str], what: str) -> Mappi
             known = ", ".join(sorted(members)) or "no members"
             raise BadRequestError(f"{what} has no member {shown(name)}; it takes {known}")
     return value
-
-
-SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error sentence
 
 
 def shown(value: object) -> str:

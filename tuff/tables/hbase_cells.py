@@ -81,25 +81,24 @@ class _Range:
     per_answer: int  # rows, of any size
 
 
-def connected(
-    connection: "str | Sequence[str] | happybase.Connection",
-    name: str,
-    *,
-    elapsed_s: Callable[[], float],
-) -> "HBaseCells":
-    """The HBase table of that name, without a connection yet. Raises: BadRequestError."""
-    gateways = Gateways(
-        Addresses(_addresses(connection)), timeout_s=TIMEOUT_S, idle_s=IDLE_S, elapsed_s=elapsed_s
-    )
-    return HBaseCells(gateways, _full_name(connection, name))
-
-
 class HBaseCells:
     """One table. Any thread may call."""
 
-    def __init__(self, gateways: Gateways, name: bytes) -> None:
-        self._gateways = gateways
-        self.name = name
+    def __init__(
+        self,
+        connection: "str | Sequence[str] | happybase.Connection",
+        name: str,
+        *,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        """Without a connection yet. Raises: BadRequestError."""
+        self._gateways = Gateways(
+            Addresses(_addresses(connection)),
+            timeout_s=TIMEOUT_S,
+            idle_s=IDLE_S,
+            elapsed_s=elapsed_s,
+        )
+        self.name = _full_name(connection, name)
 
     def open(self) -> None:
         """Create the table if there is none, and refuse one that would lose versions.

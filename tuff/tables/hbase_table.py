@@ -110,14 +110,14 @@ class HBaseTransactionalTable(VersionedTable):
             ModuleNotFoundError: happybase is not installed.
         """
         try:
-            from tuff.tables.hbase_cells import connected
+            from tuff.tables.hbase_cells import HBaseCells
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"HBaseTransactionalTable needs {error.name}, which is not installed; "
                 "pip install 'tuff-messaging[hbase]'",
                 name=error.name,
             ) from None
-        cells = connected(connection, name, elapsed_s=elapsed_s)
+        cells = HBaseCells(connection, name, elapsed_s=elapsed_s)
         try:
             store = HBaseVersionStore(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
         except BaseException:

@@ -109,7 +109,7 @@ def test_two_tables_commit_and_roll_back_together(
     open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
     with open_table(tmp_path / "other") as other:
-        other_id = other._table_id
+        other_id = other._store.table_id
 
         def work() -> None:
             with client.transaction(table, other):

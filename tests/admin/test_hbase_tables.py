@@ -1,4 +1,4 @@
-"""What `tuff hbase compact` waits for, and reports of region observers."""
+"""What `tuff hbase compact` waits for, and what it reports about region observers."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ REGIONS = [
 ]
 
 
-class Beside:
-    """The files that the server and two regions write while the command sleeps."""
+class ServerAndRegions:
+    """Writes the files of the server and of two regions while the command sleeps."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         (directory / RECORDS).mkdir()
         self.elapsed_s = 0.0
-        self.due: dict[float, int] = {}  # states that the server hands over, by when
+        self.due: dict[float, int] = {}  # by the time at which the server writes a state, its time
         self.observed = RegionObservers(
             directory, {"t_message"}, elapsed_s=lambda: self.elapsed_s, sleep=self.sleep
         )
@@ -32,9 +32,9 @@ class Beside:
     def sleep(self, pause_s: float) -> None:
         self.elapsed_s += pause_s
         for at_s in [each for each in self.due if each <= self.elapsed_s]:
-            self.hand_over(self.due.pop(at_s))
+            self.write_state(self.due.pop(at_s))
 
-    def hand_over(self, now_ms: int) -> None:
+    def write_state(self, now_ms: int) -> None:
         state = RetentionState(now_ms=now_ms, longest_transaction_ms=0, in_progress=(), invalid=())
         data = pack_state({}, state)
         (self.directory / STATE_NAME).write_bytes(data)
@@ -53,25 +53,25 @@ class Beside:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+def world(tmp_path: Path) -> ServerAndRegions:
+    return ServerAndRegions(tmp_path)
 
 
-def test_it_waits_for_a_newer_state_and_until_regions_have_read_it(beside: Beside) -> None:
-    beside.hand_over(NOON_MS)
-    beside.due[10.0] = NOON_MS + 1
+def test_it_waits_for_a_newer_state_and_until_regions_have_read_it(world: ServerAndRegions) -> None:
+    world.write_state(NOON_MS)
+    world.due[10.0] = NOON_MS + 1
 
-    beside.observed.await_state(within_s=60.0)
+    world.observed.await_state(within_s=60.0)
 
-    assert beside.elapsed_s == 10.0 + STATE_READ_S
+    assert world.elapsed_s == 10.0 + STATE_READ_S
 
 
 def test_without_a_newer_state_it_uses_the_existing_one(
-    beside: Beside, capsys: pytest.CaptureFixture[str]
+    world: ServerAndRegions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside.hand_over(NOON_MS)
+    world.write_state(NOON_MS)
 
-    beside.observed.await_state(within_s=60.0)
+    world.observed.await_state(within_s=60.0)
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[-1] == {
@@ -79,42 +79,42 @@ def test_without_a_newer_state_it_uses_the_existing_one(
     }  # fmt: skip
 
 
-def test_a_region_that_used_an_older_state_is_compacted_again(beside: Beside) -> None:
-    beside.hand_over(NOON_MS)
-    beside.due[1.0] = NOON_MS + 1
-    beside.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=1, dropped=50)  # of an earlier time
-    beside.observed.await_state(within_s=60.0)
-    beside.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=2, dropped=5)
-    beside.record(REGIONS[1], state_ms=NOON_MS, ended_ms=2, dropped=0)
+def test_a_region_that_used_an_older_state_is_compacted_again(world: ServerAndRegions) -> None:
+    world.write_state(NOON_MS)
+    world.due[1.0] = NOON_MS + 1
+    world.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=1, dropped=50)  # of an earlier time
+    world.observed.await_state(within_s=60.0)
+    world.record(REGIONS[0], state_ms=NOON_MS + 1, ended_ms=2, dropped=5)
+    world.record(REGIONS[1], state_ms=NOON_MS, ended_ms=2, dropped=0)
 
-    behind = beside.observed.behind(REGIONS)
-    beside.record(REGIONS[1], state_ms=NOON_MS + 1, ended_ms=3, dropped=7)
-    again = beside.observed.behind(behind)
+    behind = world.observed.behind(REGIONS)
+    world.record(REGIONS[1], state_ms=NOON_MS + 1, ended_ms=3, dropped=7)
+    again = world.observed.behind(behind)
 
     assert (behind, again) == ([REGIONS[1]], [])
-    told = beside.observed.summary()
-    assert told["dropped"] == 12
-    assert told["regions that kept all for lack of a state"] == 0
+    summary = world.observed.summary()
+    assert summary["dropped"] == 12
+    assert summary["regions that kept all for lack of a state"] == 0
 
 
-def test_regions_without_a_record_are_waited_for_and_counted(beside: Beside) -> None:
-    beside.due[1.0] = NOON_MS
-    beside.observed.await_state(within_s=60.0)
-    waited_s = beside.elapsed_s
-    beside.record(REGIONS[0], state_ms=NOON_MS, ended_ms=2, dropped=5)
+def test_regions_without_a_record_are_waited_for_and_counted(world: ServerAndRegions) -> None:
+    world.due[1.0] = NOON_MS
+    world.observed.await_state(within_s=60.0)
+    waited_s = world.elapsed_s
+    world.record(REGIONS[0], state_ms=NOON_MS, ended_ms=2, dropped=5)
 
-    assert beside.observed.behind(REGIONS) == []
+    assert world.observed.behind(REGIONS) == []
 
-    assert beside.elapsed_s == waited_s + RECORDED_WITHIN_S
-    assert beside.observed.summary()["regions that kept all for lack of a state"] == 1
+    assert world.elapsed_s == waited_s + RECORDED_WITHIN_S
+    assert world.observed.summary()["regions that kept all for lack of a state"] == 1
 
 
-def test_without_a_state_it_reports_that_nothing_was_removed(beside: Beside) -> None:
-    beside.observed.await_state(within_s=60.0)
+def test_without_a_state_it_reports_that_nothing_was_removed(world: ServerAndRegions) -> None:
+    world.observed.await_state(within_s=60.0)
 
-    assert beside.observed.behind(REGIONS) == []
+    assert world.observed.behind(REGIONS) == []
 
-    assert beside.observed.summary() == {
+    assert world.observed.summary() == {
         "kind": "removed",
         "dropped": 0,
         "inverted": 0,

@@ -1,22 +1,22 @@
-"""A publisher and a reader beside a failing HBase, and what must hold of what they were told."""
+"""A publisher and a reader that run while parts of HBase fail, and the checks of their results."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.hbase.transaction_load import Undecided
+from tests.hbase.transaction_load import TransactionLoad
 from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess
 
 TOPIC = "/v1/namespaces/default/topics/load"
-WITHIN_S = 120.0  # seconds for anything to come back; a busy machine takes its time
-NOT_THERE = "nothing was written"  # what a refusal says of a message that is proven not to be there
+WITHIN_S = 120.0  # seconds for any recovery, on a busy machine
+NOT_WRITTEN = "nothing was written"  # in a refusal if the message is certainly not stored
 PAGE = 1_000
 
 
 class Load:
-    """Publishes one message after the other, each with a number of its own, whatever is answered;
-    and reads from the beginning on, page by page."""
+    """Publishes numbered messages, one after the other, also after refusals; and reads the topic
+    from its beginning, page by page."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._client = Client(server.port, timeout_s=WITHIN_S, is_checked=False)
@@ -29,13 +29,13 @@ class Load:
         self.acknowledged: list[int] = []
         self.refused: set[int] = set()
         self.refusals: list[str] = []
-        self.seen: list[int] = []  # of who read it all at the end
-        self.followed: list[int] = []  # of who read all along
+        self.seen: list[int] = []  # read after the end of the load
+        self.followed: list[int] = []  # read during the load
         ok(self._client.put(TOPIC, {}))
 
     @contextmanager
     def running(self) -> Iterator["Load"]:
-        """While this lasts; the account is right afterwards."""
+        """Publish and read within the block. The results are complete after it."""
         for thread in self._threads:
             thread.start()
         try:
@@ -54,7 +54,7 @@ class Load:
                 client.close()
 
     def goes_on(self, count: int = 20) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until this many more messages are acknowledged."""
         enough = len(self.acknowledged) + count
         until(
             lambda: len(self.acknowledged) >= enough or not self._is_alive(),
@@ -77,8 +77,8 @@ class Load:
         assert self._is_alive()
 
     def check(self) -> None:
-        """Nothing acknowledged is lost or out of order; nothing refused for sure is there; nothing
-        is there twice; and whoever read all along saw what there is to see."""
+        """No acknowledged message is lost or out of order, no message that is certainly not stored
+        is there, none is there twice, and the reader during the load saw all messages."""
         assert len(set(self.seen)) == len(self.seen)
         assert self.seen == sorted(self.seen)
         assert set(self.acknowledged) - set(self.seen) == set()
@@ -109,9 +109,9 @@ class Load:
         assert "Traceback" not in detail
         assert "\n" not in detail
         self.refusals.append(detail)
-        if NOT_THERE in detail:
+        if NOT_WRITTEN in detail:
             self.refused.add(self._number)
-        self._over.wait(0.02)  # nobody hammers a server that is down
+        self._over.wait(0.02)  # as a client does whose server is down
 
     def _read(self) -> None:
         while not self._over.is_set():
@@ -119,7 +119,7 @@ class Load:
             self._over.wait(0.02)
 
     def _read_page(self) -> bool:
-        """Read one page; whether there may be more."""
+        """Read one page. Returns whether there may be more."""
         start = {} if self._next is None else {"startFrom": self._next, "inclusive": False}
         reply = self._reader.post(f"{TOPIC}/poll", {**start, "limit": PAGE})
         if reply.status != 200:
@@ -136,11 +136,11 @@ class Load:
 
 @contextmanager
 def loaded(server: ServerProcess) -> Iterator[Load]:
-    """A load that runs, with transactions beside it; both are checked when it is over."""
-    undecided = Undecided(server)
-    with Load(server).running() as load, undecided.running():
+    """Load and transactions that run within the block, and are checked after it."""
+    transactions = TransactionLoad(server)
+    with Load(server).running() as load, transactions.running():
         load.goes_on()
         yield load
         load.goes_on()
     load.check()
-    undecided.check()
+    transactions.check()

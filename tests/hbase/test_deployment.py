@@ -1,4 +1,4 @@
-"""`tuff hbase`: makes what is missing, says what differs, and removes nothing."""
+"""`tuff hbase` creates missing tables, shows differences, removes nothing, flushes and compacts."""
 
 import json
 import time
@@ -63,12 +63,12 @@ def test_deploy_creates_the_tables_once(
     assert json.loads(before.splitlines()[-1])["missing"] == 4
     assert code == 0
     assert json.loads(first.splitlines()[-1])["created"] == 4
-    # How rows are laid out is fixed, whatever the settings say later.
+    # The number of salts is fixed, whatever later settings say.
     assert json.loads(second.splitlines()[-1]) == {
         "kind": "deployed", "salts": 3, "created": 0, "changed": 0, "to change with --yes": 0,
     }  # fmt: skip
     assert json.loads(after.splitlines()[-1]) == {
-        "kind": "looked at", "tables": 4, "missing": 0, "disabled": 0, "different": 0,
+        "kind": "summary", "tables": 4, "missing": 0, "disabled": 0, "different": 0,
     }  # fmt: skip
     with closing(stores_of(place)()) as store:
         store.write([(b"a", b"1")])
@@ -93,7 +93,7 @@ def test_change_sets_the_attributes_of_the_plan_only(hbase: LocalHBase) -> None:
 def test_the_time_to_live_of_tables_follows_the_settings(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And a server that would let messages live for longer than their tables do is down."""
+    """And a server whose messages may have to live longer than rows of the tables stays down."""
     place = settings_of(hbase.ports)
     week = [*flags_of(place), "--set", "hbase.salts=2", *DAYS, "--set", "messaging.max_ttl=604800"]
     year = [*week, "--set", "messaging.max_ttl=31536000"]
@@ -127,7 +127,7 @@ def test_the_time_to_live_of_tables_follows_the_settings(
 def test_deploy_refuses_a_time_to_live_shorter_than_a_hold(
     hbase: LocalHBase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was set while `messaging.hold_max` was longer, and keeps to that."""
+    """The hold was set while `messaging.hold_max` was longer, and keeps its time."""
     place = settings_of(hbase.ports)
     day = [*flags_of(place), "--set", "hbase.salts=2", *DAYS]
     day += ["--set", "messaging.default_ttl=60", "--set", "messaging.max_ttl=86400"]

@@ -1,4 +1,4 @@
-"""Connections to HBase's gateways, with a gateway that is played: it says back what it was sent."""
+"""Connections to gateways after a fork, with a server that echoes numbers in place of a gateway."""
 
 import os
 import socket
@@ -9,17 +9,17 @@ from time import perf_counter
 
 from tuff.hbase_gateway import Addresses, Gateways
 
-CALL_COUNT = 200  # calls of each process; one in sixty was handed another one's answer
+CALL_COUNT = 200  # calls of each process; on a shared connection one in sixty got a wrong answer
 
 
 class Transport:
-    """Where a connection keeps its socket, as Thrift's do."""
+    """Has the socket of a connection, as Thrift's transports do."""
 
     sock: socket.socket
 
 
 class Connection:
-    """Asks for the number that it sends; as wide as a caller needs, and no wider."""
+    """A connection that sends numbers, with the methods that `Gateways` uses."""
 
     def __init__(self, host: str, port: int, *, timeout: int) -> None:
         self._address = (host, port)
@@ -65,7 +65,7 @@ def echoing() -> Iterator[tuple[str, int]]:
 
 
 def test_a_forked_process_opens_its_own_connections() -> None:
-    """Each read the other's answers: rows of one call were taken for those of another."""
+    """On a shared connection, each process read answers of the other."""
     with echoing() as address:
         gateways = Gateways(
             Addresses([address]),

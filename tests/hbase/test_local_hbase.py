@@ -1,4 +1,4 @@
-"""The HBase that the other tests stand on is a real one: it keeps what it acknowledged."""
+"""The local HBase of the other tests: durability, commands, and addresses."""
 
 import socket
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_failed_command_raises_with_its_reason(hbase: LocalHBase) -> None:
 def test_it_listens_on_the_loopback_address_only(hbase: LocalHBase) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks for the way out
+            probe.connect(("192.0.2.1", 9))  # sends nothing; it selects the local address
         except OSError:
             pytest.skip("this machine has no other address")
         outer = probe.getsockname()[0]

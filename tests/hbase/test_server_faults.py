@@ -3,8 +3,9 @@ all readers see one order, errors are one sentence, and the server recovers (pro
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
 
@@ -37,63 +38,59 @@ def warm_gateway(hbase: LocalHBase, port: int) -> Jvm:
     return gateway
 
 
-def test_a_gateway_is_killed_and_started_again(hbase: LocalHBase, new_server: NewServer) -> None:
+@contextmanager
+def second_gateway(hbase: LocalHBase) -> Iterator[tuple[int, Jvm]]:
+    """A gateway in a JVM of its own, and its port."""
     port = Ports.free().thrift
     gateway = warm_gateway(hbase, port)
     try:
+        yield port, gateway
+    finally:
+        gateway.kill()
+
+
+def test_a_gateway_is_killed_and_started_again(hbase: LocalHBase, new_server: NewServer) -> None:
+    with second_gateway(hbase) as (port, gateway):
         server = new_server(through(deploy(settings_of(hbase.ports)), port))
-        with loaded(server) as load:
+        with ExitStack() as started, loaded(server) as load:
             gateway.kill()
             load.is_refused("no HBase gateway answers at 127.0.0.1")
-            gateway = warm_gateway(hbase, port)
-    finally:
-        gateway.stop()
+            started.callback(warm_gateway(hbase, port).stop)
 
 
 def test_another_gateway_takes_over(hbase: LocalHBase, new_server: NewServer) -> None:
-    port = Ports.free().thrift
-    gateway = warm_gateway(hbase, port)
-    place = through(deploy(settings_of(hbase.ports)), port, hbase.ports.thrift)
-    with loaded(new_server(place)) as load:
-        gateway.kill()
-        load.goes_on()
+    with second_gateway(hbase) as (port, gateway):
+        place = through(deploy(settings_of(hbase.ports)), port, hbase.ports.thrift)
+        with loaded(new_server(place)) as load:
+            gateway.kill()
+            load.goes_on()
 
 
 def test_one_of_two_gateways_hangs(hbase: LocalHBase, new_server: NewServer) -> None:
     """Whether it carries out the calls of that time afterwards is unknown."""
-    port = Ports.free().thrift
-    gateway = warm_gateway(hbase, port)
-    try:
+    with second_gateway(hbase) as (port, gateway):
         place = through(deploy(settings_of(hbase.ports)), port, hbase.ports.thrift)
         with loaded(new_server(place, f"hbase.timeout={SHORT_S}")) as load:
             gateway.pause()
             load.goes_on()
             gateway.resume()
             load.goes_on()
-    finally:
-        gateway.kill()
 
 
 def test_the_only_gateway_hangs(hbase: LocalHBase, new_server: NewServer) -> None:
-    port = Ports.free().thrift
-    gateway = warm_gateway(hbase, port)
-    try:
+    with second_gateway(hbase) as (port, gateway):
         place = through(deploy(settings_of(hbase.ports)), port)
         with loaded(new_server(place, f"hbase.timeout={SHORT_S}")) as load:
             gateway.pause()
             load.is_refused("did not answer")
             gateway.resume()
-    finally:
-        gateway.kill()
 
 
 def test_a_stop_does_not_wait_for_a_hanging_gateway(
     hbase: LocalHBase, new_server: NewServer
 ) -> None:
     """A call may take 35 seconds, and a stop ten."""
-    port = Ports.free().thrift
-    gateway = warm_gateway(hbase, port)
-    try:
+    with second_gateway(hbase) as (port, gateway):
         place = through(deploy(settings_of(hbase.ports)), port)
         server = new_server(place)
         topic = Topic(server.client(), "default", "stopped")
@@ -110,8 +107,6 @@ def test_a_stop_does_not_wait_for_a_hanging_gateway(
         gateway.resume()
         again = Topic(new_server(place).client(), "default", "stopped")
         assert again.read()[0] == "there"
-    finally:
-        gateway.kill()
 
 
 def test_all_of_hbase_is_killed(tmp_path: Path, new_server: NewServer) -> None:
@@ -141,8 +136,7 @@ def test_a_region_is_split_under_load(hbase: LocalHBase, new_server: NewServer) 
     place = deploy(settings_of(hbase.ports))
     with loaded(new_server(place)) as load:
         middle = Layout(SALTS).place(b"mdefault:load:" + bytes.fromhex("00000001") + b"\x00")[1]
-        for table in ("message", "metadata"):
-            row = middle if table == "message" else b"p"
+        for table, row in (("message", middle), ("metadata", b"p")):
             hbase.command("split", f"{place.prefix}{table}", row.hex())
             load.goes_on(100)
 

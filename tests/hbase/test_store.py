@@ -1,4 +1,4 @@
-"""HBase behind the seam does what every engine does, and says how it does not (design §5)."""
+"""The HBase engine: the conformance suite of all engines, and its own behaviour (design §5)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -26,7 +26,7 @@ from tests.messaging.test_engines import (
 )
 from tuff.hbase_gateway import Gateways
 
-# The suite of all engines; the one test that is missing here needs views (seam.Store.has_views).
+# The conformance suite, without the test that needs `Store.has_views`.
 __all__ = [
     "test_a_closed_store_refuses_everything_and_closes_again",
     "test_the_last_value_of_a_key_wins_within_a_batch",
@@ -56,7 +56,7 @@ def shared(hbase: LocalHBase) -> Iterator[Store]:
         yield opened
 
 
-# Keys of every table besides those of none: the salted ones, and those the journal carries.
+# Keys of all four tables of HBase.
 of_tables = st.tuples(st.sampled_from([b"m", b"p", b"i", b"s", b"ma:b:", b"ma:c:"]), keys).map(
     b"".join
 )
@@ -88,7 +88,7 @@ def test_many_rows_are_scanned_in_both_directions(store: Store) -> None:
 
 
 def sizes_of_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes of values each answer of a gateway has that is rows, from now on."""
+    """The sizes of the values in all later answers of gateways that are rows."""
     call, sizes = Gateways.call, []
 
     def measured(self: Gateways, work: Callable[[Any], Any]) -> Any:
@@ -102,7 +102,7 @@ def sizes_of_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_answers_of_a_gateway_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that has to hold hundreds of megabytes dies of it, and so does a region server."""
+    """Gateways and region servers die of answers of hundreds of megabytes."""
     assert isinstance(store, HBaseStore)
     small = [(b"mns:topic:%04d" % number, ROWS[0][1]) for number in range(400)]
     large = [(b"mns:topic:%04d" % number, bytes(1 << 20)) for number in range(400, 440)]
@@ -151,7 +151,7 @@ def test_a_batch_larger_than_a_cell_is_complete_after_opening_again(open_store: 
 def test_commits_without_rows_in_the_tables_are_put_by_the_next_opening(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the server died before any of their rows were put."""
+    """As after the death of a server before it put any rows."""
     rows = [(b"mns:topic:1", b"value"), (b"iindex", b"row"), (b"tns:topic:", b"topic")]
     with closing(open_store()) as first:
         first.write([(b"tns:topic:", b"before"), (b"mns:topic:0", b"goes")])
@@ -160,7 +160,7 @@ def test_commits_without_rows_in_the_tables_are_put_by_the_next_opening(
         dying = open_store()
         dying.write([*rows[:1], (b"mns:topic:0", None), (b"iindex", b"old")])
         dying.write(rows[1:])
-        assert list(dying.scan(*BOUNDS)) == sorted(rows)  # readers see them all the same
+        assert list(dying.scan(*BOUNDS)) == sorted(rows)  # readers see them nevertheless
         assert dying.get(b"mns:topic:0") is None
     with closing(open_store()) as second:
         assert list(second.scan(*BOUNDS)) == sorted(rows)
@@ -195,7 +195,7 @@ def test_a_failed_put_fails_the_next_write(
 
 
 def test_a_put_that_arrives_late_changes_nothing(open_store: OpenStore) -> None:
-    """A gateway that hung may carry a put out long after it was resolved."""
+    """A gateway that hung may carry out a put long after its outcome was resolved."""
     with closing(open_store()) as store:
         assert isinstance(store, HBaseStore)
         store.write([(b"tns:topic:", b"old"), (b"mns:topic:0", b"goes")])

@@ -1,4 +1,4 @@
-"""How much a gateway is asked for at once, by a table whose rows may be of any size."""
+"""The sizes of the answers of a gateway, for a table whose rows may have any size."""
 
 from collections.abc import Callable, Iterator
 from contextvars import Context
@@ -41,7 +41,7 @@ def table(hbase: LocalHBase) -> Iterator[tuff.HBaseTransactionalTable]:
 
 @pytest.fixture
 def answers_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each answer with cells, how much these hold."""
+    """The sizes of all values in each answer with cells."""
     sizes: list[int] = []
     call_really = Gateways.call
 
@@ -53,7 +53,7 @@ def answers_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class _Recording:
-    """A connection, and at once its client, whose answers are weighed."""
+    """A connection, and its client, that records the sizes of answers."""
 
     def __init__(self, connection: Connection, sizes: list[int]) -> None:
         self.client = self
@@ -74,7 +74,7 @@ class _Recording:
 
 
 def rows() -> list[tuple[bytes, bytes]]:
-    """Small ones, and then large ones; in the midst, and at the end, some of both."""
+    """Small rows, then large ones, and some of both in the middle and at the end."""
     made = [(b"%05d" % number, b"small") for number in range(SMALL_COUNT)]
     made += [(b"%05d" % (SMALL_COUNT + at), LARGE[at % 3]) for at in range(24)]
     made += [
@@ -93,10 +93,10 @@ def put_all(service: Service, table: tuff.HBaseTransactionalTable) -> None:
             table.put(key, value)
 
 
-def deleted_by_somebody(
+def hidden_by_deletes(
     service: Service, table: tuff.HBaseTransactionalTable
 ) -> tuple[Context, Transaction]:
-    """All rows, by a transaction that is in progress still: nobody sees it, and all read below."""
+    """A transaction in progress that deleted all rows, so that readers need the older versions."""
     context, deleting = Context(), service.start()
 
     def delete() -> None:
@@ -125,7 +125,7 @@ def test_large_rows_below_invisible_versions_are_read_a_few_at_a_time(
     service: Service, table: tuff.HBaseTransactionalTable, answers_bytes: list[int]
 ) -> None:
     put_all(service, table)
-    deleted_by_somebody(service, table)
+    hidden_by_deletes(service, table)
     answers_bytes.clear()
 
     assert read(service, table) == rows()

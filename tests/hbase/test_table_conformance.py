@@ -1,7 +1,7 @@
-"""The tests of tests/table that hold for every engine, run with tables in HBase (design §2).
+"""The tests of tests/table for every engine, run with tables in HBase (design §2).
 
-They are imported, and find the fixtures `open_table` and `table` of this folder. Not imported are
-tests of LevelDB's files and locks, and of code that all engines share.
+They are imported, and use the fixtures `open_table` and `table` of this folder. Tests of LevelDB's
+files and locks, and of code that all engines share, are not imported.
 """
 
 from pathlib import Path
@@ -60,11 +60,12 @@ pytestmark = NEEDS_HBASE
 
 def test_every_transaction_reads_its_snapshot(open_table: OpenTable) -> None:
     class HBaseMachine(TableMachine):
-        """A crash loses what is in memory; what HBase holds, the next process finds."""
+        """A crash loses writes in memory; the next process finds the stored ones in HBase."""
 
         def open(self, home: Path) -> VersionedTable:
             self.home = home
-            # The first is the process's own: two under one would write over each other's undo rows.
+            # The first is the id of the writer: with equal ids, processes would overwrite each
+            # other's undo rows.
             ids = iter((b"%08d" % self.home_count, TABLE_ID))
             return open_table(home.parent, buffer_bytes=BUFFER_BYTES, new_id=lambda: next(ids))
 

@@ -1,4 +1,4 @@
-"""Tables in HBase when it fails, and when many work on one at once."""
+"""Tables in HBase under failures and concurrency."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def name() -> str:
 
 @contextmanager
 def unanswered_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rows are put, and nobody says so."""
+    """Rows are put, but the put is not acknowledged."""
     put_really = HBaseCells.put
 
     def put(self: HBaseCells, rows: list[tuple[bytes, bytes]], *, pointer: int) -> None:
@@ -57,7 +57,8 @@ def unanswered_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_write_of_unknown_outcome_makes_its_transaction_invalid(
     hbase: LocalHBase, client: tuff.Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gateway that hangs may put it later, over what took it back: an abort would show it."""
+    """A gateway that hangs may put a version later, over its undone cell. After an abort the
+    version would be visible."""
     with tuff.HBaseTransactionalTable(gateway(hbase), name) as table:
         context = client.transaction(table)
         context.__enter__()
@@ -82,7 +83,7 @@ def test_after_an_unacknowledged_put_the_transaction_can_not_commit(
     monkeypatch: pytest.MonkeyPatch,
     second: bytes | None,
 ) -> None:
-    """A gateway that hung would carry the first put out after the commit, over the second one."""
+    """A gateway that hung would carry out the first put after the commit, over the second one."""
     late: list[Callable[[], None]] = []
     put_really = HBaseCells.put
 
@@ -139,7 +140,7 @@ def test_committed_rows_survive_a_kill_of_hbase(
 def test_transfers_of_two_programs_keep_the_total(
     hbase: LocalHBase, server: ServerProcess, name: str
 ) -> None:
-    """Each with a connection and a table object of its own; they meet in HBase alone."""
+    """Each has its own connection and table object; they share only HBase."""
     done: list[str] = []
     conflicts: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What a table in HBase does beyond what every table does, and what HBase can bring about."""
+"""Tables in HBase: cells and timestamps, announced compactions, refused tables, large scans."""
 
 import time
 from collections.abc import Iterator
@@ -42,19 +42,19 @@ def connection(hbase: LocalHBase) -> Iterator[happybase.Connection]:
 
 
 def cells(hbase: LocalHBase, name: str, family: str = "72") -> list[str]:
-    """What HBase holds of rows, marks of deletions included: timestamps and kinds."""
+    """Timestamps and kinds of all cells of rows, tombstones included."""
     lines = [line.split(" ") for line in hbase.command("raw", name)]
     return [f"{line[2]} {line[3]}" for line in lines if line[0].startswith(family)]
 
 
-def tidied(hbase: LocalHBase, name: str, family: str = "72") -> list[str]:
-    """The same, after HBase has removed what is marked."""
+def after_major_compaction(hbase: LocalHBase, name: str, family: str = "72") -> list[str]:
+    """The same, after HBase has executed the tombstones."""
     hbase.command("flush", name)
     hbase.command("major", name)
     return cells(hbase, name, family)
 
 
-# How it is kept
+# Cells
 
 
 def test_a_version_is_a_cell_whose_timestamp_is_the_write_pointer(
@@ -105,15 +105,18 @@ def test_a_compaction_leaves_the_newest_versions_and_no_undo_row(
 
         service.truncate([lost.transaction_id])
         assert read(service, table) == [(b"a", b"4")]
-        # What an invalid transaction wrote above all others is gone with the next version.
-        assert tidied(hbase, name) == [f"{lost.transaction_id} Put", f"{last.transaction_id} Put"]
+        # The newest version, of an invalid transaction, is removed with the next one.
+        assert after_major_compaction(hbase, name) == [
+            f"{lost.transaction_id} Put",
+            f"{last.transaction_id} Put",
+        ]
         newest = write(service, table, a=b"5")
         table.compact(service)
-    assert tidied(hbase, name) == [f"{newest.transaction_id} Put"]
-    assert tidied(hbase, name, "75") == []
+    assert after_major_compaction(hbase, name) == [f"{newest.transaction_id} Put"]
+    assert after_major_compaction(hbase, name, "75") == []
 
 
-# Compaction is announced
+# Announced compactions
 
 
 def pass_time(service: Service, seconds: float) -> None:
@@ -183,10 +186,8 @@ def test_another_process_reads_an_announcement_within_the_grace_period(
         assert cells(hbase, name) == []
 
 
-def let_it_be_forgotten(
-    service: Service, compacting: tuff.HBaseTransactionalTable, late: Transaction
-) -> None:
-    """A transaction times out, and is compacted away until its pointer is off the invalid list."""
+def forget(service: Service, compacting: tuff.HBaseTransactionalTable, late: Transaction) -> None:
+    """A transaction times out, and compactions remove its versions and its invalid pointer."""
     service.invalidate(late)
     for _ in range(2):
         gone = compacting.compact(service)
@@ -212,7 +213,7 @@ def test_an_announcement_ages_while_the_machine_is_suspended(
         late = service.start()
         suspended.start_tx(late)
         suspended.put(b"a", b"late")
-        let_it_be_forgotten(service, compacting, late)
+        forget(service, compacting, late)
         slept_s[0] = 3 * 3_600.0
 
         with pytest.raises(TransactionNotInProgressError, match="start another"):
@@ -224,7 +225,7 @@ def test_an_announcement_ages_while_the_machine_is_suspended(
 def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
     hbase: LocalHBase, service: Service, name: str, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Behind its look at the announcement, and before a call goes out."""
+    """After it has read the announcement, and before it sends a call."""
     now_s = [0.0]
     with (
         tuff.HBaseTransactionalTable(gateway(hbase), name, grace_s=GRACE_S) as compacting,
@@ -237,13 +238,13 @@ def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
         writing.put(b"a", b"late")
         really = getattr(HBaseCells, call)
 
-        def stand_still(*arguments: object, **options: object) -> None:
+        def suspend(*arguments: object, **options: object) -> None:
             monkeypatch.undo()
-            let_it_be_forgotten(service, compacting, late)
+            forget(service, compacting, late)
             now_s[0] += 2 * GRACE_S
             really(*arguments, **options)
 
-        monkeypatch.setattr(HBaseCells, call, stand_still)
+        monkeypatch.setattr(HBaseCells, call, suspend)
         with pytest.raises(TransactionNotInProgressError, match="start another"):
             writing.commit_tx()
         with suppress(StorageUnavailableError):
@@ -252,7 +253,7 @@ def test_a_process_suspended_during_a_write_leaves_no_visible_rows(
         assert read(service, compacting) == []
 
 
-# Tables that can't do
+# Refused tables
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Servers take the tables in HBase over from each other: one of them writes, nothing is lost, and
-the journal keeps what it needs for that, and no more (decision 0029)."""
+"""Servers take the tables in HBase over from each other: only one of them writes, no commit is
+lost, and the journal keeps only the slots that it needs for that (decision 0029)."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from tests.http.client import until
 
 pytestmark = NEEDS_HBASE
 
-LOOKS_WITHIN_S = 120.0  # seconds, on a busy machine; else it hangs for an hour
+CHECKED_WITHIN_S = 120.0  # seconds, on a busy machine; a call would hang for an hour
 LARGE = b"%0100d"  # larger than a claim, which is kept
 BOUNDS = b"\x00", b"\xff" * 4
 
@@ -47,14 +47,14 @@ def test_require_owned_raises_after_a_takeover(hbase: LocalHBase) -> None:
             with pytest.raises(TakenOverError, match="taken"):
                 first.require_owned()
             second.require_owned()
-            for number in range(3 * TRIM_SLOTS):  # its commits go again, and its claim stays
+            for number in range(3 * TRIM_SLOTS):  # its commits are deleted, and its claim stays
                 second.write([(b"tns:topic:", LARGE % number)])
             with pytest.raises(TakenOverError, match="taken"):
                 first.require_owned()
 
 
 def test_an_ownership_check_tries_another_gateway_after_one_hangs(hbase: LocalHBase) -> None:
-    """Another one is asked next, and long before the time of a write is over."""
+    """The next check uses another one, long before the time-out of a write."""
     with socket.create_server(("127.0.0.1", 0)) as hanging, ThreadPoolExecutor(1) as pool:
         place = deploy(settings_of(hbase.ports))
         both = replace(
@@ -62,14 +62,14 @@ def test_an_ownership_check_tries_another_gateway_after_one_hangs(hbase: LocalHB
         )
         with closing(stores_of(both)()) as store:
             with pytest.raises(StoreError, match="did not answer"):
-                pool.submit(store.require_owned).result(LOOKS_WITHIN_S)
-            pool.submit(store.require_owned).result(LOOKS_WITHIN_S)
+                pool.submit(store.require_owned).result(CHECKED_WITHIN_S)
+            pool.submit(store.require_owned).result(CHECKED_WITHIN_S)
 
 
 def test_an_ownership_check_during_a_write_succeeds(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look finds slots that the writer took since, of the last of which it knows nothing."""
+    """The check finds a slot of this store that is newer than its last known commit."""
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as store:
         put_if_absent = SyncWrites.put_if_absent
@@ -88,7 +88,7 @@ def test_an_ownership_check_during_a_write_succeeds(
 
 
 def test_a_store_that_was_replaced_long_ago_refuses_writes(hbase: LocalHBase) -> None:
-    """The commits since then are long out of the journal; what took it over is not."""
+    """The later commits were deleted from the journal; the claims that replaced it were not."""
     place = deploy(settings_of(hbase.ports))
     with ExitStack() as opened:
         first, second, third = (
@@ -98,7 +98,7 @@ def test_a_store_that_was_replaced_long_ago_refuses_writes(hbase: LocalHBase) ->
             third.write([(b"tns:topic:", LARGE % number)])
         with pytest.raises(TakenOverError, match="taken"):
             first.write([(b"a", b"first")])
-        stores_of(place)().close()  # whoever opens it tidies up
+        stores_of(place)().close()  # an opening deletes old slots
         for late in (second, third):
             with pytest.raises(TakenOverError, match="taken"):
                 late.write([(b"a", b"late")])
@@ -107,7 +107,7 @@ def test_a_store_that_was_replaced_long_ago_refuses_writes(hbase: LocalHBase) ->
 def test_a_store_that_writes_continuously_can_be_taken_over(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two of its commits is time for one call, not for putting rows."""
+    """Between two of its commits there is time for one call, and not for puts of rows."""
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as first:
         first.write([(b"a", b"first")])
@@ -131,12 +131,12 @@ def test_a_store_that_writes_continuously_can_be_taken_over(
 def test_commits_may_be_deleted_while_a_takeover_reads_them(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """The newest commit that a server finds, and those before it, are old and deleted when it goes
-    on: whoever it takes the tables from is still writing."""
+    """The server that has the tables still writes. So the newest commit that a takeover finds, and
+    those before it, may be deleted before it reads them."""
     place = deploy(settings_of(hbase.ports))
     newest = Journal._newest
     with closing(stores_of(place)()) as first:
-        for _ in range(2):  # the second one says that the first may be missing
+        for _ in range(2):  # the second one says that rows of the first may be missing
             first.write([(b"a", bytes(size_bytes))])
 
         def newest_of_long_ago(self: Journal) -> object:
@@ -156,7 +156,7 @@ def test_commits_may_be_deleted_while_a_takeover_reads_them(
 def test_a_takeover_that_fails_loses_no_commits(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its claim, and put no rows of those that it found in the journal."""
+    """It has its claim, and did not put the rows that it found in the journal."""
     place = deploy(settings_of(hbase.ports))
     monkeypatch.setattr(HBaseStore, "_settle", lambda self: None)
     dying = stores_of(place)()
@@ -174,7 +174,7 @@ def test_a_takeover_that_fails_loses_no_commits(
 def test_a_takeover_during_a_takeover_is_not_reported_as_damage(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads is deleted by whoever came after it."""
+    """The next server deletes the slots that it reads."""
     place = deploy(settings_of(hbase.ports))
     with monkeypatch.context() as patch:
         patch.setattr(HBaseStore, "_settle", lambda self: None)
@@ -198,7 +198,7 @@ def test_a_takeover_during_a_takeover_is_not_reported_as_damage(
 def test_a_takeover_that_failed_near_its_claim_can_be_repeated(
     hbase: LocalHBase, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Whoever ran before is not taken for one that replaced it."""
+    """The server before it is not mistaken for one that replaced it."""
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as before:
         before.write([(b"a", b"1")])
@@ -226,7 +226,7 @@ def test_old_commits_are_deleted_from_the_journal(hbase: LocalHBase) -> None:
 
 
 def test_repeated_openings_leave_two_claims(hbase: LocalHBase) -> None:
-    """As one that can't be loaded is, five times a second, until somebody mends it."""
+    """A store that can't be loaded is reopened five times a second."""
     place = deploy(settings_of(hbase.ports))
     stores_of(place)().close()
     open_store = stores_of(place)
@@ -234,11 +234,11 @@ def test_repeated_openings_leave_two_claims(hbase: LocalHBase) -> None:
     for _ in range(10):
         open_store().close()
 
-    assert len(rows_of_journal(hbase, place)) == 5  # with those of whom it replaced
+    assert len(rows_of_journal(hbase, place)) == 5  # with those of the replaced server
 
 
 def rows_of_journal(hbase: LocalHBase, place: HBaseSettings) -> list[str]:
-    """What the journal holds once HBase has tidied up."""
+    """The rows of the journal after a major compaction."""
     hbase.command("flush", f"{place.prefix}journal")
     hbase.command("major", f"{place.prefix}journal")
     cells = hbase.command("raw", f"{place.prefix}journal")

@@ -1,4 +1,4 @@
-"""What an acknowledged write is in: HBase's log as it comes, or forced to the disk."""
+"""Whether HBase forces its log to disk before it acknowledges a write."""
 
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_fsync_forces_every_commit_to_disk_and_sync_none(tmp_path: Path) -> None
     hbase = LocalHBase(tmp_path / "hbase", environment=shim.environment(traced=True))
 
     def forced() -> int:
-        """How often a log was forced to the disk so far."""
+        """The number of syncs of a log so far."""
         return sum(
             each.call is Call.SYNC and "/WALs/" in str(each.path) for each in read_trace(shim.trace)
         )
@@ -41,7 +41,7 @@ def test_fsync_forces_every_commit_to_disk_and_sync_none(tmp_path: Path) -> None
         plain = deploy(settings_of(hbase.ports))
         before = forced()
         write_one_by_one(plain)
-        assert forced() - before < 5  # but for logs that are closed
+        assert forced() - before < 5  # only of logs that are closed
 
         strict = deploy(settings_of(hbase.ports, wal="fsync"))
         before = forced()

@@ -1,5 +1,6 @@
-"""Transactions beside a failing HBase: each publishes three messages, and then commits or aborts;
-a reader of committed messages must see those three of a committed one together, and no others."""
+"""Transactions while parts of HBase fail. Each publishes three messages, and commits or aborts. A
+reader of committed messages must see all three messages of a committed transaction together, and no
+others."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess
 
 PARTS = 3  # messages of one transaction, in two publishes
-TIMEOUT_S = 20  # of a transaction; one that got stuck holds readers back for no longer
+TIMEOUT_S = 20  # of a transaction; one that never ends holds readers back for no longer
 DECIDED = {"committed", "aborted", "invalid"}
 WITHIN_S = 120.0
 PAGE = 999  # messages
@@ -21,13 +22,13 @@ PAGE = 999  # messages
 
 @dataclass(slots=True)
 class Attempt:
-    """What the client of one transaction was told."""
+    """One transaction, with the answers that its client got."""
 
     number: int
     tx: Tx
-    told_committed: bool = False
-    asked_to_commit: bool = False
-    written: int = 0  # messages that were acknowledged
+    is_committed: bool = False  # by the reply to its commit
+    was_commit_sent: bool = False
+    written: int = 0  # acknowledged messages
 
 
 def parts_of(number: int) -> list[str]:
@@ -35,12 +36,12 @@ def parts_of(number: int) -> list[str]:
     return [f"{number}.{part}" for part in range(PARTS)]
 
 
-class Undecided:
-    """Runs transactions, and reads what is committed, until it is over."""
+class TransactionLoad:
+    """Runs transactions, and reads committed messages."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._clients = [Client(server.port, timeout_s=WITHIN_S, is_checked=False) for _ in "wr"]
-        self._topic, self._read = (Topic(each, "default", "undecided") for each in self._clients)
+        self._topic, self._read = (Topic(each, "default", "transactions") for each in self._clients)
         self._over = threading.Event()
         self._attempts: list[Attempt] = []
         self._seen: list[str] = []
@@ -51,7 +52,7 @@ class Undecided:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While this lasts; the account is right afterwards."""
+        """Run transactions within the block. The results are complete after it."""
         for thread in self._threads:
             thread.start()
         try:
@@ -69,18 +70,18 @@ class Undecided:
             client.close()
 
     def check(self) -> None:
-        """What was told, what the server knows of it now, and what a reader saw, agree."""
+        """Replies, outcomes on the server, and the messages of the reader agree."""
         assert self._early == []
         seen = [int(first.split(".")[0]) for first in self._seen[::PARTS]]
         assert seen == sorted(set(seen))
         assert self._seen == [each for number in seen for each in parts_of(number)]
         for attempt in self._attempts:
             state = self._states[attempt.number]
-            assert state == "committed" or not attempt.told_committed, attempt
-            assert state != "committed" or attempt.asked_to_commit, attempt
+            assert state == "committed" or not attempt.is_committed, attempt
+            assert state != "committed" or attempt.was_commit_sent, attempt
             whole = attempt.written == PARTS and state == "committed"
             assert (attempt.number in seen) == whole, (attempt, state)
-        assert any(attempt.told_committed for attempt in self._attempts)
+        assert any(attempt.is_committed for attempt in self._attempts)
         assert "aborted" in self._states.values()
 
     def _transact(self) -> None:
@@ -101,8 +102,8 @@ class Undecided:
                 break
             attempt.written += len(some)
         if commits and attempt.written == PARTS:
-            attempt.asked_to_commit = True
-            attempt.told_committed = attempt.tx.commit().status == 200
+            attempt.was_commit_sent = True
+            attempt.is_committed = attempt.tx.commit().status == 200
         else:
             attempt.tx.abort()
 
@@ -111,14 +112,14 @@ class Undecided:
             self._page()
 
     def _page(self) -> bool:
-        """Read one page of what is committed; whether there may be more."""
+        """Read one page of committed messages. Returns whether there may be more."""
         reply = self._read.poll({**self._next, "limit": PAGE}, isolation="committed")
         if reply.status != 200:
             return True
         found: list[Any] = reply.json
-        asked = {attempt.number for attempt in self._attempts if attempt.asked_to_commit}
+        sent = {attempt.number for attempt in self._attempts if attempt.was_commit_sent}
         for message in found:
-            if int(message["payload"].split(".")[0]) not in asked:
+            if int(message["payload"].split(".")[0]) not in sent:
                 self._early.append(message["payload"])
             self._seen.append(message["payload"])
         if found:
@@ -126,7 +127,7 @@ class Undecided:
         return bool(found)
 
     def _state(self, attempt: Attempt) -> str:
-        """What became of it, once that is decided."""
+        """The outcome of a transaction, once it is decided."""
         found = ""
 
         def is_decided() -> bool:

@@ -45,7 +45,7 @@ CORE = (
         "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "batching", "commit", "subscriber",
+        "aio/context", "batching", "commit", "leveldb/database", "subscriber",
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_database", "leveldb_table", "row_format",

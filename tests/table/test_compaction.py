@@ -120,10 +120,10 @@ def test_compaction_removes_invalid_versions_and_returns_their_pointers(
     elsewhere = service.start()
     service.invalidate(elsewhere)
 
-    told = table.compact(service)
+    returned = table.compact(service)
 
-    assert told == [lost.transaction_id, elsewhere.transaction_id]
-    service.truncate(told)
+    assert returned == [lost.transaction_id, elsewhere.transaction_id]
+    service.truncate(returned)
     assert dict(read(service, table)) == {b"a": b"1"}
     assert len(stored(table)) == 1
 
@@ -228,11 +228,11 @@ def test_a_compaction_waits_for_writes_in_flight(
     assert begun.wait(10)
     service.invalidate(late)
 
-    told = table.compact(service)
+    returned = table.compact(service)
     go_on.set()
     writer.join()
 
-    assert told == [late.transaction_id]
+    assert returned == [late.transaction_id]
     assert stored(table) == []
 
 

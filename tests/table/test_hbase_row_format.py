@@ -1,4 +1,4 @@
-"""The stored form of a table in HBase: golden bytes, and what compaction may take from a row."""
+"""The rows of a table in HBase as bytes, and which versions of a row a compaction removes."""
 
 import json
 import re
@@ -127,7 +127,7 @@ def stored(pointer: int, kind: str) -> StoredVersion:
         ([(8, "value"), (5, "undone")], [], Removal(5, ())),
         # An undone version hides nothing, wherever it is.
         ([(6, "undone"), (5, "value"), (4, "value")], [], Removal(4, ())),
-        # A mark above the bound would hide what somebody writes who is in progress below it.
+        # A tombstone above the bound would hide later writes of transactions in progress below it.
         ([(8, "value")], [8], Removal(None, (8,))),
         ([(8, "value"), (5, "value"), (4, "value")], [8], Removal(4, (8,))),
         ([(6, "value"), (5, "value")], [6], Removal(None, (6,))),
@@ -151,7 +151,7 @@ kinds = st.sampled_from(["value", "marker", "undone"])
 def test_a_removal_changes_no_read(
     versions: dict[int, str], invalids: set[int], read_pointer: int, others: set[int]
 ) -> None:
-    """For a reader that sees everything up to the bound, which all who are in progress do."""
+    """For a reader that sees all commits up to the bound, as every transaction in progress does."""
     every = [stored(pointer, versions[pointer]) for pointer in sorted(versions, reverse=True)]
 
     goes = removal(every, bound=BOUND, invalids=sorted(invalids))

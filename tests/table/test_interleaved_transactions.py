@@ -1,7 +1,7 @@
-"""Transactions over one table that do not end in the order last-in, first-out, on a real server.
+"""Transactions over one table that do not end in reverse order of their starts, on a real server.
 
-A generator that holds a `with` block runs in its caller's context, and ends where it is used up, or
-where somebody lets go of it.
+A generator that holds a `with` block runs in its caller's context. The block ends where the
+generator is exhausted, or where its last reference is deleted.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def stock(client: tuff.Client, table: VersionedTable) -> VersionedTable:
 
 
 def rows_of(client: tuff.Client, table: VersionedTable) -> Iterator[tuple[bytes, bytes]]:
-    """Rows as they are read, in a transaction of their own."""
+    """Scan the table in a transaction of its own."""
     with client.transaction(table):
         yield from table.scan()
 
@@ -122,7 +122,7 @@ async def test_an_async_generator_that_ends_inside_a_block_does_not_commit_the_b
 async def test_a_table_that_joined_in_a_task_that_ended_fails_the_commit(
     loop_client: tuff.AsyncClient, stock: VersionedTable
 ) -> None:
-    """Its hooks went to whichever transaction the block's own task had there, one that was over."""
+    """Its hooks went to the latest transaction of the block's own task, which had ended."""
     async with loop_client.transaction(stock):
         pass
     context = loop_client.transaction()
@@ -142,7 +142,7 @@ async def test_a_table_that_joined_in_a_task_that_ended_fails_the_commit(
 def test_a_row_written_after_tx_changes_fails_the_commit(
     client: tuff.Client, stock: VersionedTable
 ) -> None:
-    """Two that counted up at once both committed, and one of them was lost."""
+    """Two transactions that counted at once both committed, and one update was lost."""
 
     class Counter:
         """Counts in the table, in its own `commit_tx`."""
@@ -169,6 +169,6 @@ def test_a_row_written_after_tx_changes_fails_the_commit(
     assert read(client, stock) == {b"apple": b"2"}
 
     with client.transaction(stock):
-        assert list(stock.tx_changes()) == []  # whoever only looks may go on writing
+        assert list(stock.tx_changes()) == []  # outside of a commit, more writes may follow
         stock.put(b"apple", b"1")
     assert read(client, stock) == {b"apple": b"1"}

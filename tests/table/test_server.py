@@ -17,7 +17,7 @@ from tests.table.transfers import TOTAL, account, move, total
 from tuff.tables.versioned_table import VersionedTable
 
 KILL_ROUNDS = 3
-TRANSFERS_PER_ROUND = 40  # transfers that are seen to commit before the program is killed
+TRANSFERS_PER_ROUND = 40  # reported transfers before the program is killed
 
 
 def read(client: tuff.Client, table: VersionedTable) -> dict[bytes, bytes]:
@@ -84,9 +84,9 @@ def test_equal_keys_of_two_tables_do_not_conflict(
 
 
 def test_write_skew_is_possible(client: tuff.Client, table: VersionedTable) -> None:
-    """Each doctor leaves because the other one is there: conflicts are per row that is written.
+    """Each doctor leaves because the other one is on call: only written rows conflict.
 
-    Whoever must rule that out writes a row that both transactions have in common.
+    To exclude it, both transactions must write one row in common.
     """
     with client.transaction(table):
         table.put(b"doctor/a", b"on call")
@@ -109,7 +109,7 @@ def test_two_tables_commit_and_roll_back_together(
     open_table: OpenTable, client: tuff.Client, table: VersionedTable, tmp_path: Path
 ) -> None:
     with open_table(tmp_path / "other") as other:
-        other_id = other._table_id
+        other_id = other._store.table_id
 
         def work() -> None:
             with client.transaction(table, other):
@@ -153,7 +153,7 @@ def test_a_long_transaction_with_rows_is_not_read_only(
 def test_a_compaction_keeps_a_snapshot_of_the_server(
     client: tuff.Client, table: VersionedTable
 ) -> None:
-    """The writer had not ended when the reader started, and has when the table is compacted."""
+    """The writer is in progress when the reader starts, and has committed before the compaction."""
     put(client, table, b"a", b"old")
     writer = Context()
     context = client.transaction(table)
@@ -181,10 +181,10 @@ def test_pointers_that_a_compaction_returns_can_be_truncated(
     table.leave_tx()
     client.transactions.invalidate(lost)
 
-    told = table.compact(client)
-    client.transactions.truncate(ids=told)
+    returned = table.compact(client)
+    client.transactions.truncate(ids=returned)
 
-    assert lost.transaction_id in told
+    assert lost.transaction_id in returned
     assert lost.transaction_id not in client.transactions.invalids().invalids
     assert read(client, table) == {}
 
@@ -227,7 +227,7 @@ def test_transfers_of_many_threads_keep_the_total(
 
 
 def run_and_kill(server: ServerProcess, home: Path, round_number: int) -> set[bytes]:
-    """The transfers that the program was seen to have committed before it was killed."""
+    """The transfers that the program reported as committed before it was killed."""
     command = [sys.executable, "-m", "tests.table.transfers", server.url, str(home)]
     program = subprocess.Popen([*command, str(round_number)], stdout=subprocess.PIPE)
     assert program.stdout is not None
@@ -264,11 +264,11 @@ def test_a_killed_writer_leaves_whole_transfers_only(
 
 
 class RefusingError(Exception):
-    """What a participant raises that does not start."""
+    """Raised by `Refusing`."""
 
 
 class Refusing:
-    """A participant that takes no part."""
+    """A participant whose start fails."""
 
     name = "refusing"
 

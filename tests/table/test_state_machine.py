@@ -1,15 +1,16 @@
-"""A table beside a map of all versions ever written, over many transactions at once.
+"""A table compared with a map of all versions ever written, with many transactions at once.
 
-After every step each open transaction must read from the table what `is_visible` says of the map,
-whatever was checkpointed, rolled back, crashed, timed out, compacted and truncated meanwhile.
+After every step each open transaction must read from the table the versions of the map for which
+`is_visible` holds, whatever was checkpointed, rolled back, crashed, timed out, compacted and
+truncated meanwhile.
 
-Planted bugs that this has caught, among others: a bound that does not count what open transactions
-do not see, or is one too high; invalid versions that are kept, or that cover older ones; a writer,
-and a reader, that is let in after it ended and the table was compacted, or after a restart; a
-rollback of the current pointer or of the first batch alone; undo rows written over by the next
-batch, or by the next process; a checkpoint that moves earlier writes; a write in memory that does
-not win over the same one on disk, in a get or in a scan; changes that forget what left memory; keys
-that are not escaped, or have no end.
+It has caught these planted bugs, among others: a bound that ignores commits that open transactions
+do not see, or is one too high; invalid versions that are kept, or that cover older ones; a reader
+or writer that is accepted after it ended and the table was compacted, or after a restart; a
+rollback of only the current pointer or the first batch; undo rows overwritten by the next batch, or
+by the next process; a checkpoint that moves earlier writes; a write in memory that does not replace
+the stored one, in a get or in a scan; changes without the writes that were stored early; keys that
+are not escaped, or not terminated.
 """
 
 from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ class Actor:
     context: Context = field(default_factory=Context)
     is_joined: bool = False
     is_written: bool = False
-    is_dead: bool = False  # it has ended at the service, and does not know
+    is_dead: bool = False  # the service has ended it, and the program does not know
     wrote: set[bytes] = field(default_factory=set)
     scans: list[tuple[Iterator[tuple[bytes, bytes]], Rows]] = field(default_factory=list)
 
@@ -79,7 +80,7 @@ def can_live(actor: Actor) -> bool:
 
 
 def when(can: Callable[[Actor], bool]) -> Callable[[T], T]:
-    """A rule for one of the actors that can."""
+    """A rule that needs an actor for which `can` holds."""
     return precondition(lambda self: any(map(can, self.actors)))
 
 
@@ -93,7 +94,7 @@ class TableMachine(RuleBasedStateMachine):
         self.service = Service()
         self.actors: list[Actor] = []
         self.versions: dict[bytes, dict[int, bytes | None]] = {}
-        self.truncated: set[int] = set()  # nothing that is written under these may ever be seen
+        self.truncated: set[int] = set()  # versions under these must never be visible
         self.table = self.open(Path(self.root.name) / "0")
 
     def open(self, home: Path) -> VersionedTable:
@@ -158,7 +159,7 @@ class TableMachine(RuleBasedStateMachine):
     def write_all(self, actor: Actor, rows: Writes) -> None:
         try:
             for key, value in rows:
-                # Noted first: what is refused when it should go to disk is in memory all the same.
+                # Recorded first: a write whose early storing is refused stays in memory.
                 pointer = actor.transaction.write_pointer
                 if pointer not in self.truncated:
                     self.versions.setdefault(key, {})[pointer] = value
@@ -208,7 +209,7 @@ class TableMachine(RuleBasedStateMachine):
         try:
             found = next(scan, None)
         except TransactionNotInProgressError:
-            # A scan that asks for its rows as it goes may be behind a compaction.
+            # In HBase, rows of an open scan may be compacted away.
             assert actor.is_dead
             actor.scans.pop()
         else:
@@ -262,7 +263,7 @@ class TableMachine(RuleBasedStateMachine):
     @when(lambda one: one.is_dead)
     @rule(index=indexes)
     def vanish(self, index: int) -> None:
-        """Nobody ever comes back to end it."""
+        """It is never ended."""
         self.actors.remove(self.actor(index, lambda one: one.is_dead))
 
     @rule(truncates=st.booleans())
@@ -278,7 +279,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(is_clean=st.booleans(), rolls_back=st.booleans(), goes_on=st.booleans(), rows=writes)
     def restart(self, is_clean: bool, rolls_back: bool, goes_on: bool, rows: Writes) -> None:
-        """The process ends, and another one finds what is on disk at that moment."""
+        """The process ends, and another one opens the table as it is on disk at that moment."""
         self.home_count += 1
         home = Path(self.root.name) / str(self.home_count)
         if is_clean:
@@ -295,7 +296,7 @@ class TableMachine(RuleBasedStateMachine):
         self.begin(rows)
 
     def go_on(self, actor: Actor) -> None:
-        """All of it is on disk, and the next process has more to write in it."""
+        """All its writes are on disk, and the next process continues it."""
         actor.context, actor.scans, actor.is_written = Context(), [], False
         self.actors.append(actor)
         self.start_tx(actor)
@@ -306,7 +307,7 @@ class TableMachine(RuleBasedStateMachine):
         elif actor.is_written and not actor.is_dead:
             self.service.commit(actor.transaction)
         elif rolls_back:
-            # It knows the transaction as it was when it started.
+            # The next process knows the transaction as it was at its start.
             first = replace(actor.transaction, checkpoint_write_pointers=())
             actor.context = Context()
             actor.run(self.table.start_tx, first)
@@ -336,7 +337,7 @@ class TableMachine(RuleBasedStateMachine):
         assert found == dict.fromkeys(KEYS) | dict(expected)
 
     @invariant()
-    def whoever_starts_now_reads_what_committed(self) -> None:
+    def a_new_transaction_reads_all_commits(self) -> None:
         actor = Actor(self.service.start())
         actor.run(self.table.start_tx, actor.transaction)
         actor.is_joined = True

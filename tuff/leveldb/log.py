@@ -232,7 +232,7 @@ def read_batch(record: Record) -> Batch:
     except MalformedError as error:
         damage = str(error)
     if damage is None and len(changes) != count:
-        damage = f"{len(changes)} changes stand where {count} should"
+        damage = f"the batch has {len(changes)} changes, and its head says {count}"
     return Batch(sequence, sequence + count, changes, damage)
 
 

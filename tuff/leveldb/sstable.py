@@ -1,12 +1,12 @@
 """The format of LevelDB's table files, parsed block by block, without LevelDB (design §5).
 
-    table   := block* footer(48)                data blocks, filters, their list, the index
-    footer  := handle handle zero* magic(8)     of the list of filters, and of the index
+    table   := block* footer(48)                data blocks, filters, metaindex, index
+    footer  := handle handle zero* magic(8)     of the metaindex, and of the index
     handle  := varint offset varint size
     block   := content(size) type(1) crc(4)     crc over content and type
     type    := 0 as it is | 1 Snappy
     content := entry* restart(4)* count(4)
-    entry   := varint shared varint fresh varint size key(fresh) value(size)
+    entry   := varint shared varint unshared varint size key(unshared) value(size)
     key     := user key, then sequence(7) kind(1)         little-endian; kind 1 value, 0 deletion
 
 With a damaged index, LevelDB can't read any row of the table. This parser finds the blocks without
@@ -62,12 +62,12 @@ class Layout:
 
 
 def read_layout(data: Readable) -> Layout:
-    """The data blocks of a table, found by its index, or by walking over them if it is damaged."""
+    """The data blocks of a table, found with its index, or one after the other if it is damaged."""
     damages: list[tuple[int, str]] = []
     try:
-        lists, index = _footer(data)
+        metaindex, index = _footer(data)
         blocks = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, index)]
-        rest = _outer_damage(data, [*blocks, lists, index])
+        rest = _outer_damage(data, [*blocks, metaindex, index])
     except MalformedError as error:
         damages.append((max(len(data) - FOOTER_SIZE, 0), f"the index can't be read: {error}"))
         blocks, stop = _walk(data)
@@ -94,11 +94,11 @@ def _footer(data: Readable) -> tuple[Block, Block]:
     footer = data[-FOOTER_SIZE:]
     if footer[-len(_MAGIC) :] != _MAGIC:
         raise MalformedError("the footer is damaged, or cut off")
-    lists, at = _handle(footer, 0)
+    metaindex, at = _handle(footer, 0)
     index, at = _handle(footer, at)
     if any(footer[at : -len(_MAGIC)]):
-        raise MalformedError("the footer is damaged in its padding")
-    return Block(*lists), Block(*index)
+        raise MalformedError("the padding of the footer is not zero")
+    return Block(*metaindex), Block(*index)
 
 
 def _handle(data: Readable, at: int) -> tuple[tuple[int, int], int]:
@@ -116,13 +116,13 @@ def _whole_entries(data: Readable, block: Block) -> list[tuple[bytes, bytes]]:
 
 def _outer_damage(data: Readable, blocks: Sequence[Block]) -> list[tuple[int, str]]:
     """The damages outside of data blocks, and bytes that belong to no block."""
-    *_, lists, _index = blocks
+    *_, metaindex, _index = blocks
     damages = []
     at = 0
     try:
-        filters = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, lists)]
+        filters = [Block(*_handle(value, 0)[0]) for _, value in _whole_entries(data, metaindex)]
     except MalformedError as error:
-        damages.append((lists.offset, f"the list of filters is damaged: {error}"))
+        damages.append((metaindex.offset, f"the metaindex is damaged: {error}"))
         filters = []
     for block in sorted([*blocks, *filters], key=lambda block: block.offset):
         if block.offset != at:
@@ -177,7 +177,7 @@ def _walk(data: Readable) -> tuple[list[Block], int | None]:
 
 
 def _is_data(data: Readable, block: Block) -> bool:
-    """Whether a block has rows. The list of filters is empty. The values of the index are handles
+    """Whether a block has rows. The metaindex is empty. The values of the index are handles
     of blocks, and the first one begins at offset 0."""
     entries = list(_readable_entries(_content(data, block)))
     if not entries:
@@ -193,14 +193,15 @@ def _end_of(data: Readable, at: int) -> int | None:
     """Where the content of the block at this offset stops; None if that can't be found."""
     block_start = at
     while at + 4 <= len(data):
-        # No entry starts with these bytes, since a key has at least eight; the first restart does.
+        # The first restart point has these bytes; no entry begins with them, since a key has at
+        # least eight bytes.
         if data[at : at + 4] == b"\x00\x00\x00\x00":
             return _restarts_end(data, block_start, at)
         try:
-            _, fresh, size, at = _entry_head(data, at)
+            _, unshared, size, at = _entry_head(data, at)
         except MalformedError:
             return None
-        at += fresh + size
+        at += unshared + size
     return None
 
 
@@ -223,9 +224,9 @@ def _restarts_end(data: Readable, block_start: int, at: int) -> int | None:
 
 def _entry_head(data: Readable, at: int) -> tuple[int, int, int, int]:
     shared, at = read_varint(data, at)
-    fresh, at = read_varint(data, at)
+    unshared, at = read_varint(data, at)
     size, at = read_varint(data, at)
-    return shared, fresh, size, at
+    return shared, unshared, size, at
 
 
 def _restarts(content: bytes) -> list[int]:
@@ -237,7 +238,7 @@ def _restarts(content: bytes) -> list[int]:
     if stop < 0:
         return [0, len(content) - _NUMBER.size]  # the count is damaged; the entries may not be
     numbers = [at for (at,) in _NUMBER.iter_unpack(content[stop : -_NUMBER.size])]
-    # A damaged restart may point into the middle of an entry; reading from the one before skips it.
+    # A damaged restart may point into the middle of an entry. Reading from the one before skips it.
     return sorted({0, *(at for at in numbers if at < stop), stop})
 
 
@@ -249,12 +250,12 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _entries_between(content: bytes, at: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
     key = b""
     while at < stop:
-        shared, fresh, size, at = _entry_head(content, at)
-        if shared > len(key) or at + fresh + size > stop:
+        shared, unshared, size, at = _entry_head(content, at)
+        if shared > len(key) or at + unshared + size > stop:
             raise MalformedError("an entry goes beyond the block")
-        key = key[:shared] + content[at : at + fresh]
-        yield key, content[at + fresh : at + fresh + size]
-        at += fresh + size
+        key = key[:shared] + content[at : at + unshared]
+        yield key, content[at + unshared : at + unshared + size]
+        at += unshared + size
 
 
 def _readable_entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -22,7 +22,6 @@ from tuff.hbase_gateway import (
     BatchMutation,
     ClosedError,
     ColumnDescriptor,
-    Connection,
     Gateways,
     Mutation,
     TScan,
@@ -43,6 +42,7 @@ from tuff.tables.hbase_row_format import (
 from tuff.tables.row_format import STORED_BYTES_MIN
 
 T = TypeVar("T")
+Client = Any  # of a happybase connection
 
 TIMEOUT_S = 35.0  # seconds of one call; longer than the 25 s of the gateways
 IDLE_S = 45.0  # seconds; gateways close a connection that was idle for 60 s
@@ -81,39 +81,39 @@ class _Range:
     per_answer: int  # rows, of any size
 
 
-def connected(
-    connection: "str | Sequence[str] | happybase.Connection",
-    name: str,
-    *,
-    elapsed_s: Callable[[], float],
-) -> "HBaseCells":
-    """The HBase table of that name, without a connection yet. Raises: BadRequestError."""
-    gateways = Gateways(
-        Addresses(_addresses(connection)), timeout_s=TIMEOUT_S, idle_s=IDLE_S, elapsed_s=elapsed_s
-    )
-    return HBaseCells(gateways, _full_name(connection, name))
-
-
 class HBaseCells:
     """One table. Any thread may call."""
 
-    def __init__(self, gateways: Gateways, name: bytes) -> None:
-        self._gateways = gateways
-        self.name = name
+    def __init__(
+        self,
+        connection: "str | Sequence[str] | happybase.Connection",
+        name: str,
+        *,
+        elapsed_s: Callable[[], float],
+    ) -> None:
+        """Without a connection yet. Raises: BadRequestError."""
+        self._gateways = Gateways(
+            Addresses(_addresses(connection)),
+            timeout_s=TIMEOUT_S,
+            idle_s=IDLE_S,
+            elapsed_s=elapsed_s,
+        )
+        self.name = _full_name(connection, name)
 
     def open(self) -> None:
         """Create the table if there is none, and refuse one that would lose versions.
 
         Raises: StorageUnavailableError, BadRequestError.
         """
-        with _refused(self.name):
-            if self.name not in self._gateways.call(lambda on: on.client.getTableNames()):
-                self._make()
-            families = self._gateways.call(lambda on: on.client.getColumnDescriptors(self.name))
-            if not self._gateways.call(lambda on: on.client.isTableEnabled(self.name)):
-                raise StoreError("it is disabled; enable it")
+        if not self._exists():
+            self._create()
+        families = self._call(lambda client: client.getColumnDescriptors(self.name))
+        if not self._call(lambda client: client.isTableEnabled(self.name)):
+            raise StorageUnavailableError(
+                f"the HBase table {_text(self.name)} is disabled; enable it"
+            )
         for name, versions in ((FAMILY, VERSIONS_MAX), (UNDO_FAMILY, 1)):
-            why = _unfit(families.get(name + b":"), versions)
+            why = _why_unfit(families.get(name + b":"), versions)
             if why is not None:
                 raise BadRequestError(
                     f"the HBase table {_text(self.name)} can't hold transactions' rows: the "
@@ -131,7 +131,7 @@ class HBaseCells:
 
     def require_open(self) -> None:
         """Raises: WrongStateError: `close` was called."""
-        with _refused(self.name):
+        with _as_table_errors(self.name):
             self._gateways.require_open()
 
     def newest(self, rows: Sequence[bytes], *, before: int) -> Iterator[Page]:
@@ -148,7 +148,7 @@ class HBaseCells:
     def versions(self, row: bytes, *, before: int) -> list[Cell]:
         """A few of the newest versions of a row below a timestamp, newest first."""
         found = self._call(
-            lambda on: on.client.getVerTs(
+            lambda client: client.getVerTs(
                 self.name, row, VERSION_COLUMN, before, VALUES_PER_ANSWER, {}
             )
         )
@@ -172,8 +172,7 @@ class HBaseCells:
 
         Raises: StorageUnavailableError.
         """
-        with _refused(self.name):
-            self._gateways.call_once(self._mutation(_puts(part), pointer))
+        self._call_once(self._mutation(_puts(part), pointer))
 
     def put_again(self, versions: Sequence[tuple[bytes, bytes]], *, pointer: int) -> None:
         """Put rows that may safely be put twice, or late. Failed calls are retried."""
@@ -197,7 +196,7 @@ class HBaseCells:
     def metadata(self, row: bytes) -> bytes | None:
         """The value of a metadata row; None: it does not exist."""
         found = self._call(
-            lambda on: on.client.getRowWithColumns(self.name, row, [UNDO_COLUMN], {})
+            lambda client: client.getRowWithColumns(self.name, row, [UNDO_COLUMN], {})
         )
         return next((cell.data for _, cell in _cells(found, UNDO_COLUMN)), None)
 
@@ -205,12 +204,17 @@ class HBaseCells:
         """Replace a metadata row if its value is `old`; None: if it does not exist. Returns its
         value after that, which may be from another process."""
         mutation = Mutation(isDelete=False, column=UNDO_COLUMN, value=new)
-        self._call(lambda on: on.client.checkAndPut(self.name, row, UNDO_COLUMN, old, mutation, {}))
+        self._call(
+            lambda client: client.checkAndPut(self.name, row, UNDO_COLUMN, old, mutation, {})
+        )
         found = self.metadata(row)
         assert found is not None, "a metadata row is never removed"
         return found
 
-    def _make(self) -> None:
+    def _exists(self) -> bool:
+        return self.name in self._call(lambda client: client.getTableNames())
+
+    def _create(self) -> None:
         families = [
             ColumnDescriptor(
                 name=name + b":",
@@ -222,15 +226,15 @@ class HBaseCells:
             for name, versions in ((FAMILY, VERSIONS_MAX), (UNDO_FAMILY, 1))
         ]
         try:
-            self._gateways.call_once(lambda on: on.client.createTable(self.name, families))
-        except StoreError:
+            self._call_once(lambda client: client.createTable(self.name, families))
+        except StorageUnavailableError:
             # Another process may have created it at the same moment.
-            if self.name not in self._gateways.call(lambda on: on.client.getTableNames()):
+            if not self._exists():
                 raise
 
     def _newest_of(self, column: bytes, rows: Sequence[bytes], before: int) -> dict[bytes, Cell]:
         found = self._call(
-            lambda on: on.client.getRowsWithColumnsTs(self.name, list(rows), [column], before, {})
+            lambda client: client.getRowsWithColumnsTs(self.name, list(rows), [column], before, {})
         )
         return dict(_cells(found, column))
 
@@ -275,17 +279,17 @@ class HBaseCells:
 
         # The scanner is opened and closed within one call. It belongs to the connection, and so to
         # the thread, that opened it, but a scan may continue in another thread.
-        def fetch(on: Connection) -> tuple[_Cells, bool]:
+        def fetch(client: Client) -> tuple[_Cells, bool]:
             page: _Cells = []
-            scanner = on.client.scannerOpenWithScan(self.name, scan, {})
+            scanner = client.scannerOpenWithScan(self.name, scan, {})
             try:
                 while len(page) < count and _size_bytes(page) < PAGE_BYTES:
-                    answer = on.client.scannerGetList(scanner, per_answer)
+                    answer = client.scannerGetList(scanner, per_answer)
                     page += _cells(answer, rows.column)
                     if len(answer) < per_answer:
                         return page, True
             finally:
-                on.client.scannerClose(scanner)
+                client.scannerClose(scanner)
             return page, False
 
         return self._call(fetch)
@@ -306,16 +310,18 @@ class HBaseCells:
         if whole:
             yield whole
 
-    def _mutation(
-        self, batch: list[Any], pointer: int | None = None
-    ) -> Callable[[Connection], None]:
+    def _mutation(self, batch: list[Any], pointer: int | None = None) -> Callable[[Client], None]:
         if pointer is None:
-            return lambda on: on.client.mutateRows(self.name, batch, {})
-        return lambda on: on.client.mutateRowsTs(self.name, batch, pointer, {})
+            return lambda client: client.mutateRows(self.name, batch, {})
+        return lambda client: client.mutateRowsTs(self.name, batch, pointer, {})
 
-    def _call(self, work: Callable[[Connection], T]) -> T:
-        with _refused(self.name):
-            return self._gateways.call(work)
+    def _call(self, work: Callable[[Client], T]) -> T:
+        with _as_table_errors(self.name):
+            return self._gateways.call(lambda connection: work(connection.client))
+
+    def _call_once(self, work: Callable[[Client], T]) -> T:
+        with _as_table_errors(self.name):
+            return self._gateways.call_once(lambda connection: work(connection.client))
 
 
 def _addresses(connection: "str | Sequence[str] | happybase.Connection") -> list[tuple[str, int]]:
@@ -342,7 +348,7 @@ def _full_name(connection: "str | Sequence[str] | happybase.Connection", name: s
     return name.encode()
 
 
-def _unfit(family: Any, versions: int) -> str | None:
+def _why_unfit(family: Any, versions: int) -> str | None:
     """What is wrong with a column family, in words; None: nothing."""
     if family is None:
         return "is missing; let Tuff make the table"
@@ -387,7 +393,7 @@ def _size_bytes(cells: _Cells) -> int:
 
 
 @contextmanager
-def _refused(name: bytes) -> Iterator[None]:
+def _as_table_errors(name: bytes) -> Iterator[None]:
     try:
         yield
     except ClosedError:

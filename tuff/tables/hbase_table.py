@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, groupby
+from itertools import groupby
 from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -110,14 +110,14 @@ class HBaseTransactionalTable(VersionedTable):
             ModuleNotFoundError: happybase is not installed.
         """
         try:
-            from tuff.tables.hbase_cells import connected
+            from tuff.tables.hbase_cells import HBaseCells
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"HBaseTransactionalTable needs {error.name}, which is not installed; "
                 "pip install 'tuff-messaging[hbase]'",
                 name=error.name,
             ) from None
-        cells = connected(connection, name, elapsed_s=elapsed_s)
+        cells = HBaseCells(connection, name, elapsed_s=elapsed_s)
         try:
             store = HBaseVersionStore(cells, new_id=new_id, grace_s=grace_s, elapsed_s=elapsed_s)
         except BaseException:
@@ -133,14 +133,16 @@ SWAPS_MAX = 10  # attempts to announce while other processes compact
 
 _COMPACTED_ROW = metadata_row(COMPACTED)
 _Undo = tuple[bytes, list[Version]]
-# Per requested row: the version found; None: there is none; or an iterator whose next entry is it.
+# For each row its visible version; None: it has none; or an iterator whose next entry is it.
+# `_resolved` follows these iterators in a loop, since recursion would limit the number of invisible
+# versions of a row.
 _Entries = Iterator["VersionedValue | _Entries | None"]
 
 
 class HBaseVersionStore:
     """The versions of a table in HBase; see `versioned_table.VersionStore`. Any thread may call.
 
-    `_lock` guards `_numbers`, `_announcement` and `_announcement_s`.
+    `_lock` guards `_next_number`, `_announcement` and `_announcement_s`.
     """
 
     key_bytes_max = KEY_BYTES_MAX
@@ -161,7 +163,7 @@ class HBaseVersionStore:
         self._elapsed_s = elapsed_s
         self._writer = new_id()[:WRITER_BYTES]
         self._lock = Lock()
-        self._numbers = count()
+        self._next_number = 0  # of the next undo row
         cells.open()
         check_format(self._created_metadata(FORMAT, pack_format()))
         self.table_id = self._created_metadata(TABLE_ID, new_id())
@@ -208,9 +210,8 @@ class HBaseVersionStore:
         values = dict(work.writes())
         versions = list(values)
         with self._lock:
-            undo = list(undo_rows(work.transaction_id, self._writer, next(self._numbers), versions))
-            for _ in undo[1:]:
-                next(self._numbers)
+            undo = list(undo_rows(work.transaction_id, self._writer, self._next_number, versions))
+            self._next_number += len(undo)
         self._cells.put_undo_rows(undo)
         for pointer, group in _by_pointer(versions):
             rows = [

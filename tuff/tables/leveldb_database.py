@@ -52,8 +52,8 @@ class TableDatabase:
             raise StorageUnavailableError(f"the table can't be opened: {error}") from error
         except (plyvel.Error, OSError) as error:
             raise StorageUnavailableError(
-                f"LevelDB can't open the table {directory}: {error_text(error)}; is the disk full "
-                "or damaged? Else restore the table from a copy"
+                f"LevelDB can't open the table {directory}: {error_text(error)}; check the disk "
+                "and the permissions of the directory, or restore the table from a copy"
             ) from error
 
     def get(self, key: bytes) -> bytes | None:

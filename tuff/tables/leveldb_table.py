@@ -137,14 +137,15 @@ class LevelDbVersionStore:
         if work.next_number is None:
             work.next_number = self._next_number(work.transaction_id)
         undo = undo_key(work.transaction_id, work.next_number)
-        written = list(work.writes())
+        versions: list[Version] = []
         batch: list[tuple[bytes, bytes | None]] = []
-        for version, value in written:
+        for version, value in work.writes():
             stored_key = version.stored_key
+            versions.append(version)
             batch.append((stored_key, pack_value(stored_key, value)))
-        batch.append((undo, pack_undo(undo, (version for version, _ in written))))
+        batch.append((undo, pack_undo(undo, versions)))
         with self._writing(work.transaction_id) as unneeded:
-            work.in_doubt = [version for version, _ in written]
+            work.in_doubt = versions
             self._database.write([*batch, *((key, None) for key in unneeded)])
         work.next_number += 1
         work.forget_writes()

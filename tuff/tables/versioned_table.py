@@ -99,7 +99,6 @@ class VersionedTable:
         one batch before it commits."""
         self.name = name
         self._store = store
-        self._table_id = store.table_id
         self._buffer_bytes = buffer_bytes
         self._transactions = OpenTransactions(name)
         self._compacting = Lock()  # one compaction at a time
@@ -245,10 +244,11 @@ class VersionedTable:
                     True for _ in self._store.keys_of(work.transaction_id)
                 )
                 work.set_checked_keys(None if has_written else keys)
-                return frozenset({self._table_id} if has_written else ())
+                return frozenset({self._store.table_id} if has_written else ())
             keys.update(self._store.keys_of(work.transaction_id))
             work.set_checked_keys(keys)
-        return frozenset(self._table_id + key for key in keys)
+        table_id = self._store.table_id
+        return frozenset(table_id + key for key in keys)
 
     def commit_tx(self) -> None:
         """Make the writes durable under the transaction's pointers, in one synced batch.

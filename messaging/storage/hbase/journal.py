@@ -104,8 +104,8 @@ class _Slot(NamedTuple):
     cell: bytes
 
 
-class _Old(NamedTuple):
-    """The rows and bytes of a slot that this server wrote."""
+class _WrittenSlot(NamedTuple):
+    """A slot that this server wrote, with the rows and bytes of its chunks."""
 
     number: int
     rows: list[bytes]
@@ -130,7 +130,7 @@ class Journal:
         self._token = secrets.token_bytes(TOKEN_SIZE)
         self._now_ms = now_ms
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
-        self._old: deque[_Old] = deque()
+        self._written: deque[_WrittenSlot] = deque()  # and not deleted, in order
         self.number = 0
         self.timestamp_ms = 0
 
@@ -164,7 +164,7 @@ class Journal:
                     if self._newest() == newest:
                         raise
                     continue  # its chunks were deleted, since later commits came
-                self._require_untaken(newest.number, commit, own)
+                self._require_not_replaced(newest.number, commit, own)
                 self.number, self.timestamp_ms = newest.number, commit.timestamp_ms
             # The slot may be empty because it was deleted: another server took many slots
             # meanwhile.
@@ -172,7 +172,7 @@ class Journal:
                 own.hold(self.number)
                 return commit
 
-    def _require_untaken(self, number: int, newest: Commit, own: OwnClaims) -> None:
+    def _require_not_replaced(self, number: int, newest: Commit, own: OwnClaims) -> None:
         if newest.token in own.tokens:
             own.hold(number)
         elif own.held_since is not None:
@@ -202,9 +202,8 @@ class Journal:
         """
         if not self._take(rows, first=first):
             raise self._taken_over()
-        old_count = sum(old.number < first for old in self._old)
-        old_bytes = sum(old.size_bytes for old in self._old if old.number < first)
-        if old_count >= TRIM_SLOTS or old_bytes > TRIM_BYTES:
+        old_sizes = [slot.size_bytes for slot in self._written if slot.number < first]
+        if len(old_sizes) >= TRIM_SLOTS or sum(old_sizes) > TRIM_BYTES:
             self._trim(first)
 
     def require_owned(self, gateways: Gateways) -> None:
@@ -272,13 +271,13 @@ class Journal:
         self.number, self.timestamp_ms = number, timestamp_ms
         if rows:
             size_bytes = len(cell) + sum(map(len, chunks))
-            self._old.append(_Old(number, [*chunk_rows, row], size_bytes))
+            self._written.append(_WrittenSlot(number, [*chunk_rows, row], size_bytes))
         return True
 
     def _trim(self, first: int) -> None:
         gone = []
-        while self._old and self._old[0].number < first:
-            gone += self._old.popleft().rows
+        while self._written and self._written[0].number < first:
+            gone += self._written.popleft().rows
         self._delete(gone)
 
     def _delete(self, rows: list[bytes]) -> None:

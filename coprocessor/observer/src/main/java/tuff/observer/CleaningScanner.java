@@ -62,8 +62,8 @@ final class CleaningScanner implements InternalScanner, Shipper {
   }
 
   /**
-   * The invalid pointers of rows that stay, since their topic is unknown. Empty if it can't be
-   * told, since some rows were not read.
+   * The invalid pointers of rows that stay, since their topic is unknown. Empty if some rows could
+   * not be read.
    */
   Optional<Set<Long>> stillCarried() {
     boolean isKnown = !hasFailed && unreadable == 0;

@@ -1,4 +1,4 @@
-"""Keys, values and batches as HBase's tables hold them; golden where others read them."""
+"""The HBase engine without an HBase: rows and cells, the journal, and the plans of tables."""
 
 import struct
 
@@ -41,7 +41,7 @@ keys = st.binary(min_size=1, max_size=4) | st.builds(
 )
 
 
-def test_a_message_stands_behind_the_salt_of_its_topic() -> None:
+def test_a_row_begins_with_the_salt_of_its_topic() -> None:
     key = message_key(PREFIX, Offset(1_480_000_000_000, 5))
 
     table, row = LAYOUT.place(key)
@@ -80,13 +80,13 @@ def test_a_reference_has_no_payload_cell() -> None:
 
 
 @given(st.binary(max_size=40), st.sampled_from(["message", "payload", METADATA]))
-def test_whatever_is_stored_is_put_together_again(value: bytes, table: str) -> None:
+def test_the_cells_of_a_value_are_joined_again(value: bytes, table: str) -> None:
     assert value_of(cells_of(table, value)) == value
 
 
 @settings(max_examples=50)
 @given(st.lists(keys, max_size=12), keys, keys)
-@example([b"pns:\x00"], b"pns:", b"pns:\x01")  # a namespace is no topic
+@example([b"pns:\x00"], b"pns:", b"pns:\x01")  # the prefix of a namespace is not that of a topic
 def test_segments_hold_every_key_of_a_range_once_and_in_order(
     stored: list[bytes], start: bytes, stop: bytes
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_commit_is_read_as_it_was_written(commit: journal.Commit) -> None:
 
 @settings(max_examples=30)
 @given(commits, st.data())
-def test_a_flipped_bit_in_a_commit_is_found(commit: journal.Commit, data: st.DataObject) -> None:
+def test_a_flipped_bit_in_a_commit_is_detected(commit: journal.Commit, data: st.DataObject) -> None:
     cell = bytearray(journal.pack(commit)[0])
     cell[data.draw(st.integers(0, len(cell) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
@@ -150,7 +150,7 @@ def test_a_flipped_bit_in_a_commit_is_found(commit: journal.Commit, data: st.Dat
         journal.unpack(bytes(cell))
 
 
-def test_a_body_that_no_cell_holds_goes_in_chunks() -> None:
+def test_a_body_larger_than_a_cell_is_split_into_chunks() -> None:
     rows = {b"key": bytes(journal.CHUNK_BYTES + 1)}
     commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
 
@@ -188,15 +188,15 @@ def test_slots_are_ordered_by_their_numbers() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_layout_that_is_none_is_damage(value: bytes) -> None:
-    """It has no checksum, since people read it: some were an error of Python's own."""
+def test_a_malformed_layout_is_damage(value: bytes) -> None:
+    """The layout has no checksum, since people read it. Some of these raised other errors."""
     with pytest.raises(journal.DamagedJournalError):
         journal.unpack_layout(value)
 
 
 @pytest.mark.parametrize("cut", range(1, 13))
-def test_a_commit_that_was_cut_under_a_right_checksum_is_damage(cut: int) -> None:
-    """A key or a value came back short, and nobody was told."""
+def test_a_truncated_commit_with_a_correct_checksum_is_damage(cut: int) -> None:
+    """A key or a value was returned truncated, without an error."""
     rows = {b"keys": b"value"}
     commit = journal.Commit(token=bytes(16), timestamp_ms=1, first=1, owner="me", rows=rows)
     cell = journal.pack(commit)[0][:-cut]

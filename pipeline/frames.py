@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS = ("id", "value", "timestamp", "generation")
-FILE_COUNT_MAX = 1_000_000  # messages of one file; a larger hour or day has several files, in order
-
+FILE_MESSAGE_COUNT_MAX = 1_000_000  # a larger hour or day has several files, in order
 SENTENCE_LENGTH_MAX = 1_000  # characters of each of the two lines of an error
 
 IS_TEXT = "is_valid_utf8(string(value))"  # an expression of Spark SQL
@@ -143,7 +142,7 @@ def in_order(frame: "DataFrame") -> "DataFrame":
 def write_files(frame: "DataFrame", directory: Path) -> None:
     """Write the rows, in order; replaces existing files. Durable when this returns."""
     writer = in_order(frame).write.mode("overwrite").option("compression", "zstd")
-    writer.option("maxRecordsPerFile", FILE_COUNT_MAX).parquet(str(directory))
+    writer.option("maxRecordsPerFile", FILE_MESSAGE_COUNT_MAX).parquet(str(directory))
     sync_files(directory)
 
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 DEFAULT_PREFIX = "tuff_"  # that of the server's `hbase.prefix`
-TABLES = ("message", "payload", "metadata")
+METADATA = "metadata"  # the table of the kinds of rows that are neither messages nor payloads
+TABLES = ("message", "payload", METADATA)
 TABLE_OPTIONS = ("path", "gateways", "prefix", "tables")
 BATCH_ROWS = 1_000  # rows of one Arrow batch
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that `datetime` supports
-METADATA = "metadata"  # the table of all kinds of rows that have no table of their own
 COLUMNS = {
     "kind": StringType(),
     "key": BinaryType(),
@@ -49,11 +49,12 @@ COLUMNS = {
     "details": StringType(),
 }
 # Members of a row that have a column of their own; `details` holds all others.
-_OWN = frozenset({"kind", "key", "topic", "generation", "timestamp_ms", "seq_id", "ttl_s"}) | {
-    "tx_pointer",
-    "write_pointer",
-    "payload",
-}
+_OWN = frozenset(
+    {
+        "kind", "key", "topic", "generation", "timestamp_ms", "seq_id", "ttl_s", "tx_pointer",
+        "write_pointer", "payload",
+    }
+)  # fmt: skip
 
 
 class DefaultSource(DataSource):
@@ -72,8 +73,8 @@ class DefaultSource(DataSource):
 
 
 @dataclass
-class Region(InputPartition):
-    """What one task reads: a region of an HBase table, or the whole directory."""
+class InspectTask(InputPartition):
+    """The `inspect` command of one task, for a directory or for a region of an HBase table."""
 
     what: str
     argument: str
@@ -92,7 +93,7 @@ class TableReader(DataSourceReader):
     @without_traceback
     def partitions(self) -> list[InputPartition]:
         if self._options.path is not None:
-            return [Region("tables", self._options.path)]
+            return [InspectTask("tables", self._options.path)]
         return _regions(self._options)
 
     @batches_without_traceback
@@ -100,7 +101,7 @@ class TableReader(DataSourceReader):
         from tuff.launch import inspect
 
         # If there is no partition, Spark makes an empty one of its own class.
-        if isinstance(partition, Region):
+        if isinstance(partition, InspectTask):
             with closing(inspect(partition.what, partition.argument)) as found:
                 wanted = (row for row in found if _is_wanted(row, self._options))
                 yield from batches(wanted, self._schema)
@@ -217,7 +218,7 @@ def _regions(options: TableOptions) -> list[InputPartition]:
     location: dict[str, object] = {"gateways": list(options.gateways), "prefix": options.prefix}
     found = list(inspect("hbase-regions", json.dumps(location)))
     return [
-        Region("hbase-rows", json.dumps({**location, **_range(region)}))
+        InspectTask("hbase-rows", json.dumps({**location, **_range(region)}))
         for region in found
         if region["table"] in options.tables
     ]

@@ -15,13 +15,12 @@ BUILT = ROOT / "build" / "benchmarks" / "jvm"  # each peer's classes, and the li
 # Packages that these libraries access by reflection, which Java 17 refuses by default.
 OPENED = [
     word
-    for package in ("java.lang", "java.util", "java.nio", "sun.nio.ch")
+    for package in (
+        "java.lang", "java.util", "java.nio", "sun.nio.ch", "jdk.internal.ref",
+        "jdk.internal.misc",
+    )
     for word in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
-] + [
-    word
-    for package in ("jdk.internal.ref", "jdk.internal.misc")
-    for word in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
-]
+]  # fmt: skip
 HUNDRED = ("-messages", "100")
 FILLED = 1_000  # requests of a hundred messages, in the topic that is read
 

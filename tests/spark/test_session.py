@@ -1,4 +1,4 @@
-"""Without Java the tests with Spark are skipped with one line, or fail if Spark is required."""
+"""Without Java 17 the tests with Spark are skipped with one line, or fail if Spark is required."""
 
 import subprocess
 import sys
@@ -17,29 +17,27 @@ def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(home: Path, version: str) -> None:
-    (home / "bin").mkdir()
-    java = home / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
-    java.chmod(0o755)
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (None, "there is none; install one"),
+        ("1.8.0_292", "is older"),
+        ("11.0.20", "is older"),
+        ("17.0.15", ""),
+        ("21", ""),
+    ],
+)
+def test_spark_needs_java_17_or_later(java_home: Path, version: str | None, reason: str) -> None:
+    if version is not None:
+        java = java_home / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+        java.chmod(0o755)
 
+    found = missing()
 
-def test_without_java_the_message_says_how_to_install_it(java_home: Path) -> None:
-    assert "there is none; install one" in (missing() or "")
-
-
-@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.20"])
-def test_an_old_java_is_not_enough(java_home: Path, version: str) -> None:
-    install(java_home, version)
-
-    assert "is older" in (missing() or "")
-
-
-@pytest.mark.parametrize("version", ["17.0.15", "21"])
-def test_java_17_and_later_are_enough(java_home: Path, version: str) -> None:
-    install(java_home, version)
-
-    assert missing() is None
+    assert (found is None) == (reason == "")
+    assert reason in (found or "")
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--no-skips"], 1)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disk import Shim, failing
-from tests.faults.powercut_disk import Disk, put, read_trace
+from tests.faults.powercut_disk import Disk, read_trace, write_tree
 from tests.faults.workload_disk import Writer, topics_of
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
@@ -33,7 +33,7 @@ def left_by_a_power_cut(shim: Shim, server: ServerProcess, target: Path) -> Path
     disk = Disk(server.home, engines=[server.data / "messages"])
     for done in read_trace(shim.trace):
         disk.follow(done)
-    put(disk.least(), target)
+    write_tree(disk.least(), target)
     return target
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.disk import has_compiler
 from tests.faults.history import Append, Outcome
 from tests.faults.powercut import PowerCutProgram, cuts, newest_ms, record
-from tests.faults.powercut_disk import Call, put, read_trace, taken
+from tests.faults.powercut_disk import Call, read_trace, read_tree, write_tree
 from tests.faults.powercut_run import Recording
 from tests.faults.powercut_state import Judge
 from tests.http.client import ok
@@ -49,10 +49,10 @@ def test_some_power_cuts_lose_nothing(recording: Recording, tmp_path: Path) -> N
 
 
 def test_a_table_that_is_gone_is_seen(recording: Recording, tmp_path: Path) -> None:
-    left = taken(recording.root)
-    put(left, tmp_path / "whole")
+    left = read_tree(recording.root)
+    write_tree(left, tmp_path / "whole")
     del left["table"]
-    put(left, tmp_path / "spoilt")
+    write_tree(left, tmp_path / "spoilt")
 
     def judge(name: str) -> None:
         position, now_ms = recording.trace.stat().st_size, newest_ms(recording)
@@ -114,7 +114,7 @@ def test_a_server_starts_on_what_is_left_and_is_ready(tmp_path: Path) -> None:
 
     for cut in cuts(recording, random.Random(3), count=12):
         home = tmp_path / "state"
-        put(cut.tree, home)
+        write_tree(cut.tree, home)
         server = serve(home)
         reply = ok(server.client().get("/health/ready"))
         server.end()

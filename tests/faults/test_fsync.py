@@ -51,7 +51,7 @@ FAILURES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "part", "error"), FAILURES)
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_was_acknowledged_around_a_failure_is_there_after_a_power_cut(
+def test_writes_acknowledged_around_a_failure_survive_a_power_cut(
     shim: Shim, running: ServerProcess, tmp_path: Path, call: str, part: str, error: int, count: int
 ) -> None:
     client = running.client()
@@ -79,7 +79,7 @@ def test_what_was_acknowledged_around_a_failure_is_there_after_a_power_cut(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "check"), [(LOG, "transactions"), (STORE, "storage")])
-def test_a_disk_that_never_syncs_is_told_and_the_server_comes_back_by_itself(
+def test_a_disk_that_fails_every_sync_is_reported_and_the_server_recovers_by_itself(
     shim: Shim, running: ServerProcess, part: str, check: str
 ) -> None:
     client = running.client()

@@ -1,12 +1,12 @@
-"""Backups of a server under load, each restored and compared with what clients were told.
+"""Backups of a server under load, each restored and compared with all replies to clients.
 
     python -m tests.faults.backups --backups 20 --clients 16
 
-While clients publish, commit and abort, backups are taken one after the other. A server is then
-started on each: what was acknowledged before a backup began is in it, of no transaction is there
-less than all, and every topic is the beginning of what the first server's became (promises 1 to 5,
-9). A client that only publishes measures how long it waits, during backups and between them; its
-messages, and some MB that lay there before, are accounted for as well.
+While clients publish, commit and abort, backups are taken one after the other. Then a server is
+started on each: it has everything that was acknowledged before the backup, no partial transaction,
+and each topic is a prefix of the first server's (promises 1 to 5, 9). A client that only publishes
+measures its latency during backups and between them; its messages, and some MB of ballast that were
+there before, are accounted for as well.
 """
 
 import argparse
@@ -40,19 +40,18 @@ from tuff.cli.fsck_and_backup import download
 LOAD_WITHIN_S = 120.0
 UNITS_BETWEEN = 100  # units of work between two backups
 BALLAST, PROBE = "ballast", "probe"  # topics beside those of the units of work
-# Behind the number of a message of ballast: a backup of nothing is over before it is disturbed.
+# Follows the number in a message of ballast, so that a backup takes some time.
 WEIGHT = "|" + "x" * 1_000
 BALLAST_COUNT = 1_000  # messages in one publish
 Messages = Mapping[str, Sequence[tuple[str, str]]]  # by topic: message id, payload
 
-# Nothing that is open at a backup may end by itself before a slow machine has restored it.
+# No transaction that is open at a backup may time out before a slow machine has restored it.
 PATIENT = ("tx.default_timeout=600", "messaging.max_block=600", "tx.outcome_retention=86400")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A backup, how many attempts had been recorded when it began, and its first and last moment in
-    seconds."""
+    """A backup: the number of attempts recorded at its beginning, and its times in seconds."""
 
     archive: Path
     attempt_count: int
@@ -61,8 +60,7 @@ class Taken:
 
 
 class Probe:
-    """Publishes numbers without end, and notes how long each took: (when it began, for how long)
-    in s."""
+    """Publishes numbers until the end; `waits` has the beginning and the latency of each, in s."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -78,7 +76,7 @@ class Probe:
         client.close()
 
     def acknowledged_count(self, *, until_s: float) -> int:
-        """How many it was told of by then."""
+        """How many publishes had been acknowledged by then."""
         return sum(began + wait <= until_s for began, wait in self.waits)
 
     def told(self, backups: Sequence[Taken]) -> str:
@@ -98,8 +96,8 @@ def numbered(count: int) -> list[str]:
 def check_beside(
     restored: Messages, whole: Messages, *, ballast_count: int, probe_count: int, probe_told: int
 ) -> None:
-    """All of the ballast is in the backup, and of the probe's messages at least those that it was
-    told of before, with the ids that the first server gave them; that one lost none either."""
+    """The backup has all ballast, and at least those messages of the probe that were acknowledged
+    before it, with the ids of the first server, which has lost none itself."""
     for topic, count in ((BALLAST, ballast_count), (PROBE, probe_count)):
         payloads = [payload for _, payload in whole[topic]]
         assert payloads == numbered(count), f"{topic} has {len(payloads)} of {count} messages"
@@ -147,7 +145,7 @@ class BackupProgram:
         client.close()
 
     def run(self, count: int) -> str:
-        """Take and check so many; what there is to say of them."""
+        """Take and check so many backups; the summary."""
         try:
             backups = self._take(count)
             attempts = list(self._shared.attempts)
@@ -213,7 +211,7 @@ class BackupProgram:
                 _as_restored(client, attempt, was_told=number < taken.attempt_count, began=began)
                 for number, attempt in enumerate(attempts)
             ]
-            # The restored server shows what the first one showed while the backup was taken.
+            # The restored server has the state that the first one had during the backup.
             reads = [
                 replace(read_all(client, view), invoked=began, completed=ended) for view in VIEWS
             ]
@@ -230,8 +228,8 @@ class BackupProgram:
 
 
 def _as_restored(client: Client, attempt: Attempt, *, was_told: bool, began: int) -> Attempt:
-    """What the attempt published, with its outcome in the restored server; it is the one that its
-    client was told before the backup began."""
+    """The publishes of the attempt, with its outcome in the restored server, which has to be that
+    of a reply before the backup."""
     attempt = replace(attempt, actions=tuple(attempt.publishes))
     if attempt.pointer is None:
         return attempt if was_told else attempt.ended(Outcome.UNKNOWN, completed=None)
@@ -245,12 +243,12 @@ def _as_restored(client: Client, attempt: Attempt, *, was_told: bool, began: int
     assert attempt.outcome is Outcome.OK or not is_committed, (
         f"{attempt} is committed in the backup"
     )
-    # What has committed there has done so before the backup.
+    # A commit in the backup was made before it.
     return replace(attempt, outcome=outcome, completed=began - 1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The program; returns its exit code. What is wrong ends it with the assertion that failed."""
+    """The program; returns its exit code. A broken promise ends it with the failed assertion."""
     parser = argparse.ArgumentParser(prog="backups", description=__doc__)
     parser.add_argument("--backups", type=int, default=20)
     parser.add_argument("--clients", type=int, default=16)

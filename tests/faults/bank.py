@@ -1,12 +1,12 @@
-"""Money under `kill -9`: a bank's process and its server are killed at random and started again.
+"""Bank transfers under `kill -9` of the client process and of the server.
 
     python -m tests.faults.bank --kills 10 --seconds 60
 
-Eight clerks (tests/faults/workload_bank.py) move money between a hundred rows of a table, and
-publish a message about it in the same transaction. At every moment every snapshot holds the same
-sum, and its rows and messages tell the same story. At the end each transfer that was reported as
-done is there, none that was reported as failed, and the outcome of each doubtful one can be asked
-and is true (promises 1, 4, 5, 9).
+Eight threads (tests/faults/workload_bank.py) transfer money between a hundred rows of a table, and
+publish a message for each transfer in the same transaction. Every snapshot has the same sum, and
+its rows and messages agree. At the end each transfer that was reported as done is there, none that
+was reported as failed, and for each unknown one the outcome can be asked for and is true
+(promises 1, 4, 5, 9).
 """
 
 import argparse
@@ -31,13 +31,13 @@ from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
 PROGRESS_WITHIN_S = 120.0  # seconds; a worker that does nothing for so long is stuck
 PROGRESS_COUNT_MAX = 30  # transfers at most between two kills, where no time was asked for
 BOTH_CHANCE = 0.25  # of the server's kills, that share takes the worker along
-# Below the ports that the system gives out by itself, so that nobody takes it while the server is
-# away: the worker only knows this one.
+# Below the ephemeral ports, so that no other process takes the port while the server is down: the
+# worker knows no other.
 PORTS = range(20_000, 30_000)
 
 
 class Worker:
-    """One process of the bank, and what it said."""
+    """One process of the workload, and its output."""
 
     def __init__(self, url: str, table: Path, *, run: int, errors: Path) -> None:
         self._errors = errors
@@ -67,7 +67,7 @@ class Worker:
         assert self._process.poll() is None, self._errors.read_text(errors="replace")
 
     def kill(self) -> list[list[str]]:
-        """SIGKILL; everything it said, in words."""
+        """SIGKILL; the words of each line that it printed."""
         self.check()
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -150,7 +150,7 @@ class BankProgram:
         self._server = serve(self._home, port=self._port)
 
     def _settle_doubts(self) -> None:
-        """Of those whose worker is dead, and early: outcomes are kept for a quarter of an hour."""
+        """Resolve the unknown outcomes of dead workers early: they are kept for 15 minutes."""
         doubtful = [words[2] for words in self._said if words[0] == "doubt"]
         with tuff.Client(self._url) as client:
             for pointer in doubtful:
@@ -173,7 +173,7 @@ class BankProgram:
         self._compare(names)
 
     def _compare(self, names: set[str]) -> None:
-        """What the workers were told is what there is."""
+        """The replies that the workers got agree with the table."""
         for word, *rest in self._said:
             self._figures[word] += 1
             match word:
@@ -189,7 +189,7 @@ class BankProgram:
 
 
 def _settled(client: tuff.Client, pointer: int) -> bool:
-    """Whether a transaction has committed; if it has not, it never will."""
+    """Whether a transaction has committed; otherwise it is invalidated."""
     with suppress(tuff.TransactionNotInProgressError):
         client.transactions.invalidate(pointer)
     return client.transactions.outcome(pointer).state == "committed"

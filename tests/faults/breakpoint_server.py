@@ -1,9 +1,9 @@
-"""The server, with named places at which it breaks when a test says so (breakpoints_table.py).
+"""The server with breakpoints, at which a test can inject a fault (breakpoints_table.py).
 
-It is `server.py` with these functions wrapped and nothing else changed. `TUFF_BREAK` names a
-directory. The file `armed` in it holds a place and a fault; it goes when the fault happens, which
-the file `reached` then tells. Without a fault each place is noted there. While the file `log-disk`
-holds "hang" or "fail", the disk of the transaction log does that, once it is used.
+It is `server.py` with wrapped functions, otherwise unchanged. `TUFF_BREAK` names a directory. Its
+file `armed` has a breakpoint and a fault; it is removed when the fault happens. The file `reached`
+lists the breakpoints that were passed and the faults that happened. While the file `log-disk` has
+"hang" or "fail", the disk of the transaction log does that.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 
-PAUSE_S = 0.3  # seconds before each fault: long enough for readers to look at what is half done
-LOOK_AGAIN_S = 0.05  # seconds; whoever measures beside a disk that hangs should not measure this
-# Modules that others import by name come first, so that those see what is wrapped.
+PAUSE_S = 0.3  # seconds before each fault, in which readers read the intermediate state
+LOOK_AGAIN_S = 0.05  # seconds between two looks at `log-disk` while it hangs
+# Modules from which others import names come first, so that those import the wrapped functions.
 LOG_DISK = ("tuff.disk.files:write_file", "tx.wal:create_log", "tx.wal:DiskFile.append")
 
 
 class InjectedError(OSError):
-    """What is raised at a place; a disk could have raised it."""
+    """An injected error, as a disk could raise it."""
 
 
 class Breaker:
-    """Knows what is armed, and does it. `_lock` guards the two files, as threads pass places."""
+    """Injects the armed fault. `_lock` guards the files, since threads pass breakpoints."""
 
     def __init__(self, directory: Path) -> None:
         self._armed = directory / "armed"
@@ -44,14 +44,14 @@ class Breaker:
         self._lock = Lock()
 
     def at(self, point: Point, edit: object) -> None:
-        """What happens here, on a thread or in a function that does not wait."""
+        """Called at a breakpoint in a function that is not a coroutine."""
         fault = self._takes(point, edit)
         if fault is not None:
             time.sleep(PAUSE_S)
             _end(fault, point)
 
     async def waits_at(self, point: Point) -> None:
-        """What happens here, in a function that may wait."""
+        """Called at a breakpoint in a coroutine."""
         fault = self._takes(point, None)
         if fault is not None:
             await asyncio.sleep(PAUSE_S)
@@ -81,7 +81,7 @@ class Breaker:
             file.write(f"{line}\n")
 
     def use_log_disk(self) -> None:
-        """Hang, or fail, as long as a test wants the transaction log's disk to."""
+        """Hang or fail, as long as the test lets the disk of the transaction log do so."""
         if self._log_disk_fault():
             self._note("used log disk")
         while fault := self._log_disk_fault():
@@ -104,7 +104,7 @@ def _end(fault: Fault, point: Point) -> None:
 
 
 def wrapped(function: Callable[..., Any], points: list[Point], breaker: Breaker) -> Any:
-    """The function with what breaks before it and after it."""
+    """The function with its breakpoints before and after it."""
     before = [point for point in points if not point.is_end]
     after = [point for point in points if point.is_end]
 
@@ -133,7 +133,7 @@ def wrapped(function: Callable[..., Any], points: list[Point], breaker: Breaker)
 
 
 def on_log_disk(function: Callable[..., Any], breaker: Breaker) -> Any:
-    """The function on a disk that may hang or fail."""
+    """The function on a log disk that may hang or fail."""
 
     @functools.wraps(function)
     def call(*arguments: object, **named: object) -> object:
@@ -144,7 +144,7 @@ def on_log_disk(function: Callable[..., Any], breaker: Breaker) -> Any:
 
 
 def replace(name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Put what is made of a function into its place. Raises: AttributeError: there is no such."""
+    """Replace a function by what `make` returns. Raises: AttributeError: it does not exist."""
     module, _, path = name.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, last = path.split(".")

@@ -1,11 +1,11 @@
-"""A real server that is killed, raises or stands still at each named step of what it does.
+"""A kill, an exception and a pause at each breakpoint of a server.
 
-    python -m tests.faults.breakpoints               all places and faults, as a table
-    python -m tests.faults.breakpoints "claimed"     one place
+    python -m tests.faults.breakpoints               all breakpoints and faults, as a table
+    python -m tests.faults.breakpoints "claimed"     one breakpoint
 
-After each the server is killed and started again; only after an exception that a disk could have
-raised it has to go on by itself. Then nothing that was acknowledged is lost,
-nothing undecided is visible, and the outcome of what was cut off can be asked (promises 1, 4, 9).
+After each fault the server is killed and started again, except after an exception that a disk could
+have raised, from which it has to recover by itself. Then nothing acknowledged is lost, nothing
+undecided is visible, and every outcome can be asked for (promises 1, 4, 9).
 """
 
 import argparse
@@ -42,12 +42,12 @@ from tests.http.client import Client, Reply, ok, until
 from tests.http.process import ServerProcess, serve
 
 BREAKPOINT_SERVER = Path(__file__).with_name("breakpoint_server.py")
-GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered a second later, or two, or four …
+GOES_ON_WITHIN_S = 60.0  # seconds; a failed log is recovered after 1, 2, 4 … seconds
 HERE, THERE = TOPICS[0], TOPICS[1]
 
 
 class BreakpointServer:
-    """Servers one after the other on the same data, each of which may be told to break."""
+    """A server with breakpoints, which can be restarted on the same data."""
 
     def __init__(self, home: Path) -> None:
         self._control = home / "control"
@@ -61,7 +61,7 @@ class BreakpointServer:
         return serve(self._home, environment=environment, program=BREAKPOINT_SERVER)
 
     def arm(self, point: Point, fault: Fault) -> None:
-        """Let the fault happen when the place is passed next."""
+        """Let the fault happen when the breakpoint is passed next."""
         written = self._control / "new"
         written.write_text(f"{point.name}\n{fault.value}")
         written.rename(self._control / "armed")
@@ -70,7 +70,7 @@ class BreakpointServer:
         (self._control / "armed").unlink(missing_ok=True)
 
     def use_log_disk(self, how: str) -> None:
-        """ "hang", "fail", or "work": what the disk of the transaction log does from now on."""
+        """Let the disk of the transaction log "hang", "fail" or "work" from now on."""
         if how == "work":
             (self._control / "log-disk").unlink(missing_ok=True)
         else:
@@ -79,17 +79,17 @@ class BreakpointServer:
             written.rename(self._control / "log-disk")
 
     def reached(self, what: str) -> set[str]:
-        """The places that were "passed", where it "broke", and what it "used"."""
+        """The breakpoints that were "passed", where it "broke", and the disk that it "used"."""
         path = self._control / "reached"
         lines = path.read_text().splitlines() if path.exists() else []
         return {line.removeprefix(f"{what} ") for line in lines if line.startswith(what)}
 
     def forget(self) -> None:
-        """Let `reached` tell what comes from now on."""
+        """Forget what was reached so far."""
         (self._control / "reached").unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """SIGKILL, and a start on what that left."""
+        """SIGKILL, and a start on the same data."""
         self.disarm()
         self.server.kill()
         self.server = self._serve()
@@ -101,7 +101,7 @@ class BreakpointServer:
 
 
 class BreakpointProgram:
-    """Breaks one server after the other, and accounts for each."""
+    """Injects faults one after the other, and accounts for each."""
 
     def __init__(self, broken: BreakpointServer) -> None:
         self._broken = broken
@@ -113,15 +113,19 @@ class BreakpointProgram:
             thread.start()
 
     def end(self) -> None:
-        """Let the readers go. Raises: AssertionError: one was shown what it must not be."""
+        """Stop the readers. Raises: AssertionError: one got what it must not see."""
         self._shared.over.set()
         for thread in self._threads:
             thread.join()
         self._shared.raise_failures()
 
     def at(self, point: Point, fault: Fault) -> str:
-        """Do what passes the place, let it break there, and account for it; what the client was
-        told. Raises: AssertionError: a promise is broken."""
+        """Run the operation that passes the breakpoint with a fault there, and account for it.
+
+        Returns the reply: "done", "nothing", or an error code.
+
+        Raises: AssertionError: a promise is broken.
+        """
         self._number += 1
         attempts, told = self._work(point, fault)
         assert point.name in self._broken.reached("broke"), f"{point.name} was not passed"
@@ -132,7 +136,7 @@ class BreakpointProgram:
             self._shared.port = self._broken.server.port
         client = self._broken.server.client()
         self._accounts.add(client, attempts)
-        # The followers read while it was half done, and go on.
+        # The followers read the intermediate states as well, and continue.
         require_no_violation(list(self._shared.history))
         self._shared.raise_failures()
         overview = ok(client.get(TRANSACTIONS)).json
@@ -140,7 +144,7 @@ class BreakpointProgram:
         return told
 
     def _goes_on(self) -> Attempt:
-        """A run that is repeated until the server has found out by itself what its disk holds."""
+        """A run that is repeated until the server has recovered by itself."""
         client, requests = self._broken.server.client(), self._requests(5)
         body: dict[str, object] = {
             "publish": entries_of(client, requests),
@@ -152,10 +156,10 @@ class BreakpointProgram:
             within_s=GOES_ON_WITHIN_S,
             what="the server to go on after its disk failed",
         )
-        return run  # it is repeated once more, which tells its ids
+        return run  # resolving it repeats it once more, whose reply has its ids
 
     def _work(self, point: Point, fault: Fault) -> tuple[list[Attempt], str]:
-        """An attempt that is acknowledged before, and the one that breaks."""
+        """An attempt that is acknowledged before, and the one with the fault."""
         client = self._broken.server.client()
         before, _ = self._publish(client, lambda: None, who=0)
         assert before.outcome is Outcome.OK
@@ -214,7 +218,7 @@ class BreakpointProgram:
 
 
 def asked(call: Callable[[], Reply], *, success: Outcome = Outcome.OK) -> tuple[str, Outcome]:
-    """What the client was told, and what that means for its attempt."""
+    """The client's reply, and the outcome of its attempt by it."""
     try:
         reply = call()
     except LOST:
@@ -223,7 +227,7 @@ def asked(call: Callable[[], Reply], *, success: Outcome = Outcome.OK) -> tuple[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The program; returns its exit code. What is wrong ends it with the assertion that failed."""
+    """The program; returns its exit code. A broken promise ends it with the failed assertion."""
     parser = argparse.ArgumentParser(prog="breakpoints", description=__doc__)
     parser.add_argument("points", nargs="*", metavar="PLACE", help="default: all of them")
     options = parser.parse_args(arguments)

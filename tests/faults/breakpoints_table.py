@@ -1,7 +1,7 @@
-"""The named places at which a test can break a running server: each step of what it does.
+"""The breakpoints of a server: each step of a publish, a commit, an abort and a snapshot.
 
-A place is the beginning or the end of one function of the server, by its stable name. The order is
-that in which an operation passes them.
+A breakpoint is the beginning or the end of one function of the server. They are in the order in
+which an operation passes them.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ AT_DISK = {
 
 
 class Operation(Enum):
-    """What a client does that passes a place."""
+    """The client's request that passes a breakpoint."""
 
     PUBLISH = "publish"
     COMMIT = "commit with publish"
@@ -25,7 +25,7 @@ class Operation(Enum):
 
 
 class Fault(Enum):
-    """What happens at a place."""
+    """The injected fault."""
 
     KILL = "kill"
     EXCEPTION = "exception"
@@ -34,8 +34,8 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place: `function` is a module and a name in it; `edit` names the kind of edit that counts,
-    where the function takes edits."""
+    """A breakpoint. `function` is a module and a name in it; `edit` limits it to one class of edit,
+    if the function takes edits."""
 
     name: str
     operation: Operation
@@ -45,7 +45,7 @@ class Point:
 
     @property
     def is_at_disk(self) -> bool:
-        """Whether a disk could fail here, which a server has to survive by itself."""
+        """Whether a disk could fail here, after which the server has to recover by itself."""
         return self.function in AT_DISK
 
 

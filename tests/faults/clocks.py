@@ -1,9 +1,9 @@
-"""A clock that is set, stands still and comes back, under a real server and between its lives:
+"""A wall clock that is set and that stands still, under a server and between two starts:
 `python -m tests.faults.clocks`.
 
-Only the wall clock is changed, as an operator or a time server changes it; time since boot goes on.
-Ids and pointers only grow and stay near the true time, nothing expires early, and a start whose
-clock has jumped says so in its readiness (promise 2; design §5, Time).
+Only the wall clock changes, as by an operator or a time server; time since boot does not. Ids and
+pointers only rise and stay near the true time, nothing expires early, and a start after a jump of
+the clock reports it in its readiness (promise 2; design §5, Time).
 """
 
 import argparse
@@ -23,15 +23,15 @@ HOUR_S, DAY_S, YEAR_S = 3_600, 86_400, 31_557_600
 STEPS_S = (-0.001, -1, -HOUR_S, -DAY_S, 10 * YEAR_S, 0, -1, HOUR_S, 0)
 STARTS_S = (-1, 0, -HOUR_S, 0, -DAY_S, 0, HOUR_S, 0, 10 * YEAR_S, 0)
 JUMP_S_MAX = 2_592_000  # seconds; the default of server.max_clock_jump
-SHORT_S = 5  # seconds; a clock that little behind has caught up while one looks
-NEAR_MS = 60_000  # ms from the true time; a test machine may be slow, and is no year late
+SHORT_S = 5  # seconds; a clock that is set back by less has caught up during the test
+NEAR_MS = 60_000  # ms from the true time, for a slow machine
 SETTINGS = ("tx.default_timeout=600", "messaging.max_block=600", "messaging.cleanup_interval=0.2")
 POINTERS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
 class Watch:
-    """What was handed out so far."""
+    """The pointers and ids of all replies so far, and the published payloads."""
 
     pointers: list[int] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Watch:
 
 
 class Clocks:
-    """One data directory, and a server whose wall clock is somebody else's."""
+    """One data directory, and servers whose wall clock is set by the test."""
 
     def __init__(self, library: Path, home: Path) -> None:
         self._home = home / "home"
@@ -78,7 +78,7 @@ class Clocks:
             self._server.end()
 
     def in_one_life(self, steps_s: Sequence[float]) -> None:
-        """Set the clock under a running server, and let it stand still at last."""
+        """Set the clock under a running server, and finally stop it."""
         self._open = begin(self.client, client="patient")
         for step_s in steps_s:
             self._shim.set_clock(wall_s=step_s)
@@ -106,20 +106,20 @@ class Clocks:
             self._work(f"a start {step_s} s off", shift_s=step_s)
 
     def _check_readiness(self, jump_s: float) -> None:
-        """`jump_s`: how far the clock is ahead of the last one that was trusted."""
+        """`jump_s`: how far the clock is ahead of the last trusted time."""
         self._is_trusted = 0 <= jump_s <= JUMP_S_MAX
         reply = ok(self.client.get("/health/ready"))
         clock = reply.json["checks"]["clock"]
         if abs(jump_s) < SHORT_S:
-            self._is_trusted = True  # it may be passed by now, and soon is
+            self._is_trusted = True  # the clock has caught up by now, or soon will
             return
         expected = "ok" if self._is_trusted else "degraded"
         assert clock["status"] == expected, f"after a jump of {jump_s} s: {clock}"
         assert reply.json["status"] == expected, reply.json
 
     def _work(self, what: str, *, shift_s: float = 0.0) -> None:
-        """Publish with and without a transaction: all of it is greater than before, near the time,
-        and all that lives long enough is there."""
+        """Publish with and without a transaction: ids and pointers are higher than before and near
+        the true time, and no message has expired early."""
         self.step_count += 1
         watch = self.watch
         payload = f"{len(watch.sent)}"
@@ -133,7 +133,7 @@ class Clocks:
         new = [message_id for message_id in found if not watch.ids or message_id > watch.ids[-1]]
         assert len(new) == 2, f"after {what} {len(new)} of 2 new messages are behind the others"
         true_ms = (time.time() + shift_s) * 1000
-        # Who starts behind what was written goes on from there, and no further.
+        # After a clock that was set back, ids continue right after the last one.
         base_ms = max(true_ms, watch.last_ms)
         pointer = int(tx.id)
         last_pointer = max(watch.pointers, default=0)
@@ -153,7 +153,7 @@ class Clocks:
 
 
 def run(library: Path, home: Path, *, steps_s: Sequence[float], starts_s: Sequence[float]) -> int:
-    """How many settings of the clock were looked at."""
+    """Run all steps; the number of settings of the clock."""
     clocks = Clocks(library, home)
     try:
         clocks.in_one_life(steps_s)

@@ -1,10 +1,9 @@
 """Damage to every stored byte: `python -m tests.faults.damage --bytes N --engine M --servers K`.
 
-Bytes of the transaction log's last 64 KiB and of a snapshot are flipped, and the files cut there:
-recovery names the file, or comes up with nothing but what was acknowledged, in its order. Bytes of
-LevelDB's files are flipped, and some of the files cut there: fsck finds each, salvage keeps what is
-whole and hides nothing of it, and a server serves nothing wrong, and all that is not damaged
-(promise 8).
+Bytes of the transaction log's last 64 KiB and of a snapshot file are flipped, and the files cut
+there: recovery names the file, or recovers a prefix of the acknowledged edits. Bytes of LevelDB's
+files are flipped, and some of the files cut there: fsck finds each, salvage keeps and shows what is
+whole, and a server returns nothing wrong and everything that is not damaged (promise 8).
 """
 
 import argparse
@@ -49,14 +48,14 @@ from tx.wal import LogContents, read_log
 
 TAIL_BYTES = 64 * 1024
 PROVEN_WITHIN_S = 60.0
-WHOLE_EVERY = 200  # cases; of so many one goes through all of recovery, and not its file alone
-CUT_EVERY = 4  # flips in LevelDB's files; for one in so many, the file is cut there as well
-IN_TABLE = "one"  # how the namespaces begin whose messages LevelDB has in a table
+WHOLE_EVERY = 200  # one of so many cases runs the whole recovery, the others read only the file
+CUT_EVERY = 4  # for one of so many flips in LevelDB's files, the file is cut there as well
+IN_TABLE = "one"  # prefix of the namespaces whose messages LevelDB has in a table file
 
 
 @dataclass(slots=True)
-class Findings:
-    """How many cases came out how, and sentences about those that came out wrong."""
+class DamageReport:
+    """The number of cases by outcome, and sentences about the wrong ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -64,16 +63,16 @@ class Findings:
     def note(self, outcome: str) -> None:
         self.counts[outcome] += 1
 
-    def blame(self, place: str, sentence: str | None) -> None:
-        """There is one if something is wrong."""
+    def require(self, place: str, sentence: str | None) -> None:
+        """Add a sentence of the judge, if there is one."""
         if sentence is not None:
             self.wrong.append(f"{place}: {sentence}")
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a killed server left of transactions: a log of more than 64 KiB, with a proof at its
-    end, and the snapshot that it goes on from."""
+    """The transaction files of a killed server: a log of more than 64 KiB that ends with a mark of
+    its durable length, and the snapshot file before it."""
 
     directory: Path
     log: Path
@@ -97,7 +96,7 @@ class Files:
             log, snapshot = (_newest(directory, kind) for kind in ("txlog", "snapshot"))
             while log.stat().st_size < TAIL_BYTES + 1024:
                 work(10)
-            # A quiet server proves what it wrote last.
+            # An idle server marks its last edits as durable.
             until(lambda: _proven_length(log) > log.stat().st_size - 100, within_s=PROVEN_WITHIN_S)
         server.kill()
         server.end()
@@ -112,7 +111,7 @@ def _proven_length(log: Path) -> int:
     return read_log(log.name, log.read_bytes()).proven_length
 
 
-def damage_log(files: Files, findings: Findings, offsets: list[int], scratch: Path) -> None:
+def damage_log(files: Files, findings: DamageReport, offsets: list[int], scratch: Path) -> None:
     data = files.log.read_bytes()
     whole = read_log(files.log.name, data)
     for number, at in enumerate(offsets):
@@ -136,11 +135,13 @@ def _judge_log(name: str, damaged: bytes, whole: LogContents, *, is_cut: bool) -
         return "wrong"
     if len(found.edits) == len(whole.edits):
         return "harmless"
-    # The end of the newest log says itself how far it was durable; who cuts it cuts that too.
+    # The marks at the end of the newest log say how far it was durable; a cut removes them too.
     return "taken for a torn tail" if is_cut or found.length >= whole.proven_length else "wrong"
 
 
-def damage_snapshot(files: Files, findings: Findings, offsets: list[int], scratch: Path) -> None:
+def damage_snapshot(
+    files: Files, findings: DamageReport, offsets: list[int], scratch: Path
+) -> None:
     data = files.snapshot.read_bytes()
     for number, at in enumerate(offsets):
         flip = data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :]
@@ -157,9 +158,9 @@ def damage_snapshot(files: Files, findings: Findings, offsets: list[int], scratc
 
 
 def _recover_whole(
-    files: Files, path: Path, damaged: bytes, expected: str, findings: Findings, scratch: Path
+    files: Files, path: Path, damaged: bytes, expected: str, findings: DamageReport, scratch: Path
 ) -> None:
-    """All of recovery with one file damaged: it comes up as expected, or says which file it is."""
+    """The whole recovery with one damaged file: it recovers as expected, or names the file."""
     target = Path(copytree(files.directory, scratch / "whole"))
     truth = recover(files.directory, None)
     assert truth is not None
@@ -178,18 +179,18 @@ def _recover_whole(
 
 
 def damage_engine(
-    past: Past, findings: Findings, *, count: int, servers: int, seed: int, scratch: Path
+    past: Past, findings: DamageReport, *, count: int, servers: int, seed: int, scratch: Path
 ) -> None:
-    """Flip bytes of LevelDB's files by chance, and cut some of them there: fsck, salvage, and for
-    some of them a server."""
+    """Flip random bytes of LevelDB's files, and cut some files there, for fsck and salvage, and for
+    some cases a server."""
     chance = random.Random(seed)
     data = past.copy(scratch / "engine")
     truth = look(data)
     paths = [path for path in stored_files(data) if path.parent.name == "messages"]
     tables = [path for path in paths if path.suffix == ".ldb"]
     for number in range(count):
-        # LevelDB opens with a damaged table only, and a server that is down serves nothing wrong.
-        # How many come up is a matter of chance, so there are more until one has served.
+        # LevelDB opens only if the damage is in a table, and a server that is down returns nothing
+        # wrong. So servers are started until at least one has served.
         is_served = number < servers or (servers > 0 and not _has_served(findings))
         path = chance.choice(tables if is_served and number % 2 == 0 else paths)
         at = chance.randrange(path.stat().st_size)
@@ -207,11 +208,11 @@ def damage_engine(
         findings.wrong.append("no server served anything on damaged files")
 
 
-def _has_served(findings: Findings) -> bool:
+def _has_served(findings: DamageReport) -> bool:
     return any(outcome.startswith("server served") for outcome in findings.counts)
 
 
-def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> None:
+def _check_engine(data: Path, path: Path, place: str, findings: DamageReport) -> None:
     found = found_in(data)
     if any(path.name in finding.location for finding in found):
         findings.note("engine flip found")
@@ -219,12 +220,12 @@ def _check_engine(data: Path, path: Path, place: str, findings: Findings) -> Non
         findings.wrong.append(f"{place}: fsck found {found}")
 
 
-def _check_cut(data: Path, path: Path, place: str, findings: Findings) -> None:
+def _check_cut(data: Path, path: Path, place: str, findings: DamageReport) -> None:
     found = found_in(data)
     if any(finding.location == "both stores" or path.name in finding.location for finding in found):
         findings.note("engine cut found")
     elif path.suffix == ".log":
-        findings.note("engine cut taken for a torn tail")  # between two writes of LevelDB's
+        findings.note("engine cut taken for a torn tail")  # between two writes of LevelDB
     else:
         findings.wrong.append(f"{place}: cut there, and fsck found {found}")
 
@@ -238,35 +239,35 @@ def _salvaged(data: Path, scratch: Path) -> Seen:
 
 
 def _salvage_flipped(
-    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
+    data: Path, truth: Seen, path: Path, place: str, findings: DamageReport, scratch: Path
 ) -> None:
     seen = _salvaged(data, scratch)
     findings.note(f"salvaged with {len(truth.payloads) - len(seen.payloads)} lost")
-    findings.blame(place, wrong_in_salvage(truth, seen))
-    findings.blame(
+    findings.require(place, wrong_in_salvage(truth, seen))
+    findings.require(
         place, wrong_in_loss(truth, seen, lost_max=lost_count_max(path), may_lose=truth.payloads)
     )
 
 
 def _salvage_cut(
-    data: Path, truth: Seen, path: Path, place: str, findings: Findings, scratch: Path
+    data: Path, truth: Seen, path: Path, place: str, findings: DamageReport, scratch: Path
 ) -> None:
     seen = _salvaged(data, scratch)
     may_lose: set[MessageName] = set()
     if path.suffix == ".log":
-        # Of a log LevelDB itself reads the beginning that is whole.
+        # LevelDB itself reads the whole beginning of a log.
         may_lose = truth.payloads.keys() - look(data).payloads.keys()
     elif path.suffix == ".ldb":
         may_lose = {name for name in truth.payloads if name[0].startswith(IN_TABLE)}
     lost_max = len(may_lose)
     findings.note("engine cut salvaged")
-    findings.blame(f"{place}, cut", wrong_in_salvage(truth, seen))
+    findings.require(f"{place}, cut", wrong_in_salvage(truth, seen))
     lost = wrong_in_loss(truth, seen, lost_max=lost_max, may_lose=may_lose)
-    findings.blame(f"{place}, cut", lost)
+    findings.require(f"{place}, cut", lost)
 
 
-def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path) -> None:
-    """A real server serves what was there, or says what is damaged."""
+def _serve(data: Path, past: Past, place: str, findings: DamageReport, scratch: Path) -> None:
+    """A server on the damaged files returns what was there, or reports the damage."""
     home = scratch / "home"
     copytree(data, home / "data")
     server = serve(home, *PATIENT)
@@ -285,7 +286,7 @@ def _serve(data: Path, past: Past, place: str, findings: Findings, scratch: Path
         rmtree(home)
 
 
-def _read_everything(client: Client, past: Past, place: str, findings: Findings) -> None:
+def _read_everything(client: Client, past: Past, place: str, findings: DamageReport) -> None:
     outcome = "server served whole"
     for name, expected in past.expected.all_messages.items():
         try:
@@ -295,20 +296,20 @@ def _read_everything(client: Client, past: Past, place: str, findings: Findings)
             continue
         if reading.gaps or not reading.is_known:
             outcome = "server served what is not damaged"
-        findings.blame(f"{place}: {name}", wrong_in_reading(expected, reading))
+        findings.require(f"{place}: {name}", wrong_in_reading(expected, reading))
     findings.note(outcome)
 
 
 def spread(length: int, count: int) -> Iterator[int]:
-    """So many offsets of the last 64 KiB, evenly."""
+    """So many evenly spaced offsets in the last 64 KiB."""
     start = max(0, length - TAIL_BYTES)
     count = min(count, length - start)
     return (start + at * (length - start) // count for at in range(count))
 
 
-def run(home: Path, *, byte_count: int, engine: int, servers: int, seed: int) -> Findings:
-    """Every kind of damage, on data of its own below `home`."""
-    findings = Findings()
+def run(home: Path, *, byte_count: int, engine: int, servers: int, seed: int) -> DamageReport:
+    """All kinds of damage, to data below `home`."""
+    findings = DamageReport()
     files = Files.made(home / "log")
     damage_log(files, findings, list(spread(files.log.stat().st_size, byte_count)), home)
     size = files.snapshot.stat().st_size
@@ -326,7 +327,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--servers", type=int, default=40, help="of those, with a real server")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # each recovery says what it cut off
+    logging.disable(logging.CRITICAL)  # each recovery logs the tail that it cut
     began_s = time.monotonic()
     with TemporaryDirectory() as directory:
         findings = run(

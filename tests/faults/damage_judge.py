@@ -1,6 +1,6 @@
-"""What may become of messages when a stored byte is damaged: by a salvage, and by a server's reads.
+"""Checks what a salvage keeps, and what a server returns, when a stored byte is damaged.
 
-Each function answers with a sentence about what must not be, or with none.
+Each function returns a sentence about what is wrong, or None.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,10 +18,10 @@ Messages = Sequence[tuple[str, Any]]  # message id, payload
 
 
 def wrong_in_salvage(truth: Seen, seen: Seen) -> str | None:
-    """What is kept is what was there, and readers in a snapshot are shown all of it that they were
-    shown before: the transaction files are whole, so no commit is in doubt."""
+    """A salvage invents nothing, and snapshot readers see the same messages as before, as far as it
+    kept them: the transaction files are whole, so every outcome is known."""
     if not seen.payloads.items() <= truth.payloads.items():
-        return "salvage made something up"
+        return "salvage invented a message"
     expected = truth.visible & seen.payloads.keys()
     if seen.visible != expected:
         return (
@@ -34,19 +34,18 @@ def wrong_in_salvage(truth: Seen, seen: Seen) -> str | None:
 def wrong_in_loss(
     truth: Seen, seen: Seen, *, lost_max: int, may_lose: Collection[MessageName]
 ) -> str | None:
-    """No more than so many messages are lost, and none but these."""
+    """A salvage loses at most so many messages, and only some of these."""
     lost = truth.payloads.keys() - seen.payloads.keys()
     if len(lost) > lost_max:
-        return f"salvage lost {len(lost)} messages, and {lost_max} were in danger"
+        return f"salvage lost {len(lost)} messages, and the damage explains {lost_max}"
     elsewhere = sorted(lost.difference(may_lose))
-    return f"salvage lost {elsewhere[:3]}, which stood elsewhere" if elsewhere else None
+    return f"salvage lost {elsewhere[:3]}, which were not near the damage" if elsewhere else None
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one reader of a topic was handed, from its beginning to its end: the messages, and the
-    places that it was told are damaged, as (first id, last id). `is_known`: whether the topic could
-    be read at all; if not, its own row was told to be damaged."""
+    """The messages that one reader of a whole topic got, and the damaged ranges that were reported,
+    as (first id, next id). `is_known` is False if the row of the topic itself is damaged."""
 
     found: list[tuple[str, Any]] = field(default_factory=list)
     gaps: list[tuple[str, str]] = field(default_factory=list)
@@ -54,22 +53,25 @@ class Reading:
 
 
 def read_past_damage(topic: Topic) -> Reading:
-    """Read all of it, and go on behind each damaged record as the server says (protocol §3.4).
+    """Read the whole topic, and continue after each damaged range where the server says
+    (protocol §3.4).
 
     Raises:
-        AssertionError: a reply is neither messages nor damage with its place.
+        AssertionError: a reply has neither messages nor a damaged range.
     """
     reading = Reading()
     place = BEGINNING
     while (behind := _read_once(topic, place, reading)) is not None:
-        assert behind > place, f"{topic.name}: who reads from {place} is sent to {behind}"
+        assert behind > place, (
+            f"{topic.name}: after {place} the server says to continue at {behind}"
+        )
         assert len(reading.gaps) <= GAPS_MAX, f"{topic.name}: damage without end, up to {place}"
         place = behind
     return reading
 
 
 def _read_once(topic: Topic, place: str, reading: Reading) -> str | None:
-    """The place to go on from, until the end."""
+    """The offset to continue from; None at the end."""
     reply = topic.poll({"startFrom": place, "inclusive": False})
     if reply.status == 500:
         return _note_damage(topic, reply, reading)
@@ -78,7 +80,7 @@ def _read_once(topic: Topic, place: str, reading: Reading) -> str | None:
 
 
 def _note_damage(topic: Topic, reply: Reply, reading: Reading) -> str | None:
-    """The place behind it, if there is one."""
+    """The offset after the damaged range; None if the topic's own row is damaged."""
     problem = problem_of(reply)
     assert problem["code"] == "damaged_record", f"{topic.name}: {reply.body!r}"
     first, behind = problem["id"], problem["next"]
@@ -92,14 +94,14 @@ def _note_damage(topic: Topic, reply: Reply, reading: Reading) -> str | None:
 
 
 def wrong_in_reading(expected: Messages, reading: Reading) -> str | None:
-    """Everything is handed out as it was, less what lies where damage was told."""
+    """A reader gets all messages unchanged, except those in ranges reported as damaged."""
     missing = [message for message in expected if message not in reading.found]
     kept = [message for message in expected if message in reading.found]
     if reading.found != kept:
-        return f"holds {reading.found}, and {list(expected)} were there"
+        return f"returned {reading.found}, and {list(expected)} were there"
     silent = [
         message_id
         for message_id, _ in missing
         if reading.is_known and not any(first <= message_id <= last for first, last in reading.gaps)
     ]
-    return f"passes over {silent} in silence" if silent else None
+    return f"skipped {silent} silently" if silent else None

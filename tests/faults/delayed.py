@@ -1,7 +1,7 @@
-"""A proxy that keeps every request, so that a test can send it again when it is far too late.
+"""A proxy that records every request, so that a test can deliver it again, far too late.
 
-A network may deliver a request twice, or long after its sender gave up. `delaying` stands between
-a client and the server; what it withholds never arrives, until it is sent by `Delayed.late`.
+A network may deliver a request twice, or long after its sender gave up. `delaying` runs a proxy
+between a client and the server; a withheld request arrives only when `Request.late` sends it.
 """
 
 import socket
@@ -19,7 +19,7 @@ HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "content-length"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, as it came."""
+    """One recorded request."""
 
     method: str
     target: str
@@ -28,11 +28,11 @@ class Request:
 
     @property
     def call(self) -> str:
-        """What it asks for: the end of its path."""
+        """The last part of its path."""
         return self.target.partition("?")[0].rpartition("/")[2]
 
     def late(self, client: Client) -> Reply:
-        """The answer to the very same bytes now."""
+        """Send the same bytes now; the reply."""
         return client.send(
             self.method, self.target, self.body or None, content_type=self.content_type
         )
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(slots=True)
 class Delayed:
-    """What came, in order; while it `withholds`, requests are kept and not passed on."""
+    """The recorded requests, in order; while it `withholds`, they are not forwarded."""
 
     port: int = 0
     withholds: bool = False
@@ -49,7 +49,7 @@ class Delayed:
 
 @contextmanager
 def delaying(port: int) -> Iterator[Delayed]:
-    """A proxy before the server at this port of this machine."""
+    """Run a proxy in front of the server at this local port."""
     delayed = Delayed()
 
     class Between(BaseHTTPRequestHandler):

@@ -1,7 +1,8 @@
-"""A disk and a clock between a real server and the kernel, which see, spoil and delay its calls.
+"""A shim between a server and the C library: it records, fails and delays file calls, and sets the
+clock.
 
-`disk_shim.c` says how; it is compiled by `cc` and loaded in front of the C library, so that what
-Python asks for and what LevelDB asks for pass through it alike.
+`disk_shim.c` is compiled by `cc` and loaded with LD_PRELOAD, so that the calls of Python and of
+LevelDB pass through it alike.
 """
 
 import errno
@@ -34,8 +35,8 @@ def has_compiler() -> bool:
 
 
 class Shim:
-    """The shim in front of the programs that are started with `environment`, for the files below
-    `root`. What it needs for that lies in `control`, which must be elsewhere."""
+    """The shim of the programs that are started with `environment`, for the files below `root`. Its
+    own files are in `control`, which must be elsewhere."""
 
     def __init__(self, library: Path, *, root: Path, control: Path) -> None:
         control.mkdir(exist_ok=True)
@@ -45,7 +46,7 @@ class Shim:
         self._clock.write_bytes(_CLOCK.pack(0, 0, 0))
 
     def environment(self, *, traced: bool = False) -> Mapping[str, str]:
-        """What a program's environment has to hold."""
+        """The environment of a program that runs with the shim."""
         shown = {
             "LD_PRELOAD": str(self._library),
             "SHIM_ROOT": str(self._root),
@@ -55,12 +56,12 @@ class Shim:
         return {**os.environ, **shown} | ({"SHIM_TRACE": str(self.trace)} if traced else {})
 
     def position(self) -> int:
-        """How much of the trace there is: what was answered by now rests on no more."""
+        """The length of the trace."""
         return self.trace.stat().st_size
 
     @contextmanager
     def injecting(self, *rules: str) -> Iterator[None]:
-        """Let the calls fail or wait that these rules name, as long as this lasts."""
+        """Let calls fail or wait by these rules during the block."""
         self.set_rules(*rules)
         try:
             yield
@@ -68,26 +69,26 @@ class Shim:
             self.set_rules()
 
     def set_rules(self, *rules: str) -> None:
-        """From now on these rules count, and no others."""
+        """Replace all rules."""
         temporary = self._rules.with_suffix(".new")
         temporary.write_text("".join(f"{rule}\n" for rule in rules))
         temporary.replace(self._rules)
 
     def hits(self) -> list[str]:
-        """Every call that was spoilt so far: its name, path, and the errno or minus the wait."""
+        """Every call that failed or waited: its name, path, and the errno or minus the wait."""
         path = self._rules.with_name("rules.hits")
         return path.read_text().splitlines() if path.exists() else []
 
     def set_clock(self, *, wall_s: float = 0, boot_s: float = 0, frozen_at_s: float = 0) -> None:
-        """Let the wall clock and the boot-time clock differ so much from the machine's, or the wall
-        clock stand still."""
+        """Shift the wall clock and the boot-time clock against the machine's, or stop the wall
+        clock."""
         numbers = (round(each * NS_PER_S) for each in (wall_s, boot_s, frozen_at_s))
         with self._clock.open("r+b") as file, mmap.mmap(file.fileno(), _CLOCK.size) as shown:
             shown[:] = _CLOCK.pack(*numbers)
 
 
 def failing(call: str, part: str, error: int, *, first: int = 1, count: int = 0) -> str:
-    """A rule: from the `first` such call on a path with that part, `count` (0: all) fail."""
+    """A rule: from the `first` such call on a path with this part, `count` (0: all) calls fail."""
     assert error in errno.errorcode
     return f"{call} {part} {first} {count} {error}"
 

@@ -1,12 +1,11 @@
-"""Do messages without a transaction go on at full speed, whatever becomes of transactions?
+"""The throughput of publishing without a transaction while the transaction service fails.
 
     python -m tests.faults.independence --rounds 20
 
-Publishes without a transaction, by several connections that never stop, while the transaction
-service runs, is stopped, hangs (the disk of its log answers nothing), has crashed (its log can't be
-written), or can't start (its files are damaged). Many short rounds of each state stand between
-rounds in which it runs, so that what the machine does meanwhile falls on both (promise 7). How fast
-reading is meanwhile is not measured.
+Several connections publish without a pause while the transaction service runs, is stopped, hangs
+(the disk of its log does not answer), has crashed (its log can't be written), or can't start (its
+files are damaged). Short rounds of each state alternate with rounds in which it runs, so that other
+load of the machine affects both (promise 7). Reading is not measured.
 """
 
 import argparse
@@ -31,8 +30,8 @@ from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess
 
 CONNECTION_COUNT = 16
-OVER = -1  # in the place of a server to publish to
-SETTLE_S = 0.1  # seconds until what was under way to another server is answered
+OVER = -1  # instead of a server to publish to: end
+SETTLE_S = 0.1  # seconds until requests in flight to another server are answered
 SHARE_MIN = 0.95  # of the throughput with transactions running
 TOPIC = ("faults", "t2")
 
@@ -50,7 +49,7 @@ class Independence:
 
     @property
     def states(self) -> dict[str, State]:
-        """Each state that transactions may be in, as what brings it about and ends it."""
+        """Each state of transactions, as a context that begins and ends it."""
         return {
             "stopped": self._stopped,
             "hung": self._hung,
@@ -95,7 +94,7 @@ class Independence:
         finally:
             self.broken.use_log_disk("work")
             client = server.client()
-            # A recovery that began while the disk still failed is waited for, and fails.
+            # The first start may still fail, with a recovery that began on the failing disk.
             until(lambda: client.post(f"{TRANSACTIONS}/service/start").status == 200)
 
     @contextmanager
@@ -115,7 +114,7 @@ def _commit(server: ServerProcess, pointer: str) -> None:
 
 
 def damage(broken: BreakpointServer) -> None:
-    """Let the server's transactions do something, and damage all of their files under it."""
+    """Commit some transactions, kill the server, damage all transaction files, and restart it."""
     client = broken.server.client()
     topic = Topic(client, *TOPIC)
     for number in range(3):
@@ -130,7 +129,7 @@ def damage(broken: BreakpointServer) -> None:
 
 
 def transactions_of(server: ServerProcess) -> str:
-    """What the server says of its transactions."""
+    """The status of transactions in readiness."""
     client = Client(server.port)
     checks = client.get("/health/ready").json["checks"]
     client.close()
@@ -139,8 +138,8 @@ def transactions_of(server: ServerProcess) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Publishes a second, and what each took of the server's processor time: the neighbours on a
-    machine move the first much more than the second."""
+    """Publishes a second, and the server's processor time for each, which other load of the machine
+    affects much less."""
 
     per_s: float
     processor_us: float
@@ -153,7 +152,7 @@ def processor_s(server: ServerProcess) -> float:
 
 
 class Load:
-    """A process that publishes without a transaction all the time, to one of these servers."""
+    """A process that publishes without a transaction and without a pause to one of the servers."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -173,7 +172,7 @@ class Load:
         self._process.join()
 
     def rate(self, server: ServerProcess, *, seconds: float) -> "Rate":
-        """How this server is doing, from a moment from now on."""
+        """Publish to this server, and measure it for so long."""
         self._target.value = self._ports.index(server.port)
         time.sleep(SETTLE_S)
         first, began_s, used_s = self._count(), time.monotonic(), processor_s(server)
@@ -189,7 +188,7 @@ class Load:
 def publish_on(
     ports: Sequence[int], target: "Synchronized[int]", counts: "SynchronizedArray[int]"
 ) -> None:
-    """What the load's process does: each connection sends the next when the last is answered."""
+    """The load's process: each connection sends a publish after the reply to the last one."""
     body = b'{"messages":["0123456789abcdef"]}'
     head = (
         f"POST /v1/namespaces/{TOPIC[0]}/topics/{TOPIC[1]}/publish HTTP/1.1\r\n"
@@ -216,7 +215,7 @@ def publish_on(
 def shares(
     independence: Independence, *, rounds: int, seconds: float
 ) -> dict[str, list[tuple[Rate, Rate]]]:
-    """For each state, its rate and that with transactions running around it, per round."""
+    """For each state and round, its rate and the rate with transactions running around it."""
     found: dict[str, list[tuple[Rate, Rate]]] = {name: [] for name in independence.states}
     normal = independence.broken.server
     with Load([normal.port, independence.damaged.server.port]) as load:
@@ -236,7 +235,7 @@ def _between(before: Rate, after: Rate) -> Rate:
 
 
 def table(found: Mapping[str, Sequence[tuple[Rate, Rate]]]) -> float:
-    """Print the medians of all rounds; the least share of the throughput that a state leaves."""
+    """Print the medians of all rounds; returns the lowest share of the throughput."""
     print(
         f"{'transactions are':<18}{'publishes/s':>12}{'running':>9}{'share':>8}"
         f"{'server us/publish':>20}{'running':>9}"

@@ -1,15 +1,14 @@
-"""`kill -9` of a real server under load: many clients, and two readers that never stop.
+"""`kill -9` of a server under many clients and two readers that never stop.
 
     python -m tests.faults.kill --kills 20 --clients 64
     python -m tests.faults.kill --kills 1000 --tally build/prove/kills.jsonl
 
-Each round loads the server, kills it without warning, starts one on what it left, and finds out by
-asking how everything ended that clients were not told. After some rounds all that everybody did and
-was shown is checked as one history (promises 1 to 5, 9), and a new server with empty directories
-takes over, so that a program may run for hours. With a tally it may be interrupted, and continues
-where it was when it is started again.
+Each round loads the server, kills it, starts it again on the same data, and asks for all unknown
+outcomes. After some rounds everything that clients did and read is checked as one history (promises
+1 to 5, 9), and a new server with empty directories takes over, so that the program can run for
+hours. With a tally it can be interrupted, and continues when it is started again.
 
-tally := one JSON object a line, of each chunk that went well:
+tally := one JSON object a line for each chunk without a violation:
          {"version": …, "seed": …, "kills": …, "units": …, "seconds": …}
 """
 
@@ -76,7 +75,7 @@ class KillProgram:
         client.close()
 
     def run(self, rounds: int) -> int:
-        """How many units of work were accounted for."""
+        """Run so many rounds; the number of attempts that were accounted for."""
         for thread in self._threads:
             thread.start()
         try:
@@ -97,7 +96,7 @@ class KillProgram:
         return self._unit_count
 
     def _load(self, number: int) -> None:
-        """All clients at work until so many units are done, then SIGKILL in the middle of it."""
+        """Let all clients work until so many attempts are done, then SIGKILL the server."""
         workers = [
             Worker(
                 self._shared,
@@ -144,7 +143,7 @@ class KillProgram:
         ok(tx.abort())
 
     def _read_everything(self) -> None:
-        """Let the followers come to the end, and read everything from the beginning once more."""
+        """Let the followers reach the end, and read everything from the beginning once more."""
         for follower in self._followers:
             follower.caught_up.clear()
         for follower in self._followers:
@@ -169,7 +168,7 @@ def _terminate(server: ServerProcess) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Kills of one server on one data directory, all of them accounted for."""
+    """The kills of one server on one data directory."""
 
     version: str
     seed: int
@@ -179,8 +178,8 @@ class Chunk:
 
 
 class Tally:
-    """The chunks of one version of the server, in a file that has those of others too; without a
-    file they are forgotten with the program."""
+    """The chunks of one version of the server. The file may have other versions too; without a
+    file nothing is kept."""
 
     def __init__(self, file: Path | None, *, version: str) -> None:
         self._file = file
@@ -212,7 +211,7 @@ class Tally:
 
 
 def version_here() -> str:
-    """A digest of the server's sources: what was proven of one version says nothing of another."""
+    """A digest of the server's sources: kills of one version prove nothing about another."""
     digest = sha256()
     modules = (path for name in SOURCES for path in (REPOSITORY / name).rglob("*.py"))
     for path in sorted([REPOSITORY / "server.py", *modules]):
@@ -227,13 +226,13 @@ def _read(file: Path | None) -> Iterator[Chunk]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The program; returns its exit code. What is wrong ends it with the assertion that failed."""
+    """The program; returns its exit code. A broken promise ends it with the failed assertion."""
     parser = argparse.ArgumentParser(prog="kill", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("history.jsonl"), metavar="FILE")
-    parser.add_argument("--tally", type=Path, metavar="FILE", help="go on where this ends")
+    parser.add_argument("--tally", type=Path, metavar="FILE", help="continue where this file ends")
     options = parser.parse_args(arguments)
     tally = Tally(options.tally, version=version_here())
     if tally.kills:

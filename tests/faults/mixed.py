@@ -1,9 +1,9 @@
-"""Many clients at once on a real server, with rows and topics: is what they were shown isolated?
+"""Concurrent clients of rows and topics; their history must be snapshot isolated.
 
     python -m tests.faults.mixed --clients 16 --attempts 5000
     python -m tests.faults.mixed --skew 200          a workload that must show write skew
 
-All that clients do and are shown is kept as a history, and checked (tests/faults/checker.py).
+Everything that clients do and read is recorded, and checked by tests/faults/checker.py.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from tuff.tables.versioned_table import VersionedTable
 def mixed_history(
     server: ServerProcess, table: VersionedTable, *, clients: int, attempts: int, seed: int
 ) -> list[Attempt]:
-    """What these clients did and were shown, and everything that is there in the end."""
+    """The history of these clients, with a read of everything at the end."""
     shared = Shared(server.url, table)
     with tuff.Client(server.url, client_id="the last") as last:
         # Threads may look at the era a little after the count was reached.

@@ -1,7 +1,7 @@
-"""A program that is stopped in the middle of a transaction: URL, table and seconds given.
+"""A client for tests that suspend it in a transaction; arguments: URL, table, timeout in seconds.
 
-It writes a row, publishes under the transaction, prints "in", and waits for a line on its standard
-input before it commits. What became of it is the last line that it prints.
+It writes a row, publishes under the transaction, prints "in" with the transaction's id, and waits
+for a line on its standard input before it commits. Then it prints the outcome and the row.
 """
 
 import sys

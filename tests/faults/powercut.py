@@ -1,7 +1,7 @@
-"""A power cut at every moment of a recorded run: `python -m tests.faults.powercut --states N`.
+"""Power cuts at every moment of a recorded run: `python -m tests.faults.powercut --states N`.
 
-Each state that may be left is put on a disk, looked at by fsck, recovered by the server's own code,
-and compared with what clients had been told by then (promises 1, 2, 4, 8 and 9).
+Each state that a power cut may leave is written to a disk, checked by fsck, recovered by the
+server's own code, and compared with the replies that clients had by then (promises 1, 2, 4, 8, 9).
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.faults.disk import build
-from tests.faults.powercut_disk import Disk, TracedCall, Tree, put, read_trace, taken
+from tests.faults.powercut_disk import Disk, TracedCall, Tree, read_trace, read_tree, write_tree
 from tests.faults.powercut_run import Recording, TracedRun
 from tests.faults.powercut_state import Judge
 
@@ -28,7 +28,7 @@ MEMORY = Path("/dev/shm")  # where there is one, thousands of small directories 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A state that a power cut may leave, and how much of the trace had happened."""
+    """A state that a power cut may leave at one position of the trace."""
 
     position: int
     tree: Tree
@@ -53,8 +53,8 @@ def _feed(digest: "hashlib.blake2b", tree: Tree) -> None:
 
 
 def cuts(recording: Recording, chance: random.Random, *, count: int) -> Iterator[Cut]:
-    """So many states, spread over the whole run, no two of them equal in content and in what had
-    been told by then. Of each moment what is least, and parts by chance."""
+    """So many states, spread over the whole run. No two have the same content and the same replies
+    before them. Some have only what was synced, the others a random part of the rest."""
     calls = list(read_trace(recording.trace))
     odds = count / len(calls)
     disk = Disk(recording.root, engines=recording.engines)
@@ -74,21 +74,21 @@ def cuts(recording: Recording, chance: random.Random, *, count: int) -> Iterator
                 seen.add(key)
                 made += 1
                 yield cut
-    assert same(disk.now(), taken(recording.root)), "the trace does not tell what is on the disk"
+    assert same(disk.now(), read_tree(recording.root)), "the trace does not match the disk"
 
 
-def same(told: Tree, found: Tree) -> bool:
-    """Whether all that the trace tells of is there, and as it tells."""
+def same(traced: Tree, found: Tree) -> bool:
+    """Whether everything that the trace leads to is there, unchanged."""
     return all(
         same(node, found[name]) if isinstance(node, dict) and isinstance(found[name], dict)
         else node == found[name]
-        for name, node in told.items()
+        for name, node in traced.items()
     )  # fmt: skip
 
 
 @dataclass(slots=True)
 class PowerCutProgram:
-    """Judges states one after the other, and keeps what it found wrong."""
+    """Judges states one after the other, and keeps the sentences about wrong ones."""
 
     scratch: Path
     state_count: int = 0
@@ -101,19 +101,19 @@ class PowerCutProgram:
         judge = Judge(recording)
         for cut in cuts(recording, random.Random(seed), count=states):
             home = self.scratch / "state"
-            put(cut.tree, home)
-            # A task of its own has its own context, in which a table leaves what it read in.
+            write_tree(cut.tree, home)
+            # A table keeps its transaction in the context, so each state gets a task of its own.
             judged = judge.judge(home, position=cut.position, now_ms=now_ms)
             try:
                 await asyncio.create_task(judged)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this state can't be used
+            except Exception as error:  # noqa: BLE001 - any error means that this state is not recovered
                 self.wrong.append(f"after {cut}: {type(error).__name__}: {error}")
             self.state_count += 1
             shutil.rmtree(home)
 
 
 def record(home: Path, *, lives: int, units: int, copies: bool) -> Recording:
-    """A recorded run, all of it in this directory."""
+    """Record a run in this directory."""
     run = TracedRun(build(home), home / "root", home / "control")
     return run.record(lives=lives, units=units, copies=copies)
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lives", type=int, default=LIVES, help="of the server, in the run")
     parser.add_argument("--units", type=int, default=UNITS, help="of each client in a life")
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # each recovery says what it cut off
+    logging.disable(logging.CRITICAL)  # each recovery logs the tail that it cut
     place = MEMORY if MEMORY.is_dir() else None
     with TemporaryDirectory(dir=place) as directory:
         home = Path(directory)
@@ -136,16 +136,16 @@ def main(arguments: Sequence[str]) -> int:
         program.run(recording, states=options.states, seed=options.seed, now_ms=now_ms)
         for sentence in program.wrong[:10]:
             print(sentence)
-        told = sum(bool(each.completed and each.publishes) for each in recording.history)
+        acknowledged = sum(bool(each.completed and each.publishes) for each in recording.history)
         print(
-            f"power cut: {program.state_count} states of a run with {told} acknowledged units, "
-            f"{len(program.wrong)} wrong"
+            f"power cut: {program.state_count} states of a run with {acknowledged} acknowledged "
+            f"units, {len(program.wrong)} wrong"
         )
     return 1 if program.wrong else 0
 
 
 def newest_ms(recording: Recording) -> int:
-    """A time behind all that happened, in ms since the epoch: that of the last write."""
+    """A time after the run, in ms since the epoch: that of the last write to the trace."""
     return recording.trace.stat().st_mtime_ns // 1_000_000 + 1_000
 
 

@@ -1,14 +1,14 @@
-"""What a power cut may leave of files, from a trace of the calls that were made of the disk.
+"""The states that a power cut may leave of files, computed from a trace of file calls.
 
-The rules are those of POSIX, and not those of one file system. Of a file, what was written since
-its last good sync is there or not, each sector by itself, a hole reading as zeros; its new length
-may be there without its data, which is zeros then. Of a directory, each name that was made, changed
-or removed since its last sync is so or not. A sync that failed makes nothing durable, and no later
-one makes up for it; what is written over it, and synced well, is durable.
+The rules are those of POSIX, not of one file system. Of a file, each sector that was written since
+the last successful sync is there or not, independently; a hole reads as zeros. The new length may
+be there without the data, which then reads as zeros. Of a directory, each change of a name since
+its last sync is there or not. A failed sync makes nothing durable, and neither does a later sync of
+the same bytes; bytes that are written again and synced are durable.
 
-LevelDB relies on more in its own directory, which it does not sync after each change: that names
-change in order, and that the sync of a file is also one of the names that were changed before.
-Linux's journalling file systems keep that; such directories are given as `engines`.
+LevelDB relies on more in its own directory, which it does not sync after each change: names change
+in order, and the sync of a file also syncs the name changes before it. Linux's journalling file
+systems guarantee that. Such directories are given as `engines`.
 """
 
 import random
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-SECTOR = 512  # bytes; what a disk writes whole or not at all
-PAGE = 4096  # bytes; what the kernel writes back whole as a rule
-GROWN_ODDS = 0.2  # that a file has its new length, whatever it has of its data
+SECTOR = 512  # bytes that a disk writes as a whole or not at all
+PAGE = 4096  # bytes that the kernel usually writes back as a whole
+GROWN_ODDS = 0.2  # that a file has its new length, whatever part of its data is there
 
 _HEAD = struct.Struct("=IBBHQQ")
-NOT_READ = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's diary and an empty file: never read
+NOT_READ = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's text log and an empty file: never read
 
 
 class Call(IntEnum):
-    """What was asked of the disk; the numbers are the shim's."""
+    """The calls in the trace, with the shim's numbers."""
 
     CREATE = 1
     WRITE = 2
@@ -42,7 +42,7 @@ class Call(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One call that was made; `stop` is where the trace ended then."""
+    """One call; `stop` is the position in the trace after it."""
 
     call: Call
     error: int
@@ -66,8 +66,8 @@ def read_trace(path: Path) -> Iterator[TracedCall]:
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """Bytes at an offset, or with None a new length. A doubtful one was passed over by a sync that
-    failed: it is never durable for certain."""
+    """Bytes at an offset, or with None a new length. A doubtful change is one whose sync failed: it
+    is never durable for certain."""
 
     offset: int
     data: bytes | None
@@ -76,13 +76,13 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class File:
-    """What is on the disk for certain, and what may be."""
+    """The durable content, and the changes that may be on the disk."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
 
     def sync(self) -> None:
-        """All of it is durable now; of what is in doubt, what was not written over since."""
+        """Make all changes durable. Doubtful ones stay, except where they were overwritten."""
         doubtful: list[Change] = []
         for change in self.pending:
             if change.is_doubtful:
@@ -99,14 +99,14 @@ class File:
 
 @dataclass(slots=True, eq=False)
 class Names:
-    """A change of names in one directory: these are set, or with None removed."""
+    """One change of a directory: names that are set, or with None removed."""
 
     sets: dict[str, "File | Directory | None"]
 
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """`now` is what programs see; `durable` and some of `pending` is what a power cut leaves."""
+    """Programs see `now`; a power cut leaves `durable` and a part of `pending`."""
 
     is_engine: bool
     now: "dict[str, File | Directory]" = field(default_factory=dict)
@@ -141,7 +141,7 @@ def _apply(data: bytearray, change: Change) -> None:
 
 
 def _left_of(doubtful: Change, later: Change) -> Iterator[Change]:
-    """What stays in doubt of a change when a later one is durable."""
+    """The part of a doubtful change that a later durable one does not replace."""
     start, length = later.offset, 0 if later.data is None else len(later.data)
     stop = start + length
     if doubtful.data is not None:
@@ -150,7 +150,7 @@ def _left_of(doubtful: Change, later: Change) -> Iterator[Change]:
         pieces = ((doubtful.offset, before), (max(stop, doubtful.offset), behind))
         yield from (Change(at, data, is_doubtful=True) for at, data in pieces if data)
         return
-    # The file may have been cut short before it grew again: then there are zeros in between.
+    # If the truncation took place before the file grew again, there are zeros in between.
     if doubtful.offset < start:
         yield Change(doubtful.offset, bytes(start - doubtful.offset), is_doubtful=True)
     if later.data is not None:
@@ -161,7 +161,7 @@ Tree = dict[str, "bytes | Tree"]
 
 
 class Disk:
-    """Follows a trace; at any point, the trees that a power cut may leave."""
+    """Follows a trace, and gives the trees that a power cut may leave at its position."""
 
     def __init__(self, root: Path, *, engines: Collection[Path]) -> None:
         self._root = root
@@ -170,7 +170,7 @@ class Disk:
         self._inodes: dict[int, File] = {}
 
     def follow(self, done: TracedCall) -> bool:
-        """Take one call; whether a power cut right after it may differ from one before."""
+        """Apply one call; whether a power cut after it may differ from one before it."""
         if done.path.name in NOT_READ:
             return False
         match done.call:
@@ -225,20 +225,20 @@ class Disk:
         return found
 
     def now(self) -> Tree:
-        """What programs see."""
+        """The tree that programs see."""
         return _tree(self._top, _Everything())
 
     def least(self) -> Tree:
-        """Nothing that was not synced."""
+        """Only what was synced."""
         return _tree(self._top, _SyncedOnly())
 
     def some(self, chance: random.Random) -> Tree:
-        """Any part of what was not synced."""
+        """What was synced, and a random part of the rest."""
         return _tree(self._top, _RandomPart(chance))
 
 
 class _Everything:
-    """Everything that was not synced is there all the same."""
+    """Everything, synced or not."""
 
     def names(self, directory: Directory) -> list[Names]:
         return directory.pending
@@ -259,7 +259,7 @@ class _SyncedOnly:
 
 
 class _RandomPart:
-    """A part by chance: as a rule each thing by itself, and sometimes all or nothing of it."""
+    """A random part of each file and directory, sometimes all or nothing of one."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -271,7 +271,7 @@ class _RandomPart:
         kept: list[Names] = []
         lost: set[str] = set()
         for names in pending:
-            # A name that is made of another one, which was lost, is lost with it.
+            # If a name is lost, so are later changes that involve it.
             if lost.isdisjoint(names.sets) and self._chance.random() < 0.5:
                 kept.append(names)
             else:
@@ -293,7 +293,7 @@ class _RandomPart:
         return bytes(data)
 
     def _torn(self, data: bytearray, pending: list[Change]) -> None:
-        """A beginning of it, up to a border of sectors."""
+        """The beginning of the changes, up to the end of a sector."""
         whole = self._chance.randrange(len(pending))
         for change in pending[:whole]:
             _apply(data, change)
@@ -316,7 +316,7 @@ class _RandomPart:
 
 
 def _borders(change: Change, size: int) -> Iterator[int]:
-    """Where in the data sectors of the file end, its own end included."""
+    """The offsets in the data at which sectors of the file end, and its own end."""
     assert change.data is not None
     first = size - change.offset % size
     yield from range(first, len(change.data), size)
@@ -334,20 +334,20 @@ def _tree(directory: Directory, part: "_Everything | _SyncedOnly | _RandomPart")
     }
 
 
-def put(tree: Tree, target: Path) -> None:
-    """Make these files and directories."""
+def write_tree(tree: Tree, target: Path) -> None:
+    """Write these files and directories."""
     target.mkdir()
     for name, node in tree.items():
         if isinstance(node, bytes):
             (target / name).write_bytes(node)
         else:
-            put(node, target / name)
+            write_tree(node, target / name)
 
 
-def taken(directory: Path) -> Tree:
-    """The files and directories that are there, less those that nobody reads."""
+def read_tree(directory: Path) -> Tree:
+    """The files and directories below this one, without those that LevelDB never reads."""
     return {
-        path.name: taken(path) if path.is_dir() else path.read_bytes()
+        path.name: read_tree(path) if path.is_dir() else path.read_bytes()
         for path in directory.iterdir()
         if path.name not in NOT_READ
     }

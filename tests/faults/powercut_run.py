@@ -1,5 +1,5 @@
-"""A recorded run: a real server in several lives, clients, a table, a backup and a salvage, with
-every call that any of them made of the disk."""
+"""A recorded run: a server that is started several times, clients, a table, a backup and a salvage,
+with the trace of all their file calls."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, SERVER, ServerProce
 
 SMALL_BUFFER = Path(__file__).with_name("small_buffer_server.py")
 COPIES = {"backup": "backup", "restore": "restored", "salvage": "salvaged"}
-NEVER = 1 << 62  # a position in the trace that is never reached
+NEVER = 1 << 62  # a position beyond the end of every trace
 FAILURES = (
     failing("fdatasync", "snapshots/txlog", errno.EIO, first=9, count=1),
     failing("fdatasync", "messages/", errno.EIO, first=15, count=1),
@@ -27,17 +27,16 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A directory that a command made of the data: whole from `told_at` on, and whole or not there
-    before."""
+    """A directory that a command made from the data. Before `complete_at` it may be absent."""
 
     name: str
-    told_at: int
-    is_exact: bool  # file by file, or only in what it means
+    complete_at: int
+    is_exact: bool  # its files are the same in every state
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What happened, below `root`."""
+    """A run below `root`: its trace, its history, and where in the trace the topics existed."""
 
     root: Path
     trace: Path
@@ -46,7 +45,7 @@ class Recording:
     copies: Sequence[Copy]
 
     def count_at(self, position: int) -> int:
-        """How much of the history had been told when the trace was so long."""
+        """How many replies clients had at this position."""
         now = last_time_at(position)
         told = sum(each.completed is not None and each.completed <= now for each in self.history)
         return told + sum(each.pointer is not None and each.invoked <= now for each in self.history)
@@ -68,7 +67,7 @@ class Recording:
 
 
 class TracedRun:
-    """Makes one. `control` holds what is not part of it."""
+    """Makes a recording; `control` has the files that are not part of it."""
 
     def __init__(self, library: Path, root: Path, control: Path) -> None:
         root.mkdir()
@@ -79,8 +78,11 @@ class TracedRun:
         self._copies: list[Copy] = []
 
     def record(self, *, lives: int, units: int, copies: bool) -> Recording:
-        """`units` of each of five clients in each life; the last life ends in peace, the others by
-        SIGKILL, and a sync fails in every second one. With `copies` commands copy what is left."""
+        """Start a server `lives` times, for so many attempts (`units`) of each of five clients.
+
+        The last life ends with SIGTERM, the others with SIGKILL, and in every second one a sync
+        fails. With `copies`, a backup, a restore and a salvage follow.
+        """
         for life in range(lives):
             self._state(life, units, is_last=life == lives - 1)
         data, backup = str(self._root / "data"), str(self._root / "backup")
@@ -94,7 +96,7 @@ class TracedRun:
 
     def _state(self, life: int, units: int, *, is_last: bool) -> None:
         environment = self._shim.environment(traced=True)
-        # A table of LevelDB is written, and its log replaced, after some MiB; here after some KiB.
+        # A small write buffer, so that LevelDB writes tables and replaces its log within a run.
         program = SERVER if life % 2 else SMALL_BUFFER
         server = serve(self._root, environment=environment, program=program)
         try:

@@ -1,6 +1,6 @@
-"""One state that a power cut left: whether everything that was told by then is true of it.
+"""Judges one state that a power cut left: every reply that clients had by then must be true.
 
-The very recovery of the server runs on it, in this process and on the real engine.
+The server's own recovery runs on it, in this process and with LevelDB.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ from tx.outcomes import Outcome as Ended
 
 
 class Recovered(Life):
-    """A server that has recovered, and is asked what it knows without a way over the network."""
+    """A recovered server, which is called without HTTP."""
 
     async def outcome(self, pointer: int) -> Outcome:
-        """How a transaction ended; one that is in progress is ended, as nobody undid its writes."""
+        """The outcome of a transaction; one in progress is invalidated."""
         transactions = self._rooms.transactions
         try:
             found = await transactions.completion.outcome(pointer)
         except TransactionUnknownError:
-            return Outcome.FAIL  # its start was lost with the power
+            return Outcome.FAIL  # the power cut lost its start
         if not isinstance(found, Ended):
             found = await transactions.completion.invalidate(pointer)
         return Outcome.OK if found.state is EndedState.COMMITTED else Outcome.FAIL
@@ -61,7 +61,7 @@ class Recovered(Life):
             await self._rooms.transactions.completion.invalidate(opened.transaction.transaction_id)
 
     def why_down(self) -> list[str]:
-        """What keeps a room down, and nothing when both are up."""
+        """Why a component is down, one sentence for each; empty if both are up."""
         state, reason = self._rooms.messaging.status
         status = self._rooms.transactions.status
         down = [] if state == "ok" else [f"messages are down: {reason}"]
@@ -70,7 +70,7 @@ class Recovered(Life):
         return down
 
     async def read(self, view: View, *, invoked: int) -> Attempt:
-        """A reader of all topics from the beginning; nothing of a topic that is not there."""
+        """Read all existing topics from the beginning."""
         polls = [await self._poll(name, view) for name in TOPICS]
         return read_at(invoked, *(poll for poll in polls if poll is not None))
 
@@ -93,14 +93,14 @@ class Recovered(Life):
         )
 
     async def run(self, name: str) -> tuple[int, str]:
-        """Publish one message more, in one go: the pointer and the payload."""
+        """Publish another message in a run: its pointer and payload."""
         entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
         outcome = await self._rooms.transactions.autocommit.run([entry], client="", request_id=None)
         return outcome.published[0].pointer, "later"
 
 
 def read_at(invoked: int, *actions: Action) -> Attempt:
-    """What a reader was shown."""
+    """The attempt of a reader."""
     return Attempt(
         client="reader", invoked=invoked, completed=invoked, outcome=Outcome.OK, actions=actions
     )
@@ -108,19 +108,22 @@ def read_at(invoked: int, *actions: Action) -> Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Knows what was told in a run."""
+    """Compares states with the history of a recorded run."""
 
     recording: Recording
 
     async def judge(self, home: Path, *, position: int, now_ms: int) -> None:
-        """Raise AssertionError unless all that was told by then is true of what lies in `home`."""
+        """Judge the state in `home`.
+
+        Raises: AssertionError: a reply before `position` is not true.
+        """
         recording = self.recording
         assert_no_damage(home / recording.data.relative_to(recording.root), now_ms=now_ms)
         table = home / recording.table.relative_to(recording.root)
         data = home / recording.data.relative_to(recording.root)
         for copy in recording.copies:
             target = home / copy.name
-            assert target.is_dir() or position < copy.told_at, f"{copy.name} is gone"
+            assert target.is_dir() or position < copy.complete_at, f"{copy.name} is gone"
             if target.is_dir() and copy.is_exact:
                 assert _content(target) == _content(recording.root / copy.name), (
                     f"{copy.name} is another"
@@ -147,7 +150,7 @@ class Judge:
                 if each.invoked <= now
             ]
             reads.append(await life.read(View.COMMITTED, invoked=now + 2))
-            # Later, so that it has to be shown all of a commit of which the one before saw a part.
+            # Later, so that it must have all of a commit of which the read before has a part.
             reads.append(await life.read(View.ALL, invoked=now + 3))
             if position >= self.recording.topics_at:
                 assert len(reads[-1].actions) == len(TOPICS), "a topic is gone"
@@ -160,16 +163,16 @@ class Judge:
             await life.close()
 
     async def _known(self, life: Recovered, attempt: Attempt, now: int) -> Attempt:
-        """The attempt as it was known then; how a transaction ended is asked for."""
-        is_told = attempt.completed is not None and attempt.completed <= now
+        """The attempt as its client knew it then, with its outcome in the recovered server."""
+        has_reply = attempt.completed is not None and attempt.completed <= now
         if attempt.pointer is None:
-            if is_told:
+            if has_reply:
                 return attempt
-            # A reader that was not answered yet was shown nothing.
+            # A reader without a reply has read nothing.
             unread = replace(attempt, actions=tuple(attempt.publishes))
             return unread.ended(Outcome.UNKNOWN, completed=None)
         outcome = await life.outcome(int(attempt.pointer))
-        if is_told:
+        if has_reply:
             assert outcome is attempt.outcome, f"{attempt} is {outcome}"
             return attempt
         return replace(attempt.ended(outcome, completed=None), completed=now)
@@ -177,7 +180,7 @@ class Judge:
     async def _read_table(
         self, life: Recovered, directory: Path, history: Sequence[Attempt], *, invoked: int
     ) -> Attempt:
-        """A reader of all rows of the table, and of those that were ever put there."""
+        """A reader of all rows of the table, and of all rows that were ever written to it."""
         rows = await self._rows(life, directory)
         keys = {
             action.row
@@ -194,7 +197,7 @@ class Judge:
         )
 
     async def _rows(self, life: Recovered, directory: Path) -> dict[str, str]:
-        """Of a table that is gone there are none, whatever was acknowledged."""
+        """The rows of the table; none if it is gone."""
         if not directory.is_dir():
             return {}
         with TransactionalTable(directory) as table:
@@ -204,8 +207,7 @@ class Judge:
     async def _check_goes_on(
         self, life: Recovered, history: Sequence[Attempt], position: int
     ) -> None:
-        """The next transaction has a higher pointer than any that a client was given, and its
-        message is behind all that a reader was shown."""
+        """The next transaction gets a higher pointer than any before, its message a higher id."""
         if position < self.recording.topics_at:
             return
         pointer, payload = await life.run(TOPICS[0])
@@ -231,10 +233,10 @@ def _content(data: Path) -> dict[str, bytes]:
 
 
 def assert_no_damage(data: Path, *, now_ms: int) -> list[Finding]:
-    """A power cut may leave a torn tail, and damages nothing; what is in doubt."""
+    """A power cut may leave a torn tail, but no corruption; the findings of fsck."""
     if not (data / "messages").is_dir() and not (data / "snapshots").is_dir():
         return []
     findings = fsck(DataDirectory.of(data), now_ms=now_ms).findings
     damages = [finding for finding in findings if finding.is_corruption]
-    assert not damages, f"fsck calls it damage: {damages}"
+    assert not damages, f"fsck reports corruption: {damages}"
     return findings

@@ -1,5 +1,4 @@
-"""The server with a write buffer of LevelDB that is full after 64 KiB, so that little is written
-before it makes tables and begins new logs."""
+"""The server with a LevelDB write buffer of 64 KiB, so that it soon writes tables and new logs."""
 
 import sys
 from pathlib import Path

@@ -9,7 +9,7 @@ from tests.faults.workload_messages import Shared
 
 
 @pytest.mark.slow
-def test_backups_under_load_hold_what_was_acknowledged(tmp_path: Path) -> None:
+def test_backups_under_load_have_all_acknowledged_messages(tmp_path: Path) -> None:
     said = BackupProgram(tmp_path, clients=16, ballast=5).run(3)
 
     assert said.startswith("3 backups under 16 clients restored")
@@ -28,7 +28,7 @@ WHOLE = {BALLAST: messages(0, 1, 2, 3), PROBE: messages(0, 1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize("probed", [3, 4, 5])
-def test_what_was_published_during_a_backup_may_be_in_it(probed: int) -> None:
+def test_messages_published_during_a_backup_may_be_in_it(probed: int) -> None:
     check(WHOLE | {PROBE: WHOLE[PROBE][:probed]}, WHOLE)
 
 
@@ -46,20 +46,20 @@ def test_what_was_published_during_a_backup_may_be_in_it(probed: int) -> None:
         {PROBE: messages(0, 1, 2, 4)},
     ],
 )
-def test_a_backup_that_lost_what_was_acknowledged_is_seen(spoilt: Messages) -> None:
+def test_a_backup_without_an_acknowledged_message_is_found(spoilt: Messages) -> None:
     with pytest.raises(AssertionError):
         check({**WHOLE, **spoilt}, WHOLE)
 
 
 @pytest.mark.parametrize("topic", [BALLAST, PROBE])
-def test_what_the_first_server_lost_itself_is_seen(topic: str) -> None:
+def test_a_loss_of_the_first_server_itself_is_found(topic: str) -> None:
     shorter = {**WHOLE, topic: WHOLE[topic][:-1]}
 
     with pytest.raises(AssertionError):
         check({**shorter, PROBE: messages(0, 1, 2)}, shorter)
 
 
-def test_a_publish_counts_as_told_once_it_was_answered() -> None:
+def test_a_publish_counts_as_acknowledged_after_its_reply() -> None:
     probe = Probe(Shared(port=0))
     probe.waits = [(1.0, 0.5), (2.0, 0.5), (3.0, 0.5)]
 

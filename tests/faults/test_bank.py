@@ -7,7 +7,7 @@ import pytest
 from tests.faults.bank import BankProgram
 
 
-def test_a_kill_of_each_side_leaves_rows_and_messages_that_tell_the_same_story(
+def test_after_a_kill_of_each_side_rows_and_messages_agree(
     tmp_path: Path,
 ) -> None:
     figures = BankProgram(tmp_path, seed=3).run(kills=1)

@@ -21,7 +21,7 @@ def broken(tmp_path: Path) -> Iterator[BreakpointServer]:
     made.end()
 
 
-def test_every_named_place_is_passed(broken: BreakpointServer) -> None:
+def test_every_breakpoint_is_passed(broken: BreakpointServer) -> None:
     """A function that is renamed takes its place along, and it would be broken no more."""
     client = broken.server.client()
     topic = Topic(client, "faults", "t0")
@@ -40,7 +40,7 @@ def test_every_named_place_is_passed(broken: BreakpointServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [BY_NAME[name] for name in CHOSEN], ids=CHOSEN)
-def test_a_server_that_breaks_there_keeps_its_promises(
+def test_a_server_with_a_fault_at_a_breakpoint_keeps_its_promises(
     broken: BreakpointServer, point: Point
 ) -> None:
     breaking = BreakpointProgram(broken)

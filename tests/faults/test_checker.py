@@ -121,7 +121,7 @@ ROWS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
 @pytest.mark.parametrize(
     ("anomaly", "history", "harmless"), [pytest.param(*each, id=each[0].name) for each in ROWS]
 )
-def test_each_anomaly_of_rows_is_seen_and_nothing_in_what_is_like_it(
+def test_each_anomaly_of_rows_is_found_and_none_in_a_similar_correct_history(
     anomaly: Anomaly, history: list[Attempt], harmless: list[Attempt]
 ) -> None:
     assert anomaly in found_in(history)
@@ -226,7 +226,7 @@ TOPICS: list[tuple[Anomaly, list[Attempt], list[Attempt]]] = [
 @pytest.mark.parametrize(
     ("anomaly", "history", "harmless"), [pytest.param(*each, id=each[0].name) for each in TOPICS]
 )
-def test_each_anomaly_of_topics_is_seen_and_nothing_in_what_is_like_it(
+def test_each_anomaly_of_topics_is_found_and_none_in_a_similar_correct_history(
     anomaly: Anomaly, history: list[Attempt], harmless: list[Attempt]
 ) -> None:
     assert anomaly in found_in(history)
@@ -240,14 +240,14 @@ def test_write_skew_alone_is_permitted() -> None:
     assert violations(ROWS[7][1]) == []
 
 
-def test_what_needs_no_transaction_may_appear_between_two_reads_of_one_snapshot() -> None:
+def test_messages_without_a_transaction_may_appear_between_two_reads_of_one_snapshot() -> None:
     reads = [poll("", until=0), poll("a")]
 
     assert found_in([plain(0, 9, pub("a")), at(0, 9, *reads)]) == set()
     assert found_in([at(0, 9, pub("a")), at(0, 9, *reads)]) == {Anomaly.READ_SKEW}
 
 
-def test_a_cycle_is_told_with_its_edges() -> None:
+def test_a_finding_has_the_edges_of_its_cycle() -> None:
     history = overlapping([*add("x", "a"), *add("y", "b")], [read("x", ""), read("y", "b")])
 
     assert [one.what for one in check(history)] == ["1 -rw-> 0 -wr-> 1"]
@@ -255,7 +255,7 @@ def test_a_cycle_is_told_with_its_edges() -> None:
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10**9), clients=st.integers(1, 12))
-def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
+def test_a_snapshot_isolated_history_has_no_violation(seed: int, clients: int) -> None:
     assert violations(synthetic_history(seed=seed, count=150, clients=clients)) == []
 
 
@@ -272,17 +272,17 @@ def test_what_is_snapshot_isolated_is_passed(seed: int, clients: int) -> None:
         (Flaw.GOES_ON, Anomaly.PREFIX_CHANGED),
     ],
 )
-def test_a_flaw_of_the_database_is_seen(flaw: Flaw, anomaly: Anomaly) -> None:
+def test_each_flaw_of_the_model_database_is_found(flaw: Flaw, anomaly: Anomaly) -> None:
     history = synthetic_history(seed=2, count=400, clients=8, flaw=flaw)
 
     assert anomaly in {one.anomaly for one in violations(history)}
 
 
-def test_one_client_alone_shows_not_even_write_skew() -> None:
+def test_one_client_alone_causes_not_even_write_skew() -> None:
     assert check(synthetic_history(seed=1, count=300, clients=1)) == []
 
 
-def test_a_history_comes_back_from_its_file_and_the_program_judges_it(tmp_path: Path) -> None:
+def test_a_history_survives_its_file_and_the_program_checks_it(tmp_path: Path) -> None:
     kept = tmp_path / "history.jsonl"
     whole = synthetic_history(seed=7, count=50, clients=4)
     broken = overlapping(add("x", "a"), add("x", "b"), [read("x", "ab")])

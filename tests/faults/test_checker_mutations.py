@@ -115,7 +115,7 @@ def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
 @settings(max_examples=40)
 @given(seed=st.integers(0, 50), kind=st.sampled_from(KINDS),
        where=st.integers(0, 10**6), at_index=st.integers(0, 10**6))  # fmt: skip
-def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int) -> None:
+def test_a_manipulated_read_is_found(seed: int, kind: str, where: int, at_index: int) -> None:
     history = synthetic_history(seed=seed, count=60, clients=6)
     chosen = spots(history)[kind]
     assume(chosen)
@@ -130,9 +130,7 @@ def test_what_is_spoilt_is_seen(seed: int, kind: str, where: int, at_index: int)
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10**6), where=st.integers(0, 10**6))
-def test_a_commit_that_is_said_to_have_failed_is_seen_where_others_read_it(
-    seed: int, where: int
-) -> None:
+def test_a_read_of_a_commit_that_is_recorded_as_failed_is_found(seed: int, where: int) -> None:
     history = synthetic_history(seed=seed, count=60, clients=4)
     wrote = [
         number for number, attempt in enumerate(history)

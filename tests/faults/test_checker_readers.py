@@ -59,7 +59,7 @@ def test_messages_that_their_own_transaction_does_not_see_are_lost(history: list
 
 
 @pytest.mark.parametrize("history", OWN[1])
-def test_a_transaction_may_not_be_shown_what_it_published_elsewhere_or_took_back(
+def test_a_read_need_not_have_own_messages_outside_its_range_or_rolled_back(
     history: list[Attempt],
 ) -> None:
     assert found_in(history) == set()
@@ -82,7 +82,7 @@ PLACES: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", PLACES[0])
-def test_a_value_beside_the_place_that_it_was_written_to_is_invented(
+def test_a_value_in_another_place_than_it_was_written_to_is_invented(
     history: list[Attempt],
 ) -> None:
     assert Anomaly.INVENTED in found_in(history)
@@ -131,14 +131,14 @@ PREFIX: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", PREFIX[0])
-def test_what_appears_before_what_a_snapshot_had_read_is_a_prefix_that_changed(
+def test_a_message_that_appears_before_a_place_that_was_read_changes_the_prefix(
     history: list[Attempt],
 ) -> None:
     assert Anomaly.PREFIX_CHANGED in found_in(history)
 
 
 @pytest.mark.parametrize("history", PREFIX[1])
-def test_a_snapshot_may_pass_what_is_undecided_in_it_and_one_that_is_held_what_was_undone(
+def test_a_read_may_skip_rows_that_are_undecided_in_its_snapshot_or_rolled_back(
     history: list[Attempt],
 ) -> None:
     assert found_in(history) == set()
@@ -167,7 +167,7 @@ TORN: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", TORN[0])
-def test_a_part_of_a_publish_that_lies_in_the_range_of_a_poll_and_is_missing_is_seen(
+def test_a_missing_part_of_a_publish_in_the_range_of_a_poll_is_found(
     history: list[Attempt],
 ) -> None:
     assert Anomaly.TORN in found_in(history)
@@ -214,14 +214,14 @@ HALVES: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", HALVES[0])
-def test_a_commit_of_which_one_topic_has_nothing_is_torn_wherever_its_readers_begin(
+def test_a_commit_without_messages_on_one_of_its_topics_is_torn(
     history: list[Attempt],
 ) -> None:
     assert found_in(history) == {Anomaly.TORN}
 
 
 @pytest.mark.parametrize("history", HALVES[1])
-def test_a_commit_may_have_messages_where_nobody_has_read(history: list[Attempt]) -> None:
+def test_a_commit_may_have_messages_in_ranges_that_were_not_read(history: list[Attempt]) -> None:
     assert found_in(history) == set()
 
 
@@ -245,7 +245,7 @@ SHOWN_EARLY: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", SHOWN_EARLY[0])
-def test_what_one_reader_was_shown_a_later_one_is_even_before_its_writer_is_told(
+def test_a_later_reader_has_all_that_an_earlier_one_got_even_before_the_reply_to_the_writer(
     history: list[Attempt],
 ) -> None:
     assert Anomaly.LOST in found_in(history)
@@ -277,10 +277,12 @@ SKEWED: tuple[Histories, Histories] = (
 
 
 @pytest.mark.parametrize("history", SKEWED[0])
-def test_who_does_not_commit_reads_in_one_snapshot_too(history: list[Attempt]) -> None:
+def test_a_transaction_that_does_not_commit_reads_in_one_snapshot_too(
+    history: list[Attempt],
+) -> None:
     assert Anomaly.READ_SKEW in found_in(history)
 
 
 @pytest.mark.parametrize("history", SKEWED[1])
-def test_who_does_not_commit_has_written_nothing(history: list[Attempt]) -> None:
+def test_a_transaction_that_does_not_commit_has_written_nothing(history: list[Attempt]) -> None:
     assert found_in(history) == set()

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.clocks import HOUR_S, STARTS_S, STEPS_S, YEAR_S, Clocks, run
 
 
-def test_a_clock_that_is_set_under_a_server_moves_nothing(
+def test_a_clock_that_is_set_under_a_server_breaks_no_order(
     shim_library: Path, tmp_path: Path
 ) -> None:
     clocks = Clocks(shim_library, tmp_path)
@@ -18,7 +18,7 @@ def test_a_clock_that_is_set_under_a_server_moves_nothing(
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_between_lives_is_told_and_deletes_nothing(
+def test_a_clock_that_is_set_between_two_starts_is_reported_and_deletes_nothing(
     shim_library: Path, tmp_path: Path
 ) -> None:
     assert run(shim_library, tmp_path, steps_s=STEPS_S, starts_s=STARTS_S) == 32

@@ -36,7 +36,7 @@ TRUTH = seen("abc", visible="ab")
 @pytest.mark.parametrize(
     "salvaged", [TRUTH, seen("ac", visible="a"), seen("c", visible=""), seen("", visible="")]
 )
-def test_what_was_kept_may_be_less(salvaged: Seen) -> None:
+def test_a_salvage_may_lose_messages(salvaged: Seen) -> None:
     assert wrong_in_salvage(TRUTH, salvaged) is None
 
 
@@ -50,11 +50,11 @@ def test_what_was_kept_may_be_less(salvaged: Seen) -> None:
         seen("abcd", visible="ab"),
     ],
 )
-def test_a_salvage_that_hides_reveals_or_invents_is_seen(salvaged: Seen) -> None:
+def test_a_salvage_that_hides_reveals_or_invents_messages_is_found(salvaged: Seen) -> None:
     assert wrong_in_salvage(TRUTH, salvaged) is not None
 
 
-def test_a_salvage_that_lost_more_than_the_damage_did_is_seen() -> None:
+def test_a_salvage_that_lost_more_than_the_damage_explains_is_found() -> None:
     less = seen("ac", visible="a")
 
     assert wrong_in_loss(TRUTH, less, lost_max=1, may_lose={name("b"), name("c")}) is None
@@ -95,7 +95,7 @@ def damaged(**members: object) -> Reply:
     return problem(500, "damaged_record", **members)
 
 
-def test_reading_goes_on_behind_what_is_damaged() -> None:
+def test_a_reader_continues_after_a_damaged_range() -> None:
     server = Answering(
         messages((A, "a"), caught_up=False), damaged(id=B, next=B),
         messages((C, "c"), caught_up=True),
@@ -108,7 +108,7 @@ def test_reading_goes_on_behind_what_is_damaged() -> None:
     assert wrong_in_reading(EXPECTED, reading) is None
 
 
-def test_a_topic_whose_own_row_is_damaged_ends_there() -> None:
+def test_a_topic_whose_own_row_is_damaged_can_not_be_read() -> None:
     reading = read_past_damage(topic(Answering(damaged(id=b"one:t:".hex(), next=None))))
 
     assert not reading.is_known
@@ -126,7 +126,7 @@ def test_a_topic_whose_own_row_is_damaged_ends_there() -> None:
         damaged(id=b"one:other:".hex(), next=None),
     ],
 )
-def test_an_answer_that_tells_no_damage_with_its_place_is_seen(reply: Reply) -> None:
+def test_a_reply_without_messages_and_without_a_damaged_range_is_found(reply: Reply) -> None:
     with pytest.raises(AssertionError):
         read_past_damage(topic(Answering(reply)))
 
@@ -144,5 +144,5 @@ def test_an_answer_that_tells_no_damage_with_its_place_is_seen(reply: Reply) -> 
         Reading(found=[(A, "x")], is_known=False),
     ],
 )
-def test_a_reader_that_was_misled_is_seen(reading: Reading) -> None:
+def test_a_wrong_read_is_found(reading: Reading) -> None:
     assert wrong_in_reading(EXPECTED, reading) is not None

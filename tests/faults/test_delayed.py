@@ -118,7 +118,7 @@ def running(new_server: NewServer) -> ServerProcess:
     return new_server("messaging.max_block=60")
 
 
-def test_what_comes_too_late_changes_nothing(running: ServerProcess, new_server: NewServer) -> None:
+def test_late_requests_change_nothing(running: ServerProcess, new_server: NewServer) -> None:
     client = running.client()
     with delaying(running.port) as delayed:
         through = Client(delayed.port)

@@ -78,7 +78,7 @@ def shown(client: Client, check: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_mib", [0, LEFT_MIB])
-def test_a_full_disk_takes_no_messages_says_so_and_takes_them_again(
+def test_a_full_disk_refuses_messages_until_it_has_room_and_readiness_says_so(
     running: ServerProcess, left_mib: int
 ) -> None:
     client = running.client()
@@ -111,7 +111,7 @@ def test_a_full_disk_takes_no_messages_says_so_and_takes_them_again(
 
 
 @pytest.mark.slow
-def test_a_disk_of_messages_that_is_full_is_down_wherever_transactions_lie(
+def test_a_full_disk_of_messages_is_down_even_if_transactions_are_on_another_one(
     on_small_disk: Serve,
 ) -> None:
     """Readiness looked at the disk of transactions only: every publish was refused, and all was
@@ -145,7 +145,7 @@ def test_a_disk_of_transactions_that_is_full_only_degrades(on_small_disk: Serve)
 
 
 @pytest.mark.slow
-def test_a_small_disk_is_well_as_long_as_most_of_it_is_free(running: ServerProcess) -> None:
+def test_a_small_disk_is_ok_as_long_as_most_of_it_is_free(running: ServerProcess) -> None:
     """Every file system below 256 MiB was degraded from its first day, and one below 64 down."""
     client = running.client()
     writer = Writer(client).make_topics()
@@ -160,7 +160,7 @@ def test_a_small_disk_is_well_as_long_as_most_of_it_is_free(running: ServerProce
 
 
 @pytest.mark.slow
-def test_a_start_on_a_full_disk_tells_why_transactions_are_not_there(on_small_disk: Serve) -> None:
+def test_a_start_on_a_full_disk_says_why_transactions_are_down(on_small_disk: Serve) -> None:
     client = on_small_disk("data/messages", MOUNT_FULL).client()
 
     ready = client.get("/health/ready")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disk import Shim, failing
-from tests.faults.powercut_disk import Disk, put, read_trace
+from tests.faults.powercut_disk import Disk, read_trace, write_tree
 from tests.faults.workload_disk import Writer, topics_of
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
@@ -33,7 +33,7 @@ def left_by_a_power_cut(shim: Shim, server: ServerProcess, target: Path) -> Path
     disk = Disk(server.home, engines=[server.data / "messages"])
     for done in read_trace(shim.trace):
         disk.follow(done)
-    put(disk.least(), target)
+    write_tree(disk.least(), target)
     return target
 
 
@@ -51,7 +51,7 @@ FAILURES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "part", "error"), FAILURES)
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_was_acknowledged_around_a_failure_is_there_after_a_power_cut(
+def test_writes_acknowledged_around_a_failure_survive_a_power_cut(
     shim: Shim, running: ServerProcess, tmp_path: Path, call: str, part: str, error: int, count: int
 ) -> None:
     client = running.client()
@@ -79,7 +79,7 @@ def test_what_was_acknowledged_around_a_failure_is_there_after_a_power_cut(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "check"), [(LOG, "transactions"), (STORE, "storage")])
-def test_a_disk_that_never_syncs_is_told_and_the_server_comes_back_by_itself(
+def test_a_disk_that_fails_every_sync_is_reported_and_the_server_recovers_by_itself(
     shim: Shim, running: ServerProcess, part: str, check: str
 ) -> None:
     client = running.client()

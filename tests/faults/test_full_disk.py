@@ -32,7 +32,7 @@ def files_held_at(server: ServerProcess, size_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "torn_bytes", [40, *(pytest.param(torn, marks=pytest.mark.slow) for torn in (0, 1, 300))]
 )
-def test_a_full_disk_loses_nothing_and_the_server_comes_back_by_itself(
+def test_a_full_disk_loses_nothing_and_the_server_recovers_by_itself(
     new_server: NewServer, torn_bytes: int
 ) -> None:
     running = new_server()
@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing_and_the_server_comes_back_by_itself(
     writer.account(new_server(home=running.home).client())
 
 
-def test_a_store_that_takes_nothing_is_told_by_readiness(new_server: NewServer) -> None:
+def test_readiness_reports_a_store_that_can_not_write(new_server: NewServer) -> None:
     running = new_server()
     client = running.client()
     writer = Writer(client).make_topics()

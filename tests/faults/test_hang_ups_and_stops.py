@@ -64,7 +64,7 @@ def _hung_up(server: ServerProcess, client: Client, number: int) -> Attempt:
     return recorder.ended(Outcome.UNKNOWN, requests, pointer=tx.id, body=body)
 
 
-def test_who_hangs_up_leaves_nothing_half_done(running: ServerProcess) -> None:
+def test_a_request_whose_client_hangs_up_is_not_half_done(running: ServerProcess) -> None:
     client = running.client()
 
     history = [
@@ -99,7 +99,9 @@ def _answered(reply: Reply) -> Reply | None:
 
 
 @pytest.mark.slow
-def test_a_service_stopped_under_load_leaves_no_doubt(running: ServerProcess) -> None:
+def test_every_outcome_is_known_after_stops_of_the_service_under_load(
+    running: ServerProcess,
+) -> None:
     clients = [running.client() for _ in range(6)]
     admin = running.client()
     resolving = running.client()

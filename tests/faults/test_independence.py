@@ -20,7 +20,7 @@ def independence(tmp_path: Path) -> Iterator[Independence]:
     made.end()
 
 
-def test_messages_go_on_when_transactions_stop_hang_crash_or_cannot_start(
+def test_messages_are_served_while_transactions_stop_hang_crash_or_can_not_start(
     independence: Independence,
 ) -> None:
     refused: dict[str, int] = {}

@@ -51,7 +51,7 @@ def runs(pid: int) -> bool:
     return True
 
 
-def test_what_was_done_before_counts_when_the_program_goes_on(tmp_path: Path) -> None:
+def test_kills_of_an_interrupted_run_count_in_the_next_one(tmp_path: Path) -> None:
     file = tmp_path / "new" / "tally.jsonl"
     before = Tally(file, version="a")
     before.add(seed=1, kills=20, units=900, seconds=61.23)

@@ -18,7 +18,7 @@ def table(tmp_path: Path) -> Iterator[tuff.TransactionalTable]:
         yield made
 
 
-def test_mixed_clients_are_isolated_and_write_skew_is_all_that_two_of_them_can_bring_about(
+def test_mixed_clients_are_isolated_except_for_write_skew(
     new_server: NewServer, table: tuff.TransactionalTable
 ) -> None:
     server = new_server()

@@ -57,7 +57,7 @@ def paused_client(
             program.kill()
 
 
-def test_a_client_that_was_stopped_past_its_time_commits_nothing(
+def test_a_client_that_is_suspended_past_its_timeout_commits_nothing(
     running: ServerProcess, tmp_path: Path
 ) -> None:
     client = running.client()
@@ -82,7 +82,7 @@ def test_a_client_that_was_stopped_past_its_time_commits_nothing(
     assert Tx(client, {"transactionId": pointer}).state() == "aborted"
 
 
-def test_a_server_that_was_stopped_ends_what_its_time_was_over_for_and_loses_nothing(
+def test_a_suspended_server_times_out_late_transactions_and_loses_nothing(
     running: ServerProcess,
 ) -> None:
     client, other = running.client(), running.client()
@@ -105,7 +105,7 @@ def test_a_server_that_was_stopped_ends_what_its_time_was_over_for_and_loses_not
 
 
 @pytest.mark.slow
-def test_clients_of_a_server_that_stands_still_again_and_again_are_isolated(tmp_path: Path) -> None:
+def test_clients_of_a_repeatedly_suspended_server_are_isolated(tmp_path: Path) -> None:
     kept = tmp_path / "history.jsonl"
 
     assert main(["--pauses", "4", "--attempts", "1200", "--keep", str(kept)]) == 0

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.disk import has_compiler
 from tests.faults.history import Append, Outcome
 from tests.faults.powercut import PowerCutProgram, cuts, newest_ms, record
-from tests.faults.powercut_disk import Call, put, read_trace, taken
+from tests.faults.powercut_disk import Call, read_trace, read_tree, write_tree
 from tests.faults.powercut_run import Recording
 from tests.faults.powercut_state import Judge
 from tests.http.client import ok
@@ -48,11 +48,11 @@ def test_some_power_cuts_lose_nothing(recording: Recording, tmp_path: Path) -> N
     assert program.wrong == []
 
 
-def test_a_table_that_is_gone_is_seen(recording: Recording, tmp_path: Path) -> None:
-    left = taken(recording.root)
-    put(left, tmp_path / "whole")
+def test_a_missing_table_is_found(recording: Recording, tmp_path: Path) -> None:
+    left = read_tree(recording.root)
+    write_tree(left, tmp_path / "whole")
     del left["table"]
-    put(left, tmp_path / "spoilt")
+    write_tree(left, tmp_path / "spoilt")
 
     def judge(name: str) -> None:
         position, now_ms = recording.trace.stat().st_size, newest_ms(recording)
@@ -64,9 +64,7 @@ def test_a_table_that_is_gone_is_seen(recording: Recording, tmp_path: Path) -> N
         judge("spoilt")
 
 
-def test_a_table_that_does_not_sync_what_it_takes_back_is_seen(
-    recording: Recording, tmp_path: Path
-) -> None:
+def test_a_table_that_does_not_sync_its_undo_is_found(recording: Recording, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_bytes(recording.trace.read_bytes())
     count = _fail_syncs_of_what_was_taken_back(trace)
@@ -109,12 +107,12 @@ def test_many_power_cuts_lose_nothing_and_leave_copies_whole(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_server_starts_on_what_is_left_and_is_ready(tmp_path: Path) -> None:
+def test_a_server_starts_after_a_power_cut_and_is_ready(tmp_path: Path) -> None:
     recording = record(tmp_path, lives=2, units=6, copies=False)
 
     for cut in cuts(recording, random.Random(3), count=12):
         home = tmp_path / "state"
-        put(cut.tree, home)
+        write_tree(cut.tree, home)
         server = serve(home)
         reply = ok(server.client().get("/health/ready"))
         server.end()

@@ -48,13 +48,13 @@ class Tracer:
         return [self.disk.least(), *(self.disk.some(chance) for _ in range(300))]
 
 
-def test_what_was_synced_is_always_there() -> None:
+def test_synced_bytes_are_always_there() -> None:
     traced = Tracer().durable("f", b"old")
 
     assert traced.left() == [{"f": b"old"}] * 301
 
 
-def test_what_was_not_synced_is_there_by_sectors_and_never_altered() -> None:
+def test_unsynced_bytes_survive_by_sectors_and_never_change() -> None:
     left = [tree["f"] for tree in Tracer().durable("f", b"old").write("f", NEW, at=3).left()]
 
     assert b"old" in left
@@ -93,7 +93,7 @@ def test_a_removed_file_may_come_back_until_its_directory_is_synced() -> None:
     assert traced.left() == [{}] * 301
 
 
-def test_a_sync_that_failed_is_made_good_by_no_later_one() -> None:
+def test_no_later_sync_makes_up_for_a_failed_one() -> None:
     traced = Tracer().durable("f", b"old").write("f", b"lost", at=3)
     traced.sync("f", error=5).sync("f")
 
@@ -110,7 +110,7 @@ def _engine(traced: Tracer) -> Tracer:
     return traced.do(Call.MKDIR, "engine").do(Call.SYNC_DIRECTORY, "")
 
 
-def test_names_in_an_engine_change_in_their_order() -> None:
+def test_names_in_an_engine_directory_change_in_order() -> None:
     traced = _engine(Tracer())
     for number in range(3):
         traced.do(Call.CREATE, f"engine/{number}", inode=number + 1)
@@ -120,7 +120,7 @@ def test_names_in_an_engine_change_in_their_order() -> None:
     assert {tuple(names) for names in left} == {(), ("0",), ("0", "1"), ("0", "1", "2")}
 
 
-def test_the_sync_of_an_engines_file_is_one_of_the_names_before_it() -> None:
+def test_the_sync_of_an_engine_file_also_syncs_the_name_changes_before_it() -> None:
     traced = _engine(Tracer())
     for number in range(3):
         traced.do(Call.CREATE, f"engine/{number}", inode=number + 1)
@@ -131,7 +131,7 @@ def test_the_sync_of_an_engines_file_is_one_of_the_names_before_it() -> None:
     assert {tuple(names) for names in left} == {("0", "1"), ("0", "1", "2")}
 
 
-def test_a_file_that_was_cut_is_the_old_one_or_the_cut_one() -> None:
+def test_an_unsynced_truncation_leaves_the_old_or_the_truncated_file() -> None:
     traced = Tracer().durable("f", b"old").do(Call.TRUNCATE, "f", inode=1, at=1)
 
     assert {tree["f"] for tree in traced.left()} == {b"old", b"o"}
@@ -150,13 +150,13 @@ def _after_a_failed_sync() -> Tracer:
     return traced.sync("f", error=5)
 
 
-def test_what_was_written_over_after_a_failed_sync_does_not_come_back() -> None:
+def test_bytes_that_were_overwritten_after_a_failed_sync_do_not_come_back() -> None:
     traced = _after_a_failed_sync().write("f", b"NEWW", at=3).sync("f")
 
     assert {tree["f"] for tree in traced.left()} == {b"oldNEWW"}
 
 
-def test_what_was_written_over_in_part_is_in_doubt_beside_it() -> None:
+def test_bytes_beside_an_overwritten_part_stay_doubtful() -> None:
     traced = _after_a_failed_sync().write("f", b"NE", at=4).sync("f")
 
     assert {tree["f"] for tree in traced.left()} == {
@@ -165,7 +165,7 @@ def test_what_was_written_over_in_part_is_in_doubt_beside_it() -> None:
 
 
 @pytest.mark.parametrize(("length", "left"), [(3, {b"old"}), (2, {b"ol"})])
-def test_what_was_cut_off_after_a_failed_sync_does_not_come_back(
+def test_bytes_that_were_truncated_after_a_failed_sync_do_not_come_back(
     length: int, left: set[bytes]
 ) -> None:
     traced = _after_a_failed_sync().do(Call.TRUNCATE, "f", inode=1, at=length).sync("f")
@@ -173,7 +173,7 @@ def test_what_was_cut_off_after_a_failed_sync_does_not_come_back(
     assert {tree["f"] for tree in traced.left()} == left
 
 
-def test_a_cut_that_was_in_doubt_takes_nothing_that_was_written_behind_it() -> None:
+def test_a_doubtful_truncation_removes_nothing_that_was_written_after_it() -> None:
     traced = Tracer().durable("f", b"old and more").do(Call.TRUNCATE, "f", inode=1, at=1)
     traced.sync("f", error=5).write("f", b"NEW", at=4).sync("f")
 

@@ -59,7 +59,7 @@ def checked(client: Client, name: str) -> tuple[str, str]:
         ("messages/", "publish", "storage", "tuff_store_oldest_write_seconds"),
     ],
 )
-def test_a_write_that_hangs_is_told(
+def test_readiness_and_metrics_report_a_write_that_hangs(
     shim: Shim, running: ServerProcess, part: str, held: str, check: str, figure: str
 ) -> None:
     client, other = running.client(), running.client()
@@ -88,7 +88,7 @@ def test_a_write_that_hangs_is_told(
     ("part", "held", "may_publish"),
     [("snapshots/txlog", "commit", True), ("messages/", "publish", False)],
 )
-def test_who_waits_for_no_sync_does_not_wait(
+def test_a_slow_sync_delays_only_requests_that_need_it(
     shim: Shim, running: ServerProcess, part: str, held: str, *, may_publish: bool
 ) -> None:
     client, other = running.client(), running.client()
@@ -109,7 +109,7 @@ def test_who_waits_for_no_sync_does_not_wait(
 
 
 @pytest.mark.slow
-def test_a_disk_that_never_tells_its_room_holds_up_nothing(
+def test_a_disk_that_does_not_report_its_free_space_blocks_nothing(
     shim: Shim, running: ServerProcess
 ) -> None:
     """The event loop asked for it: all that the server does stood still until it was told."""
@@ -134,7 +134,7 @@ def test_a_disk_that_never_tells_its_room_holds_up_nothing(
 
 
 @pytest.mark.slow
-def test_a_disk_that_never_tells_its_room_does_not_keep_the_process(
+def test_a_disk_that_does_not_report_its_free_space_does_not_delay_a_stop(
     shim: Shim, running: ServerProcess
 ) -> None:
     with shim.injecting(slow("statvfs", "/", wait_ms=WAIT_MS)):

@@ -8,7 +8,7 @@ from tests.http.conftest import NewServer
 
 
 @pytest.mark.slow
-def test_readers_get_past_all_that_vanished_clients_left(new_server: NewServer) -> None:
+def test_readers_get_past_the_messages_of_vanished_clients(new_server: NewServer) -> None:
     server = new_server("messaging.max_block=1")
 
     observed = observe(server, clients=500)

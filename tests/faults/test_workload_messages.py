@@ -38,7 +38,7 @@ def shown(
 @pytest.mark.parametrize(
     ("outcome", "found"), [(OK, [A, B]), (UNKNOWN, [A, B]), (UNKNOWN, []), (FAIL, [])]
 )
-def test_a_whole_account_passes(outcome: Outcome, found: Found) -> None:
+def test_a_correct_history_passes(outcome: Outcome, found: Found) -> None:
     require_no_violation([published(outcome, *BOTH), shown(found)])
 
 
@@ -55,7 +55,7 @@ def test_each_kind_of_loss_is_found(outcome: Outcome, found: Found) -> None:
         require_no_violation([published(outcome, *BOTH), shown(found)])
 
 
-def test_a_client_that_was_told_one_thing_before_the_next_finds_them_in_that_order() -> None:
+def test_publishes_are_in_the_order_of_their_replies() -> None:
     attempts = [published(OK, "a"), published(OK, "c", began=5)]
 
     require_no_violation([*attempts, shown([A, C])])
@@ -63,7 +63,7 @@ def test_a_client_that_was_told_one_thing_before_the_next_finds_them_in_that_ord
         require_no_violation([*attempts, shown([("01", "c"), ("02", "a")])])
 
 
-def test_what_a_client_was_not_told_may_stand_behind_what_it_did_then() -> None:
+def test_a_publish_without_a_reply_may_be_after_a_later_one() -> None:
     attempts = [published(UNKNOWN, "a"), published(OK, "c", began=5)]
 
     require_no_violation([*attempts, shown([("01", "c"), ("02", "a")])])
@@ -80,7 +80,7 @@ def test_a_transaction_is_on_all_of_its_topics_or_on_none() -> None:
             require_no_violation([attempt, shown(**torn), shown(**torn, view=View.ALL, began=60)])
 
 
-def test_a_run_that_was_cut_off_may_leave_rows_and_its_repetition_is_there_once() -> None:
+def test_an_interrupted_run_may_leave_rows_and_its_repetition_is_there_once() -> None:
     run = Recorder("c", count().__next__).ended(UNKNOWN, (("t", ("a",)),), body={"requestId": "1"})
     place = "02".rjust(40, "0")
     repeated = run.ended(OK, completed=9, ids=[(place, place)])
@@ -90,6 +90,6 @@ def test_a_run_that_was_cut_off_may_leave_rows_and_its_repetition_is_there_once(
         require_no_violation([repeated, shown([("01", "a"), ("02", "a")])])
 
 
-def test_nothing_is_behind_the_beginning_of_a_topic() -> None:
+def test_no_message_has_the_id_of_the_beginning_of_a_topic() -> None:
     with pytest.raises(AssertionError):
         require_no_violation([published(OK, "a"), shown([(BEGINNING, "a")])])

@@ -1,11 +1,11 @@
-"""Clients that begin a transaction, publish, and are never heard of again: how long do others wait?
+"""Clients that begin a transaction, publish and vanish: how long do they block readers?
 
     python -m tests.faults.vanishing --clients 10000 --max-block 2
 
-Each vanished client's message holds back every reader with a fresh snapshot, until the server takes
-it back after `messaging.max_block`. Readers that never stop note how far they are; beside them
-somebody publishes without a transaction. For every message this gives the time from its publish to
-the moment when a reader was past it, which promise 6 bounds by `max_block` and a tick.
+Each vanished client's message blocks every reader with a fresh snapshot, until the server
+invalidates its transaction after `messaging.max_block`. Readers record their progress, while
+another client publishes without a transaction. For every message and reader this gives the time
+from the publish until the reader is past it, which promise 6 bounds by `max_block` and a tick.
 """
 
 import argparse
@@ -34,8 +34,8 @@ PERCENTILES = (50, 90, 99, 100)
 
 @dataclass(slots=True)
 class Observed:
-    """What was published and when it was acknowledged, as (message id, seconds); and how far each
-    reader was when."""
+    """Publishes with the time of their reply, and the progress of each reader, all as (message id,
+    seconds)."""
 
     vanished: list[tuple[str, float]] = field(default_factory=list)
     plain: list[tuple[str, float]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Observed:
     over: threading.Event = field(default_factory=threading.Event)
 
     def held_s(self, published: Sequence[tuple[str, float]]) -> list[float]:
-        """How long each message kept each reader waiting, in order."""
+        """How long each message blocked each reader, sorted."""
         return sorted(
             max(0.0, progress[bisect_left(progress, (message_id, 0.0))][1] - since_s)
             for progress in self.readers
@@ -57,7 +57,7 @@ def topic_of(client: Client) -> Topic:
 
 
 def observe(server: ServerProcess, *, clients: int) -> Observed:
-    """Let so many clients vanish, and readers get past all that they left."""
+    """Let so many clients vanish, until all readers are past their messages."""
     observed = Observed(readers=[[] for _ in range(READER_COUNT)])
     ok(topic_of(server.client()).create())
     threads = ThreadPoolExecutor(READER_COUNT + 1)
@@ -104,7 +104,7 @@ def _publish(port: int, observed: Observed) -> None:
 
 def _read(port: int, observed: Observed, progress: list[tuple[str, float]]) -> None:
     client, after = Client(port, is_checked=False), "0" * 40
-    # It goes on until the plain messages, too, are passed that came before the end.
+    # At the end it reads on until it is past all plain messages as well.
     while not (observed.over.is_set() and _is_past(observed.plain, after)):
         body = {"startFrom": after, "inclusive": False}
         reply = ok(topic_of(client).poll(body, isolation="committed", wait=POLL_WAIT_S))
@@ -119,7 +119,7 @@ def _is_past(published: Sequence[tuple[str, float]], after: str) -> bool:
 
 
 def distribution(name: str, held_s: Sequence[float]) -> str:
-    """One line: how long they were held, by percentile."""
+    """One line with the percentiles."""
     shown = (
         f"{percent} %: {held_s[min(len(held_s) - 1, len(held_s) * percent // 100)]:.2f} s"
         for percent in PERCENTILES
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-block", type=float, default=2.0, metavar="SECONDS")
     parser.add_argument(
         "--slack", type=float, default=1.0, metavar="SECONDS",
-        help="for the disk, the network and the other programs of the machine",
+        help="for the disk, the network and other programs on the machine",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     with (

@@ -1,14 +1,14 @@
-"""The bank's process: eight clerks move money until it is killed, and an auditor watches them.
+"""Workload: a process in which eight threads transfer money and one audits, until it is killed.
 
 python -m tests.faults.workload_bank URL TABLE RUN
 
-It prints a line when it knows something, and by then it is true:
+It prints a line for each result:
 
     done NAME            the transfer was committed
     failed NAME          it was not, and never will be
-    doubt NAME POINTER   nobody can tell now; the outcome of that transaction can be asked
-    seen                 a snapshot held the right sum
-    audited              a snapshot's balances, transfers and messages told the same story
+    doubt NAME POINTER   unknown; the outcome of that transaction can be asked for
+    seen                 a snapshot had the right sum
+    audited              the balances, transfers and messages of a snapshot agreed
 """
 
 import os
@@ -29,7 +29,7 @@ TOTAL = ACCOUNT_COUNT * FIRST_BALANCE
 AMOUNT_MAX = 50
 CLERK_COUNT = 8
 AUDIT_EVERY = 20  # snapshots of which only one is compared row by row and message by message
-AWAY_S = 0.05  # seconds; between two attempts while the server is away
+AWAY_S = 0.05  # seconds between two attempts while the server is down
 TOPIC = tuff.TopicId("bank", "transfers")
 EXIT_WRONG = 3
 
@@ -38,7 +38,7 @@ ACCOUNT = b"account/"
 
 
 class WrongError(Exception):
-    """A snapshot that no order of whole transfers explains."""
+    """A snapshot that is not the result of whole transfers."""
 
 
 def account(number: int) -> bytes:
@@ -60,8 +60,8 @@ def open_accounts(client: tuff.Client, table: tuff.TransactionalTable) -> None:
 def audit(
     table: tuff.TransactionalTable, poll: Callable[..., tuff.Poll], *, names: set[str] | None = None
 ) -> None:
-    """In the current transaction: the balances are what the transfers make of the first ones, and
-    each transfer was announced once. Its names are added to `names`.
+    """In the current transaction, the balances follow from the transfers, and each transfer has
+    one message. The names of the transfers are added to `names`.
 
     Raises: WrongError.
     """
@@ -71,7 +71,7 @@ def audit(
     }
     balances = [int(rows[account(number)]) for number in range(ACCOUNT_COUNT)]
     if balances != replayed(transfers.values()):
-        raise WrongError(f"{len(transfers)} transfers do not lead to {balances}")
+        raise WrongError(f"{len(transfers)} transfers do not result in {balances}")
     announced = sorted(messages_of(poll))
     recorded = sorted(b"%s %s" % transfer for transfer in transfers.items())
     if announced != recorded:
@@ -105,14 +105,14 @@ class Bank:
     """The table and the client that all threads of the process share."""
 
     def __init__(self, url: str, directory: str, run: str) -> None:
-        # So few that a restart of the server outlasts them, and some end in doubt.
+        # Few retries, so that a restart of the server outlasts them and some outcomes are unknown.
         self._client = tuff.Client(url, client_id=f"bank {run}", retries=1)
         self._table = tuff.TransactionalTable(directory)
         self._run = run
 
     def work(self) -> None:
-        """Clerks and auditor, until the process is killed."""
-        # What those who were killed left half-way is taken out while the others work.
+        """Transfer and audit until the process is killed."""
+        # Rows of transactions of killed processes are removed at the same time.
         tasks: list[Callable[[], None]] = [self._watch, self._tidy]
         tasks += [lambda clerk=clerk: self._serve(clerk) for clerk in range(CLERK_COUNT)]  # type: ignore[misc]  # mypy can't infer a lambda with a default
         for task in tasks:
@@ -191,7 +191,7 @@ def _wait_if_away(error: tuff.TuffError) -> None:
 def _or_exit(task: Callable[[], None]) -> None:
     try:
         task()
-    except BaseException:  # noqa: BLE001 - a thread that ends in silence would look like success
+    except BaseException:  # noqa: BLE001 - a thread that ends silently would look like success
         print_exc()
         os._exit(EXIT_WRONG)
 

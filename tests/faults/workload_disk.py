@@ -24,8 +24,8 @@ def topics_of(client: Client) -> list[Topic]:
     return [Topic(client, NAMESPACE, name) for name in (PUBLISHED, COMMITTED)]
 
 
-def told(reply: Reply, *codes: str) -> bool:
-    """Whether it was done; if not, the refusal is one that can be waited for."""
+def succeeded(reply: Reply, *codes: str) -> bool:
+    """Whether the request succeeded; a refusal must be one that ends by itself."""
     if reply.status == 200:
         return True
     problem = problem_of(reply)
@@ -35,7 +35,7 @@ def told(reply: Reply, *codes: str) -> bool:
 
 
 class Writer:
-    """Records what it was told, and what readers were shown."""
+    """Publishes and commits, and records attempts and reads."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -49,16 +49,16 @@ class Writer:
 
     def publish(self) -> bool:
         sent, recorder = payloads(0, len(self._attempts), 0, 2), Recorder(0)
-        done = told(topics_of(self.client)[0].publish(*sent), "storage_unavailable")
+        done = succeeded(topics_of(self.client)[0].publish(*sent), "storage_unavailable")
         outcome = Outcome.OK if done else Outcome.UNKNOWN
         self._attempts.append(recorder.ended(outcome, ((PUBLISHED, sent),)))
         return done
 
     def commit(self) -> bool:
-        """A commit with publish, if a transaction can be started at all."""
+        """A commit with publish, if a transaction can be started."""
         recorder, started = Recorder(1), self.client.post(TRANSACTIONS)
         if started.status != 201:
-            return told(started, "transactions_unavailable")
+            return succeeded(started, "transactions_unavailable")
         pointer = started.json["transactionId"]
         sent = payloads(1, len(self._attempts), 0, 2)
         body: dict[str, object] = {
@@ -69,7 +69,7 @@ class Writer:
             problem_of(reply)
             done = False
         else:
-            done = told(reply, "storage_unavailable", "transactions_unavailable")
+            done = succeeded(reply, "storage_unavailable", "transactions_unavailable")
         outcome = Outcome.OK if done else Outcome.UNKNOWN
         # Recorded without its body: account aborts what is in progress, and repeats no commit.
         self._attempts.append(recorder.ended(outcome, ((COMMITTED, sent),), pointer=pointer))

@@ -1,7 +1,7 @@
-"""Workload: clients of a real server over raw HTTP, that may be killed under them at any time.
+"""Workload: clients over raw HTTP of a server that may be killed at any time.
 
-They publish with and without transactions, and record what they were told. Afterwards they find out
-what they were not told: by asking for the outcome, or by repeating the request.
+They publish with and without transactions, and record each attempt with its reply. Afterwards
+unknown outcomes are resolved: by asking for the outcome, or by repeating the request.
 """
 
 import threading
@@ -30,7 +30,7 @@ from tuff.protocol.ids import MessageId
 
 TOPICS = ("t0", "t1", "t2")
 VIEWS = (View.COMMITTED, View.ALL)  # of readers outside of transactions
-LOST = (OSError, HTTPException)  # what a client meets when its server dies under it
+LOST = (OSError, HTTPException)  # the errors of a client whose server dies
 OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
 
 
@@ -180,7 +180,7 @@ class Worker:
 
 
 class Follower:
-    """A reader that continues through every crash from where it was, and records what it reads."""
+    """A reader that continues after every crash where it was, and records what it reads."""
 
     def __init__(self, shared: Shared, view: View) -> None:
         self._shared = shared
@@ -202,7 +202,7 @@ class Follower:
                 if all(at_end):
                     self.caught_up.set()
         except LOST:
-            self._shared.over.wait(0.05)  # until somebody serves again
+            self._shared.over.wait(0.05)  # until a server runs again
         finally:
             client.close()
 
@@ -221,7 +221,7 @@ class Follower:
 
 
 def poll_of(topic: str, view: View, after: str, *replies: Reply) -> Poll:
-    """A poll as the history has it; of several, each began where the one before it ended."""
+    """A poll of the history, from one reply or from several consecutive ones."""
     return Poll(
         topic=topic,
         view=view,
@@ -233,7 +233,7 @@ def poll_of(topic: str, view: View, after: str, *replies: Reply) -> Poll:
 
 
 def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = None) -> Attempt:
-    """A reader of all messages of all topics, behind these places or from the beginning.
+    """A reader of all topics, from these offsets or from the beginning, to the end.
 
     Raises: AssertionError: a transaction blocks it, though all are resolved.
     """
@@ -245,7 +245,7 @@ def read_all(client: Client, view: View, *, after: Mapping[str, str] | None = No
 
 
 def read_topic(topic: Topic, view: View, *, after: str = BEGINNING) -> Poll:
-    """All messages behind a place, in as many polls as it takes.
+    """All messages after an offset, in as many polls as it takes.
 
     Raises: AssertionError: a transaction blocks it.
     """
@@ -260,7 +260,7 @@ def read_topic(topic: Topic, view: View, *, after: str = BEGINNING) -> Poll:
 
 
 def resolved(client: Client, attempt: Attempt) -> Attempt:
-    """The attempt with its outcome, found out by asking or by repeating (promise 9).
+    """The attempt with its outcome, after asking for it or repeating it (promise 9).
 
     Only a publish without a transaction stays UNKNOWN.
     """
@@ -287,7 +287,7 @@ def _ids(published: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _end(tx: Tx, body: Mapping[str, object] | None) -> None:
-    """Go on with what the lost call may have been; nobody can tell, so either is right."""
+    """Repeat the commit whose reply was lost, or abort; both are correct."""
     if body is None:
         ok(tx.abort())
     else:
@@ -296,7 +296,7 @@ def _end(tx: Tx, body: Mapping[str, object] | None) -> None:
 
 
 def check_outcomes(client: Client, attempts: Sequence[Attempt]) -> None:
-    """The outcome of every transaction can be asked, and is what its client was told."""
+    """The outcome of every transaction is known, and is that of the reply to its client."""
     states = {OK: {"committed"}, FAIL: {"aborted", "invalid"}}
     for attempt in attempts:
         if attempt.pointer is not None:
@@ -328,18 +328,18 @@ class Accounts:
 
 
 def require_no_violation(history: Sequence[Attempt]) -> None:
-    """Raises: AssertionError: the checker finds something in it that is not permitted."""
+    """Raises: AssertionError: the checker finds a violation."""
     found = violations(without_lost_copies(history))
     assert not found, report(found)
 
 
 def without_lost_copies(history: Sequence[Attempt]) -> list[Attempt]:
-    """The history with values that are there once.
+    """The history with unique values.
 
-    The rows of a run that a crash cut off stay, for who reads all rows, beside those of its
-    repetition: these are the work of two transactions, of which the first did not commit.
+    After a crash during a run, a reader of all rows gets its rows twice: those of the transaction
+    that the crash made invalid, and those of the repeated run. The first ones are renamed.
     """
-    told = {
+    ids_of = {
         (publish.topic, value): publish.ids
         for attempt in history if attempt.body is not None and "requestId" in attempt.body
         for publish in attempt.publishes if publish.ids is not None
@@ -348,10 +348,10 @@ def without_lost_copies(history: Sequence[Attempt]) -> list[Attempt]:
     lost: dict[str, list[str]] = {}
 
     def renamed(topic: str, message_id: str, value: str) -> tuple[str, str]:
-        first, last = told.get((topic, value), ("", "~"))
+        first, last = ids_of.get((topic, value), ("", "~"))
         if first <= message_id <= last:
             return message_id, value
-        copy = f"{value} of a run that was cut off"
+        copy = f"{value} of an interrupted run"
         if copy not in lost.setdefault(topic, []):
             lost[topic].append(copy)
         return message_id, copy
@@ -366,12 +366,15 @@ def without_lost_copies(history: Sequence[Attempt]) -> list[Attempt]:
         return replace(attempt, actions=polls)
 
     whole = [cleaned(attempt) for attempt in history]
-    return [*whole, *(_cut_off(topic, copy) for topic, copies in lost.items() for copy in copies)]
+    return [
+        *whole,
+        *(_interrupted(topic, copy) for topic, copies in lost.items() for copy in copies),
+    ]
 
 
-def _cut_off(topic: str, copy: str) -> Attempt:
+def _interrupted(topic: str, copy: str) -> Attempt:
     return Attempt(
-        client="cut off",
+        client="interrupted",
         invoked=0,
         completed=None,
         outcome=FAIL,

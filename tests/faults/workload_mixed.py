@@ -1,4 +1,4 @@
-"""Clients of a real server and of a real table, who write down all they do and are shown."""
+"""Workload: Python clients of a server and of a table, with transactions over rows and topics."""
 
 import random
 import time
@@ -28,8 +28,7 @@ MESSAGE_COUNT_MAX = 3  # messages of one publish
 
 UNDECIDED = {View.SNAPSHOT: "skip", View.HELD: "hold", View.COMMITTED: "hold", View.ALL: "hold"}
 
-# What a transaction is told that did not commit, and never will. Its time may be over, if somebody
-# lets the server stand still.
+# The errors of a transaction that never commits. A suspended server lets transactions time out.
 REFUSED = (tuff.TransactionConflictError, tuff.TransactionNotInProgressError)
 
 
@@ -63,7 +62,7 @@ class MixedClient:
         self._table = shared.table
 
     def work(self, attempt_count: int) -> None:
-        """Make attempts until all clients together made so many."""
+        """Make attempts until all clients together have made so many."""
         kinds = (self._plain, self._rows, self._rows, self._pointer, self._run)
         try:
             while len(self._shared.history) < attempt_count and not self._shared.failures:
@@ -107,12 +106,12 @@ class MixedClient:
         except REFUSED:
             self._enter(recorder, Outcome.FAIL)
         except tuff.TransactionsUnavailableError:
-            self._enter(recorder, Outcome.FAIL if started is None else self._found_out(started))
+            self._enter(recorder, Outcome.FAIL if started is None else self._resolved(started))
         else:
             self._enter(recorder, Outcome.FAIL if is_withdrawn else Outcome.OK)
 
-    def _found_out(self, started: tuff.Transaction) -> Outcome:
-        """How a transaction ended, of which a call was told that it can't be said yet."""
+    def _resolved(self, started: tuff.Transaction) -> Outcome:
+        """The outcome of a transaction whose commit got `transactions_unavailable`."""
         try:
             self._client.transactions.abort(started)
         except tuff.TransactionCommittedError:
@@ -141,7 +140,8 @@ class MixedClient:
             )
 
     def _pointer(self) -> None:
-        """Publish and store under a transaction, long before its end: others meet the rows."""
+        """Publish and store under a transaction before its end, so that others read around the
+        rows."""
         recorder, ending = self._recorder(), self._chance.random()
         tx = self._client.transactions.start()
         try:
@@ -155,7 +155,7 @@ class MixedClient:
         except REFUSED:
             self._enter(recorder, Outcome.FAIL)
         except tuff.TransactionsUnavailableError:
-            self._enter(recorder, self._found_out(tx))
+            self._enter(recorder, self._resolved(tx))
         else:
             self._enter(recorder, Outcome.FAIL if ending < 0.3 else Outcome.OK)
 
@@ -197,7 +197,7 @@ class MixedClient:
 
 
 class Follower:
-    """A reader who follows the topics in use, and is shown what is decided, or everything."""
+    """A reader that follows the topics in use, in one view."""
 
     def __init__(self, shared: Shared, *, view: View) -> None:
         self._shared = shared
@@ -229,14 +229,14 @@ class Follower:
         )
         self._next[topic] = found.next_id.hex()
         if found or found.caught_up or self._next[topic] != after:
-            recorder.add(noted(topic, self._view, after, [found]))
+            recorder.add(poll_of(topic, self._view, after, [found]))
             self._shared.history.append(recorder.ended(Outcome.OK))
 
 
 def publish(
     recorder: Recorder, topic: str, values: tuple[str, ...], call: Callable[[], tuff.Published]
 ) -> None:
-    """Make the call, and record it with its times and with what it answered."""
+    """Make the call, and record it with its times and ids."""
     invoked = time.monotonic_ns()
     answered = call()
     recorder.add(
@@ -266,14 +266,14 @@ def append(table: VersionedTable, row: str, value: str, recorder: Recorder) -> N
 
 
 def poll_all(poll: Callable[[str], tuff.Poll], topic: str, view: View, recorder: Recorder) -> None:
-    """A whole topic, in as many polls as it takes, or up to what holds the reader."""
+    """A whole topic, in as many polls as it takes, or up to an undecided row."""
     found = [poll(BEGINNING)]
     while not found[-1].caught_up and found[-1].blocked_by is None:
         found.append(poll(found[-1].next_id.hex()))
-        # What was undecided when its transaction started holds such a reader for good.
+        # A row that was undecided at the snapshot holds this reader for good.
         if view is View.HELD and not found[-1]:
             break
-    recorder.add(noted(topic, view, BEGINNING, found))
+    recorder.add(poll_of(topic, view, BEGINNING, found))
 
 
 def read_topic(
@@ -301,8 +301,8 @@ def read_topic(
     )
 
 
-def noted(topic: str, view: View, after: str, found: Sequence[tuff.Poll]) -> Poll:
-    """One poll, or several that went on where the one before ended, as one."""
+def poll_of(topic: str, view: View, after: str, found: Sequence[tuff.Poll]) -> Poll:
+    """A poll of the history, from one poll or from several consecutive ones."""
     return Poll(
         topic=topic,
         view=view,

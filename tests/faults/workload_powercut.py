@@ -1,7 +1,7 @@
-"""Workload: clients of a traced server, and a table in the same trace; a program of their own.
+"""Workload: a process with clients of a traced server, and with a table in the same trace.
 
-They work until so many units are done or their server is gone, each at its own kind of work, and
-record what they were told. Their clock is the length of the trace.
+Each client works until it has made enough attempts or its server is gone, and records each attempt
+with its reply. The clock of the history is the length of the trace.
 """
 
 import json
@@ -41,12 +41,12 @@ LOST = (OSError, HTTPException)  # what a client meets when its server dies unde
 
 
 def last_time_at(position: int) -> int:
-    """The time before which all has happened that had when the trace was so long."""
+    """A time after everything that had happened when the trace was so long."""
     return (position + 1) * TICKS - 1
 
 
 class RefusedError(Exception):
-    """The server is gone, or said that it can't for now."""
+    """The server refused a request that may succeed later."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Shared:
         return self.trace.stat().st_size
 
     def time(self) -> int:
-        """A new one at each call, ordered by the length of the trace."""
+        """A new time at each call, ordered by the length of the trace."""
         with self.lock:
             return self.position() * TICKS + next(self.ticks)
 
@@ -75,17 +75,17 @@ class Shared:
 
 
 def padded(payload: str, size: int) -> str:
-    """The payload with what makes it large behind a bar."""
+    """The payload, a bar, and so many more characters."""
     return f"{payload}|{'x' * size}"
 
 
 def row_value(key: str, value: str) -> str:
-    """The value of a row as the history has it, where every value is written once."""
+    """The value of a row in the history, where every value is unique."""
     return f"{key}={value}"
 
 
 class Worker:
-    """One thread's client. The number says which kind of work it does."""
+    """One thread's client; its number selects its kind of work."""
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int) -> None:
         self._shared, self._id, self._unit = shared, number, first_unit
@@ -190,8 +190,8 @@ class Worker:
 
 
 class FailingParticipant:
-    """A participant behind the table: on demand it refuses when the table has stored its rows, so
-    that these are taken back."""
+    """A participant after the table, whose commit can fail when the table has stored its rows, so
+    that the table has to undo them."""
 
     name = "unwilling"
 
@@ -212,22 +212,25 @@ class FailingParticipant:
             _fail()
 
     def post_commit(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
     def rollback_tx(self) -> None:
         """There is nothing to undo."""
 
 
 class TableWorker:
-    """Puts rows into a table, and a message beside them. Some units fail while the table has its
-    rows in memory, others when they are stored. It goes on beyond its units until one has committed
-    and the stored rows of one were taken back: a server whose sync failed refuses everything until
-    it has recovered, on a busy machine for longer than all of a worker's units take."""
+    """Puts rows into a table, with a message in the same transaction.
+
+    Some attempts fail while the table has its rows in memory, others when it has stored them. It
+    works on until one has committed and the stored rows of one were undone: a server whose sync
+    failed refuses everything until its recovery, on a busy machine longer than all other attempts
+    take.
+    """
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
         self._shared, self._id, self._unit, self._table = shared, number, first_unit, table
         self._failing = FailingParticipant()
-        self._has_committed = self._has_taken_back = False
+        self._has_committed = self._has_undone = False
 
     def work(self) -> None:
         url = f"http://127.0.0.1:{self._shared.port}"
@@ -237,14 +240,14 @@ class TableWorker:
                 try:
                     self._put(client, table)
                 except tuff.OutcomeUnknownError:
-                    continue  # its server may be there all the same
+                    continue  # the server may still run
                 except tuff.ConnectionLostError:
                     return
                 except tuff.TuffError:
                     time.sleep(REFUSED_S)
 
     def _is_done(self) -> bool:
-        is_seen = self._has_committed and self._has_taken_back
+        is_seen = self._has_committed and self._has_undone
         return is_seen and self._unit % 10_000 >= self._shared.stop
 
     def _put(self, client: tuff.Client, table: tuff.TransactionalTable) -> None:
@@ -266,7 +269,7 @@ class TableWorker:
             self._has_committed = True
         except ZeroDivisionError:
             outcome = Outcome.FAIL
-            self._has_taken_back = self._has_taken_back or self._failing.fails_commit
+            self._has_undone = self._has_undone or self._failing.fails_commit
         finally:
             if pointer is not None:
                 recorder.add(*(Append(key, row_value(key, value)) for key, value in rows))

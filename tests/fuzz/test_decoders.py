@@ -38,7 +38,7 @@ def spoilt(draw: st.DrawFn, target: Target) -> bytes:
 
 
 @targets
-def test_the_inputs_to_begin_from_are_whole(target: Target) -> None:
+def test_the_initial_inputs_are_valid(target: Target) -> None:
     seeds = [seed for seed in target.seeds() if not seed.startswith(b"!")]
 
     assert seeds
@@ -57,7 +57,7 @@ def decoders() -> Iterator[tuple[str, int, str]]:
                     yield str(path), first.lineno, node.name
 
 
-def test_every_decoder_is_reached_by_the_whole_inputs() -> None:
+def test_every_decoder_is_reached_by_the_initial_inputs() -> None:
     called: set[tuple[str, int, str]] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:

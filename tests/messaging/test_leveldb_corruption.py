@@ -440,7 +440,8 @@ def test_another_row_is_read_where_a_file_is_gone(without_file: LevelDbStore) ->
 def test_a_store_whose_only_file_is_gone_is_not_empty(tmp_path: Path, *, reverse: bool) -> None:
     with closing(leveldb(tmp_path)) as table:
         table.write([(b"a", b"1"), (b"b", b"2")])
-        table._database.db.compact_range()  # to a level whose files LevelDB opens when a scan comes to them
+        # To a level whose files LevelDB opens when a scan comes to them.
+        table._database.db.compact_range()
     with closing(leveldb(tmp_path)) as table:
         next(tmp_path.glob("*.ldb")).unlink()
         with pytest.raises(StoreError, match="No such file"):

@@ -157,7 +157,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "process/components.py",
         "        if self._keeps_messages and not await self._has_store_id():\n            return\n",
         "",
-        (f"{_FIRST_START}::test_a_first_start_that_was_cut_off_is_begun_again[True-settings0]",),
+        (f"{_FIRST_START}::test_an_interrupted_first_start_is_repeated[True-settings0]",),
     ),
     Mutant(
         "an empty message store beside transaction files is taken for a first start",
@@ -165,7 +165,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "            if not has_files(snapshots):\n",
         "            if True:\n",
         (
-            f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings0]",
+            f"{_FIRST_START}::test_a_lost_message_store_is_never_replaced_by_an_empty_one[True-settings0]",
             f"{_LOST}::test_a_server_without_its_message_store_takes_no_messages_until_it_is_back[settings0]",
         ),
     ),
@@ -174,7 +174,9 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         "tx/manager.py",
         "                await self.durable.begin_unused(mark)\n",
         "                pass\n",
-        (f"{_FIRST_START}::test_messages_that_are_gone_are_never_begun_anew[True-settings1]",),
+        (
+            f"{_FIRST_START}::test_a_lost_message_store_is_never_replaced_by_an_empty_one[True-settings1]",
+        ),
     ),
     Mutant(
         "an empty message store is accepted without a check whether it was lost",

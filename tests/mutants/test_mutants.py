@@ -15,7 +15,7 @@ SLEEPS = "def test_b() -> None:\n    pass\n"
     ("tests", "is_caught"),
     [(("test_a.py::test_a",), True), (("test_a.py::test_a", "test_b.py::test_b"), False)],
 )
-def test_every_test_that_is_named_has_to_notice(
+def test_every_named_test_has_to_fail(
     tmp_path: Path, tests: tuple[str, ...], *, is_caught: bool
 ) -> None:
     code = "def answer() -> int:\n    return 42\n"

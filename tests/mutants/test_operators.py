@@ -72,7 +72,7 @@ def test_each_operator_makes_its_change(operator: str, after: str) -> None:
     assert (operator, after) in changes()
 
 
-def test_what_means_the_same_in_any_order_or_only_asserts_is_left_alone() -> None:
+def test_assertions_and_the_arguments_of_min_and_max_are_left_alone() -> None:
     source = """
 def pairs(one, two):
     assert_never(one)
@@ -91,7 +91,7 @@ def test_texts_assertions_and_log_lines_are_left_alone() -> None:
     assert not any(text.startswith("no room") for text in changed)
 
 
-def test_a_statement_that_stands_twice_is_told_from_the_first() -> None:
+def test_a_repeated_statement_is_numbered() -> None:
     source = "def twice(a):\n    a.go()\n    a.stop()\n    a.go()\n"
 
     removed = [each.before for site in sites(source) if (each := mutate("t.py", source, site))]
@@ -145,7 +145,7 @@ def test_a_sample_is_the_same_for_a_seed_and_another_for_another() -> None:
     assert [each.key for each in first] != [each.key for each in other]
 
 
-def test_what_is_called_equivalent_can_still_be_made() -> None:
+def test_each_equivalent_mutant_can_still_be_made() -> None:
     assert all(EQUIVALENT.values())
     for file, name, before, after in EQUIVALENT:
         assert file in CORE

@@ -10,7 +10,7 @@ from tests.prove.programs import PROGRAMS
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_what_a_program_runs_is_there(program: Program) -> None:
+def test_each_program_and_test_file_exists(program: Program) -> None:
     for module, *arguments in (program.scaled.split(), program.full.split()):
         assert find_spec(module) is not None, module
         paths = [each for each in arguments if each.startswith("tests/")]

@@ -59,7 +59,7 @@ def require_up(server: SimulatedServer, settings: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("loses_power", [True, False])
-def test_a_first_start_that_was_cut_off_is_begun_again(
+def test_an_interrupted_first_start_is_repeated(
     settings: tuple[str, ...], *, loses_power: bool
 ) -> None:
     chance = random.Random(1)
@@ -87,7 +87,7 @@ def test_a_first_start_that_was_cut_off_is_begun_again(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_messages_that_are_gone_are_never_begun_anew(
+def test_a_lost_message_store_is_never_replaced_by_an_empty_one(
     settings: tuple[str, ...], *, is_clean: bool
 ) -> None:
     chance, disk = random.Random(1), new_disk()

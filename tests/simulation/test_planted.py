@@ -33,7 +33,7 @@ def test_a_planted_bug_is_found(bug: PlantedBug, tmp_path: Path) -> None:
     [bug for bug in (*BUGS, *RARE_BUGS) if bug.history is not None],
     ids=lambda bug: bug.name,
 )
-def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Path) -> None:
+def test_the_kept_history_of_a_bug_still_finds_it(bug: PlantedBug, tmp_path: Path) -> None:
     """A change of the simulation may change what a kept history does. One that no longer finds its
     bug has to be replaced by one that does."""
     plant(bug, tmp_path)
@@ -41,7 +41,7 @@ def test_the_history_that_met_a_bug_still_meets_it(bug: PlantedBug, tmp_path: Pa
     assert "no promise is broken" not in replay_output(HISTORIES / f"{bug.history}.json", tmp_path)
 
 
-def test_every_bug_still_has_its_place() -> None:
+def test_every_planted_bug_still_matches_the_source() -> None:
     """Otherwise only the slow tests would notice that a bug can't be planted any more."""
     assert [bug.name for bug in (*BUGS, *RARE_BUGS) if not has_its_place(bug)] == []
     assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []

@@ -17,7 +17,7 @@ LONG_ROUND_COUNT = 5_000
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_a_history_that_broke_a_promise_breaks_none_any_more(path: Path) -> None:
+def test_a_kept_history_breaks_no_promise(path: Path) -> None:
     history = History.from_json(path.read_text("utf-8"))
 
     result = run(history)
@@ -35,14 +35,14 @@ def test_many_random_histories_break_no_promise() -> None:
     _play(range(ROUND_COUNT, LONG_ROUND_COUNT))
 
 
-def test_a_seed_always_takes_the_same_way() -> None:
+def test_a_seed_always_gives_the_same_run() -> None:
     digests = [run(history_of(seed)).digest for seed in (3, 3, 4)]
 
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]
 
 
-def test_the_way_does_not_hang_on_the_hashes_of_the_process() -> None:
+def test_a_run_does_not_depend_on_hash_randomization() -> None:
     here = run(history_of(5)).digest
 
     program = [sys.executable, "-m", "tests.simulation", "--seed", "5"]
@@ -52,7 +52,7 @@ def test_the_way_does_not_hang_on_the_hashes_of_the_process() -> None:
     assert f"digest {here}" in done.stdout.decode()
 
 
-def test_a_history_stays_itself_as_text() -> None:
+def test_a_history_survives_json() -> None:
     history = history_of(7)
 
     assert History.from_json(history.to_json()) == history

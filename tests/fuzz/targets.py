@@ -368,7 +368,7 @@ TARGETS: Sequence[Target] = (
     ),
     _target("message-row", _row(MessageRow), DamagedRowError, _like("message-row.*")),
     _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
-    _target("run", _run, DamagedRowError, _like("message-run")),
+    _target("run", _run, DamagedRowError, _like("packed-rows")),
     _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),

@@ -143,7 +143,7 @@ def _row(kind: RowKind) -> Decode:
     return decode
 
 
-def _run(data: bytes) -> object:
+def _packed_rows(data: bytes) -> object:
     key, flags, body = split(data)
     # Salvage takes apart bytes that nobody framed, too.
     for value in (frame(key, flags, body), bytes((flags,)) + body):
@@ -368,7 +368,7 @@ TARGETS: Sequence[Target] = (
     ),
     _target("message-row", _row(MessageRow), DamagedRowError, _like("message-row.*")),
     _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
-    _target("run", _run, DamagedRowError, _like("packed-rows")),
+    _target("packed_rows", _packed_rows, DamagedRowError, _like("packed-rows")),
     _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),

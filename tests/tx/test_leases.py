@@ -177,7 +177,7 @@ async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -
 async def test_a_start_of_a_stopped_service_begins_every_lease_anew(
     service: Service,
 ) -> None:
-    """Nobody could renew while it was stopped: its start would end every job at once."""
+    """A stopped service refuses renewals: its start would end every job at once."""
     tx = await leased(service)
     await service.manager.stop_service()
     service.now_ms += 60_000

@@ -42,13 +42,13 @@ async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
         other.transaction_id, changes=[]
     )  # with both starts on the disk
     service.disk.hold()
-    # Nobody waits for the first can-commit of a transaction: the crash takes it.
+    # No caller waits for the first can-commit of a transaction: the crash takes it.
     await service.completion.can_commit(tx.transaction_id, [b"k"])
 
     crashed = await service.crash()
     restarted = await crashed.restart()
 
-    # What changed is in nobody's mind any more, so that nothing checks it.
+    # Its changes are lost, so that they can't be checked.
     with pytest.raises(TransactionInvalidatedError):
         await restarted.completion.commit(tx.transaction_id)
     assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
@@ -372,7 +372,7 @@ async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
 async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
     service: Service,
 ) -> None:
-    """The log was closed with an edit that is written and not synced, so nobody can say."""
+    """The edit is written and not synced, so that its outcome is not known."""
     await service.begin()
     image = service.durable.decided.image()
     await service.durable.close()

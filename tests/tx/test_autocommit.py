@@ -1,4 +1,4 @@
-"""Runs, and the periodic work of the service: forgetting and pruning."""
+"""Autocommit: a transaction in one call, and its request id (protocol §5.2, `run`)."""
 
 import asyncio
 

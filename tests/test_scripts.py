@@ -55,7 +55,7 @@ async def play(entries: list[Step | Remark], directory: Path) -> list[Step | Rem
         await script.close()
 
 
-def test_a_script_is_told_apart_into_commands_and_what_they_print() -> None:
+def test_a_script_is_parsed_into_commands_and_their_output() -> None:
     text = "# Why.\n\nbegin a\n----\nreads up to nothing\n\n# And then?\nabort a\n----\naborted\n"
 
     entries = list(parse(text))

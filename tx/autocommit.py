@@ -14,7 +14,7 @@ from tx.start_and_checkpoint import Starts
 
 
 class Autocommit:
-    """Runs such transactions, each request id at most once. Lives on one event loop."""
+    """Runs transactions in one call, each request id at most once. Lives on one event loop."""
 
     def __init__(self, durable: DurableState, starts: Starts, completion: Completion) -> None:
         self._durable = durable

@@ -1,4 +1,4 @@
-"""How a transaction commits, aborts or becomes invalid (design §4, Commit and abort).
+"""Commits, aborts and invalidations of transactions (design §4, Commit and abort).
 
 At most one edit that ends a transaction is on its way to the disk at a time: commits and aborts
 take turns at the transaction's write gate. An invalidation does not wait for the gate. It waits for
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 @value(kw_only=True)
 class CommitRequest:
-    """What a commit asks for. `changes` None: those of the can-commits before it. A read-only
-    commit names its changes: none."""
+    """The arguments of a commit. `changes` None: those of the can-commits before it. A read-only
+    commit names an empty set."""
 
     changes: frozenset[bytes] | None = None
     publish: Sequence[PublishEntry] = ()

@@ -452,50 +452,34 @@ TYPE = enum_of(TransactionType)
 TOPICS = tuple_of(TEXT)
 PUBLISHED = tuple_of(ROLLBACK_DETAIL)
 
-_FORMS: Mapping[int, tuple[type[Any], Form[Any]]] = {
-    1: (BlockReserved, record(BlockReserved, TIME_MS, POINTER_RANGE)),
-    2: (BlockReturned, record(BlockReturned, TIME_MS)),
-    3: (
-        Started,
-        record(Started, TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT)),
-    ),
-    4: (Checkpointed, record(Checkpointed, TIME_MS, POINTER, POINTER)),
-    5: (Committing, record(Committing, TIME_MS, POINTER, KEYS)),
-    6: (Refused, record(Refused, TIME_MS, POINTER, CONFLICT)),
-    7: (
-        Committed,
-        record(Committed, TIME_MS, POINTER, KEYS, FLAG, PUBLISHED, TOPICS, optional(TEXT)),
-    ),
-    8: (Aborted, record(Aborted, TIME_MS, POINTER, TOPICS)),
-    9: (Invalidated, record(Invalidated, TIME_MS, POINTER, REASON, TOPICS)),
-    10: (Truncated, record(Truncated, TIME_MS, tuple_of(POINTER))),
-    11: (Restarted, record(Restarted, TIME_MS, FLAG, tuple_of(POINTER_RANGE))),
+# The fields of each kind of edit, by its tag.
+_FIELDS: Mapping[int, tuple[type[Any], tuple[Form[Any], ...]]] = {
+    1: (BlockReserved, (TIME_MS, POINTER_RANGE)),
+    2: (BlockReturned, (TIME_MS,)),
+    3: (Started, (TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT))),
+    4: (Checkpointed, (TIME_MS, POINTER, POINTER)),
+    5: (Committing, (TIME_MS, POINTER, KEYS)),
+    6: (Refused, (TIME_MS, POINTER, CONFLICT)),
+    7: (Committed, (TIME_MS, POINTER, KEYS, FLAG, PUBLISHED, TOPICS, optional(TEXT))),
+    8: (Aborted, (TIME_MS, POINTER, TOPICS)),
+    9: (Invalidated, (TIME_MS, POINTER, REASON, TOPICS)),
+    10: (Truncated, (TIME_MS, tuple_of(POINTER))),
+    11: (Restarted, (TIME_MS, FLAG, tuple_of(POINTER_RANGE))),
     12: (
         EpochBegun,
-        record(
-            EpochBegun,
-            TIME_MS,
-            POINTER,
-            COUNT,
-            TIME_MS,
-            TEXT,
-            COUNT,
-            optional(COUNT),
-            TEXT,
-            COUNT,
-            TEXT,
-        ),
+        (TIME_MS, POINTER, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT), TEXT, COUNT, TEXT),
     ),
-    13: (SinkForgotten, record(SinkForgotten, TIME_MS, TEXT)),
-    14: (BlockKept, record(BlockKept, TIME_MS, POINTER_RANGE)),
+    13: (SinkForgotten, (TIME_MS, TEXT)),
+    14: (BlockKept, (TIME_MS, POINTER_RANGE)),
 }
-_TAGS: Mapping[type[Any], int] = {kind: tag for tag, (kind, _) in _FORMS.items()}
+_FORMS = {tag: record(kind, *forms) for tag, (kind, forms) in _FIELDS.items()}
+_TAGS = {kind: tag for tag, (kind, _) in _FIELDS.items()}
 
 
 def encode_edit(lsn: int, edit: Edit) -> bytes:
     """The body of one log frame."""
     tag = _TAGS[type(edit)]
-    packed = _FORMS[tag][1].pack(edit)
+    packed = _FORMS[tag].pack(edit)
     assert isinstance(packed, list | tuple)
     return to_bytes([lsn, tag, *packed])
 
@@ -510,7 +494,7 @@ def decode_edit(body: bytes) -> tuple[int, Edit]:
     if not isinstance(tag, int) or tag not in _FORMS:
         error = NewerError if isinstance(tag, int) else MalformedError
         raise error(f"there is no edit with the tag {tag!r}")
-    edit: Edit = _FORMS[tag][1].unpack(values)
+    edit: Edit = _FORMS[tag].unpack(values)
     return COUNT.unpack(lsn), edit
 
 

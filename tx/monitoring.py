@@ -85,7 +85,7 @@ class Monitoring:
         return overview(self._durable.state)
 
     def figures(self) -> Figures:
-        """What is in progress and invalid now; nothing while the service is not running."""
+        """The sizes now; zeros while the service is not running."""
         if self._durable.status.state is not ServiceState.RUNNING:
             return Figures()
         state = self._durable.state

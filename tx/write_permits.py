@@ -132,7 +132,7 @@ class WritePermits:
         return state.find(pointer).transaction_id
 
     def visibility_state(self) -> VisibilityState | None:
-        """What retention may use now; None while the service is down."""
+        """The state that retention may use now; None while the service is down."""
         if self._durable.status.state is not ServiceState.RUNNING:
             return None
         state = self._durable.state

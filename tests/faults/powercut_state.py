@@ -43,7 +43,7 @@ class Recovered(Life):
 
     async def outcome(self, pointer: int) -> Outcome:
         """The outcome of a transaction; one in progress is invalidated."""
-        transactions = self._rooms.transactions
+        transactions = self._components.transactions
         try:
             found = await transactions.completion.outcome(pointer)
         except TransactionUnknownError:
@@ -53,17 +53,21 @@ class Recovered(Life):
         return Outcome.OK if found.state is EndedState.COMMITTED else Outcome.FAIL
 
     async def begin(self) -> Transaction:
-        opened = await self._rooms.transactions.starts.start(TransactionType.SHORT, None, "judge")
+        opened = await self._components.transactions.starts.start(
+            TransactionType.SHORT, None, "judge"
+        )
         return opened.transaction
 
     async def end_open(self) -> None:
-        for opened in (await self._rooms.transactions.monitoring.overview()).open:
-            await self._rooms.transactions.completion.invalidate(opened.transaction.transaction_id)
+        for opened in (await self._components.transactions.monitoring.overview()).open:
+            await self._components.transactions.completion.invalidate(
+                opened.transaction.transaction_id
+            )
 
     def why_down(self) -> list[str]:
         """Why a component is down, one sentence for each; empty if both are up."""
-        state, reason = self._rooms.messaging.status
-        status = self._rooms.transactions.status
+        state, reason = self._components.messaging.status
+        status = self._components.transactions.status
         down = [] if state == "ok" else [f"messages are down: {reason}"]
         if status.state is not ServiceState.RUNNING:
             down.append(f"transactions are {status.state.value}: {status.reason}")
@@ -77,7 +81,7 @@ class Recovered(Life):
     async def _poll(self, name: str, view: View) -> Poll | None:
         asked = messages.Poll(isolation=Isolation(view.value))
         try:
-            found = await self._rooms.messaging.polls.poll(TopicId(NAMESPACE, name), asked)
+            found = await self._components.messaging.polls.poll(TopicId(NAMESPACE, name), asked)
         except TopicNotFoundError:
             return None
         return Poll(
@@ -95,7 +99,9 @@ class Recovered(Life):
     async def run(self, name: str) -> tuple[int, str]:
         """Publish another message in a run: its pointer and payload."""
         entry = PublishEntry(topic=TopicId(NAMESPACE, name), payloads=(b"later",))
-        outcome = await self._rooms.transactions.autocommit.run([entry], client="", request_id=None)
+        outcome = await self._components.transactions.autocommit.run(
+            [entry], client="", request_id=None
+        )
         return outcome.published[0].pointer, "later"
 
 

@@ -7,7 +7,7 @@ from tests.scripts.session import Lines, Session, Verb
 from tests.scripts.words import NAMESPACE, Words
 from tests.scripts.world import Reply
 
-PAGE_COUNT_MAX = 100  # pages; a reader that is handed the same page again must end
+PAGE_COUNT_MAX = 100  # pages; a reader that gets the same page again must end
 _READ_OPTIONS = frozenset({"tx", "snapshot", "from", "after", "limit", "through", "wait"})
 _READ_FLAGS = frozenset({"committed", "skip"})
 
@@ -95,7 +95,7 @@ class MessageVerbs:
         return [*(shown or ["(nothing)"]), *self._remarks(reply.headers)]
 
     async def pages(self, words: Words) -> Lines:
-        """Reads on and on, a page a line, until there is nothing left to be handed."""
+        """Reads page after page, one a line, until a page is empty or the reader has caught up."""
         lines: Lines = []
         start: dict[str, object] = {}
         for _ in range(PAGE_COUNT_MAX):

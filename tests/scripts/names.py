@@ -34,7 +34,7 @@ def shown_place(timestamp_ms: int, seq_id: int) -> str:
 
 
 def shown_range(first: Offset, last: Offset) -> str:
-    """Where the rows of one publish stand."""
+    """The offsets of the rows of one publish."""
     shown = shown_place(*first)
     return shown if first == last else f"{shown} .. {shown_place(*last)}"
 
@@ -78,7 +78,7 @@ class Pointers:
         return f"{name}.{count + 1}"
 
     def shown(self, pointer: int | str) -> str:
-        return self._names.get(int(pointer), "somebody without a name")
+        return self._names.get(int(pointer), "an unnamed transaction")
 
     def shown_list(self, pointers: Iterable[int | str]) -> str:
         """The names in a list, and whether it holds others: how many depends on how far ahead

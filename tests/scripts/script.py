@@ -38,7 +38,7 @@ class Script:
         await self._session.world.stop()
 
     async def run(self, command: str) -> Lines:
-        """What the command prints."""
+        """The output of the command."""
         name, words = split(command)
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -65,7 +65,7 @@ class Script:
         return self._session.under_way.pop(name).result() if task.done() else ["(no answer yet)"]
 
     async def _answer(self, words: Words) -> Lines:
-        """What a command that runs beside the others printed; `yet` does not wait for it."""
+        """The output of a command that runs beside the others; with `yet` it is not waited for."""
         name = words.rest[0]
         if words.rest[1:] == ("yet",) and not self._session.under_way[name].done():
             return ["(no answer yet)"]

@@ -12,7 +12,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ServerVerbs:
-    """What happens to the server, and not in it."""
+    """Time, restarts, crashes and disks."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -68,7 +68,7 @@ class ServerVerbs:
         return ["ok"]
 
     async def hold(self, words: Words) -> Lines:
-        """Lets one of the two disks answer nobody until it is released."""
+        """Lets the calls of one of the two disks wait until it is released."""
         self._session.world.life.disks[DISKS[words.rest[0]]].hold()
         return ["ok"]
 

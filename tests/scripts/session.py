@@ -1,4 +1,4 @@
-"""What the commands of one script share: its world, its names, and how it asks the server."""
+"""The state that the commands of one script share: its world, its names, its calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""How a command is read: words, `name=value` options, and `topic<-message,message` publishes."""
+"""The syntax of commands: words, `name=value` options, and `topic<-message,message` publishes."""
 
 import shlex
 from collections.abc import Collection
@@ -10,7 +10,7 @@ ARROW = "<-"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What follows the verb. Asking for an option that a verb does not know is a mistake of the
+    """The words behind the verb. Asking for an option that a verb does not know is a mistake of the
     script; `Words.of` finds it."""
 
     rest: tuple[str, ...]

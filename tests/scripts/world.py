@@ -1,4 +1,4 @@
-"""The world of a script: the real rooms behind the real HTTP application, on a disk and under a
+"""The world of a script: the real components behind the real HTTP edge, on a disk and under a
 clock that only the script moves.
 
 Nothing is imitated: LevelDB and the log files lie in a directory, and a crash takes what lies there
@@ -34,7 +34,7 @@ NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the server answered; `body` is the decoded JSON, None for an empty body."""
+    """A reply of the server; `body` is the decoded JSON, None for an empty body."""
 
     status: int
     headers: Mapping[str, str]
@@ -100,15 +100,15 @@ class Life:
     async def open(self) -> None:
         """Recover, and listen."""
         await self.recover()
-        self.listener = self._rooms.listener()
+        self.listener = self._components.listener()
         self.port = await self.listener.listen("127.0.0.1", 0)
         self._client = ClientSession(f"http://127.0.0.1:{self.port}")
 
     async def recover(self) -> None:
-        """Open the rooms, which nobody can ask anything over the network then."""
+        """Open the components, without listening."""
         places = DataDirectories.below(self._directory)
         places.lock(self._held)
-        self._rooms = Components(
+        self._components = Components(
             load(None, self._assignments),
             places,
             Runtime(
@@ -121,7 +121,7 @@ class Life:
                 background=lambda _name: lambda _work: None,  # memory needs none
             ),
         )
-        await self._rooms.open()
+        await self._components.open()
 
     async def request(
         self, method: str, path: str, body: object, query: Mapping[str, str]
@@ -136,21 +136,21 @@ class Life:
         return Reply(response.status, response.headers, json.loads(text) if text else None)
 
     async def tick(self) -> None:
-        await self._rooms.tick()
+        await self._components.tick()
 
     async def sweep(self) -> None:
-        await self._rooms.sweep()
+        await self._components.sweep()
 
     async def close(self) -> None:
         """A clean stop."""
         for disk in self.disks.values():
             disk.release()
-        await self._rooms.drain()
+        await self._components.drain()
         if self._client is not None:
             await self._client.close()
         if self.listener is not None:
             await self.listener.close(within_s=0)
-        await self._rooms.close()
+        await self._components.close()
         await asyncio.gather(*self._tasks)
         self._held.close()
 
@@ -179,7 +179,7 @@ class World:
 
     @property
     def data(self) -> Path:
-        """Where this life's files lie."""
+        """The directory of this life's files."""
         return self._data
 
     async def start(self) -> None:
@@ -196,7 +196,7 @@ class World:
         """Let the server vanish, and open what lies on the disk at this moment."""
         survived = self._directory / f"life-{next(self._numbers)}"
         shutil.copytree(self._data, survived)
-        # The old life ends in its old directory, where nobody looks any more.
+        # The old life ends in its old directory, which is not read any more.
         await self.stop()
         self._data = survived
         self._assignments |= assignments

@@ -1,4 +1,4 @@
-"""Epochs of a sink as tests of the service ask for them."""
+"""Calls of the service for epochs of a sink."""
 
 from tests.tx.service import Service
 from tx.outcomes import OpenTransaction

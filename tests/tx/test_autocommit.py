@@ -1,4 +1,4 @@
-"""Runs, and the periodic work of the service: forgetting and pruning."""
+"""Autocommit: a transaction in one call, and its request id (protocol §5.2, `run`)."""
 
 import asyncio
 
@@ -58,14 +58,15 @@ async def test_endings_under_way_at_a_stop_get_their_outcome(service: Service) -
         await service.autocommit.run([entry(b"a")], client="me", request_id="r")
 
 
+@pytest.mark.parametrize("fails_at", ["refusal", "failure"])  # before and during its rows
 async def test_a_run_that_fails_ends_as_aborted_and_frees_its_request_id(
-    service: Service,
+    service: Service, fails_at: str
 ) -> None:
-    service.rows.failure = StorageUnavailableError("disk full")
+    setattr(service.rows, fails_at, StorageUnavailableError("disk full"))
     with pytest.raises(StorageUnavailableError):
         await service.autocommit.run([entry(b"a")], client="me", request_id="r")
 
     [aborted] = (await service.durable.durable_image()).outcomes
     assert aborted.state is EndedState.ABORTED
-    service.rows.failure = None
+    setattr(service.rows, fails_at, None)
     await service.autocommit.run([entry(b"a")], client="me", request_id="r")

@@ -345,7 +345,7 @@ async def test_a_decision_looks_at_the_deadline_itself(service: Service) -> None
     assert await service.state_of(tx.transaction_id) == ("invalid", "timed_out")
 
 
-async def test_a_time_out_marks_and_wakes_without_anybody_asking(service: Service) -> None:
+async def test_a_time_out_marks_rows_and_wakes_readers_without_a_call(service: Service) -> None:
     tx = await service.begin(timeout_s=1)
     service.rows.carried[tx.transaction_id] = "ns:t"
 

@@ -453,8 +453,7 @@ def test_salvage_leaves_out_a_second_start_of_what_committed(past: Path, place: 
 def test_an_edit_that_can_not_be_applied_is_damage_too(
     past: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A contradiction that nobody thought of: messages have to go on, and a person has to be told
-    which edit it is."""
+    """A contradiction that no check finds: messages continue, and the reason names the edit."""
     edits = [edit for _, edit in edits_in(past)]
     put(place, first_image(past), edits)
 

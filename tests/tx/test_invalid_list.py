@@ -29,7 +29,7 @@ async def test_what_region_servers_have_not_cleared_stays_on_the_list(
 async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
     new_service: NewService,
 ) -> None:
-    """Off the list it was a transaction that nobody knows, two seconds after the crash."""
+    """Off the list, the transaction was unknown two seconds after the crash."""
     settings = TransactionSettings(prune_invalid=True, outcome_retention_s=60)
     service = await new_service(settings).open()
     service.disk.hold()

@@ -150,18 +150,6 @@ async def test_after_a_restart_a_lease_is_whole_again(service: Service, is_clean
     assert await third.state_of(tx.transaction_id) == ("invalid", "lease_expired")
 
 
-async def test_a_lease_survives_a_snapshot(service: Service) -> None:
-    tx = await leased(service, 2.5)
-    await service.manager.take_snapshot()
-
-    again = await service.crash()
-
-    found = await again.completion.outcome(tx.transaction_id)
-    assert isinstance(found, OpenTransaction)
-    assert found.lease_ms == 2_500
-    assert again.manager.timeouts.lease_ends_at_ms(found) == again.now_ms + 2_500
-
-
 async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -> None:
     tx, other = await leased(service), await service.begin()
     await forced(service)
@@ -177,7 +165,7 @@ async def test_a_recovery_of_the_log_begins_every_lease_anew(service: Service) -
 async def test_a_start_of_a_stopped_service_begins_every_lease_anew(
     service: Service,
 ) -> None:
-    """Nobody could renew while it was stopped: its start would end every job at once."""
+    """A stopped service refuses renewals: its start would end every job at once."""
     tx = await leased(service)
     await service.manager.stop_service()
     service.now_ms += 60_000

@@ -1,4 +1,4 @@
-"""The counters count each transaction once, by its outcome."""
+"""The overview, and the counters, which count each transaction once, by its outcome."""
 
 import pytest
 

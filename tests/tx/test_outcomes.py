@@ -1,4 +1,4 @@
-"""Remembered outcomes: bounded, found again, and kept as bytes (protocol §5.2)."""
+"""Outcomes are bounded, found again, and kept as bytes (protocol §5.2)."""
 
 from dataclasses import replace
 

@@ -7,7 +7,6 @@ import pytest
 
 from tests.tx.service import STORE_ID, NewService, Service, entry, turns
 from tuff.protocol.errors import (
-    StorageUnavailableError,
     TransactionConflictError,
     TransactionInvalidatedError,
     TransactionsUnavailableError,
@@ -42,13 +41,13 @@ async def test_a_clean_restart_after_a_crash_keeps_in_mind_that_there_was_one(
         other.transaction_id, changes=[]
     )  # with both starts on the disk
     service.disk.hold()
-    # Nobody waits for the first can-commit of a transaction: the crash takes it.
+    # No caller waits for the first can-commit of a transaction: the crash takes it.
     await service.completion.can_commit(tx.transaction_id, [b"k"])
 
     crashed = await service.crash()
     restarted = await crashed.restart()
 
-    # What changed is in nobody's mind any more, so that nothing checks it.
+    # Its changes are lost, so that they can't be checked.
     with pytest.raises(TransactionInvalidatedError):
         await restarted.completion.commit(tx.transaction_id)
     assert await restarted.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
@@ -303,19 +302,6 @@ async def test_a_service_that_was_stopped_once_comes_up_again_after_a_failure(
     assert service.manager.status.state is ServiceState.RUNNING
 
 
-async def test_a_commit_under_way_at_a_stop_is_still_decided(service: Service) -> None:
-    tx = await service.begin()
-    publishing = await service.commit_at_its_rows(tx)
-    await service.manager.stop_service()
-    service.rows.writing.set()
-    await turns()
-
-    await service.manager.start_service()
-
-    assert await service.state_of(tx.transaction_id) == ("committed", None)
-    publishing.cancel()
-
-
 async def test_a_service_start_recovers_nothing_before_the_message_store_is_read(
     new_service: NewService,
     tmp_path: Path,
@@ -372,19 +358,13 @@ async def test_a_disk_that_is_full_at_a_stop_does_not_keep_it_from_stopping(
 async def test_a_wait_for_a_sync_of_a_closed_log_is_refused(
     service: Service,
 ) -> None:
-    """The log was closed with an edit that is written and not synced, so nobody can say."""
+    """The edit is written and not synced, so that its outcome is not known."""
     await service.begin()
     image = service.durable.decided.image()
     await service.durable.close()
 
     with pytest.raises(TransactionsUnavailableError, match="the server is stopping"):
         await service.durable.synced(image.lsn)
-
-
-async def test_a_failure_of_storage_is_reported_with_its_cause(service: Service) -> None:
-    service.rows.refusal = StorageUnavailableError("read-only")
-    with pytest.raises(StorageUnavailableError):
-        await service.autocommit.run([entry(b"a")], client="c", request_id=None)
 
 
 async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Service) -> None:

@@ -79,7 +79,7 @@ async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(
 async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgotten(
     new_service: NewService,
 ) -> None:
-    """Whoever takes "not in progress, and not invalid" for committed loses the epoch when the
+    """A server that takes "not in progress, and not invalid" for committed loses the epoch when the
     outcome is forgotten and the invalid list truncated."""
     settings = TransactionSettings(outcome_retention_s=1)
     service = await new_service(settings).open()

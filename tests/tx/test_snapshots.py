@@ -1,4 +1,4 @@
-"""Snapshot files that are written while the service runs."""
+"""Snapshot files: when they are written, and what happens beside them."""
 
 import asyncio
 from pathlib import Path

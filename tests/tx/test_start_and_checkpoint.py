@@ -1,4 +1,4 @@
-"""Pointers, blocks and checkpoints."""
+"""Starts and checkpoints: their limits, and what they wait for."""
 
 import asyncio
 import math

@@ -197,13 +197,11 @@ def test_a_read_only_commit_is_in_the_view_at_once() -> None:
 def test_the_first_short_one_in_progress_counts_checkpoints_too() -> None:
     played = Played()
     long = played.start(TransactionType.LONG)
-    nobody = played.start(TransactionType.LONG)
+    before = played.start(TransactionType.LONG)
     played.record(Checkpointed(NOW_MS, long, FIRST + 5))
-    somebody = played.start()
+    after = played.start()
 
-    firsts = [
-        played.state.open[one].transaction.first_short_in_progress for one in (nobody, somebody)
-    ]
+    firsts = [played.state.open[one].transaction.first_short_in_progress for one in (before, after)]
 
     assert firsts == [NO_SHORT_IN_PROGRESS, FIRST + 5]
 

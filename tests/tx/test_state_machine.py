@@ -47,7 +47,7 @@ HEADER = FileHeader(sequence=1, store_id=STORE_ID, created_ms=NOW_MS, lsn=0)
 
 @dataclass
 class Tx:
-    """What the model knows of a transaction. `sees` are those that had durably committed."""
+    """A transaction in the model. `sees` are those that had durably committed at its start."""
 
     is_short: bool
     sees: frozenset[int]
@@ -68,7 +68,7 @@ class Model:
     begun: list[tuple[int, str, int]] = field(default_factory=list)  # epoch, run, transaction
 
     def next_of_sink(self, epoch: int, run: str) -> str:
-        """What a run that asks for an epoch is told, by everything that was ever begun."""
+        """The reply to a run that asks for an epoch, by all epochs that were ever begun."""
         if not self.begun:
             return "BEGIN"
         newest, its_run, one = self.begun[-1]
@@ -109,7 +109,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
         self._reserve()
 
     def record(self, edit: Edit) -> None:
-        """What a decision produced, recovery takes."""
+        """Recovery accepts every edit that a decision produced."""
         assert contradiction(self.state, edit) is None
         lsn = self.state.lsn + 1
         self.state.apply(lsn, edit)

@@ -1,5 +1,5 @@
-"""What ends a transaction that its client does not end: time-outs, found by deadlines that are
-compared with a plain list of them (design §4), and `max_block` (protocol §6)."""
+"""Time-outs, whose deadlines are compared with a plain list of them (design §4), and `max_block`
+(protocol §6)."""
 
 from collections.abc import Collection, Iterator
 from typing import Never
@@ -47,10 +47,10 @@ def test_nothing_is_kept_of_discarded_deadlines() -> None:
 
 
 class Unseen(dict[int, OpenTransaction]):
-    """Transactions of which one may be looked up, and that nobody may look through."""
+    """Transactions that may be looked up, but not iterated."""
 
     def refuse(self) -> Never:
-        raise AssertionError("somebody looks at every open transaction")
+        raise AssertionError("it looks at every open transaction")
 
     def __iter__(self) -> Iterator[int]:
         self.refuse()

@@ -139,7 +139,7 @@ def test_a_log_file_that_is_closed_is_not_open_any_more(tmp_path: Path) -> None:
 
 
 def open_files() -> set[Path]:
-    """What this process has open."""
+    """The files that this process has open."""
     return {link.resolve() for link in Path("/proc/self/fd").iterdir()}
 
 

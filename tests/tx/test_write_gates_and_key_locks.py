@@ -1,5 +1,5 @@
-"""Turns at a write gate: one commit or abort at a time, in the order in which they came, and what
-waits for them (design §4, Commit and abort)."""
+"""Write gates and claims: one commit or abort at a time, in the order of the calls, and which calls
+wait for it (design §4, Commit and abort)."""
 
 import asyncio
 

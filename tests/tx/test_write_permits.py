@@ -1,4 +1,4 @@
-"""The answers to a write of the message store about its transaction."""
+"""Permits for writes of the message store, and snapshots for its readers."""
 
 import asyncio
 

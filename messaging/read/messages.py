@@ -1,4 +1,4 @@
-"""`Messages`: a run of messages, from the scan of rows or the tail cache to the reply."""
+"""`Messages`: the messages of one read, from the scan of rows or the tail cache to the reply."""
 
 import json
 import struct
@@ -35,16 +35,16 @@ class Joined(NamedTuple):
 
 
 class Messages:
-    """A run of messages of one generation of a topic, in the order of their ids, in three columns.
+    """Messages of one generation of a topic, in the order of their ids, in three columns.
 
         id        20 bytes
         payload   bytes, as they were published
         pointer   the write pointer; `pointers` has it as ranges, since few messages have one
 
     A scan appends messages, up to `limit` messages and `bytes_max` bytes of payloads; the first
-    message always fits. The tail cache makes a run of lists. Every form of the reply is made of the
-    run when nothing is appended any more, and only once: readers that ask for the same get the same
-    run, and so the same bytes.
+    message always fits. The tail cache passes complete columns. Each form of the reply is made when
+    nothing is appended any more, and only once: readers that ask for the same get the same
+    `Messages`, and so the same bytes.
 
     Packed rows stay slices of the stored value (`PackedSlice`) until ids and payloads are needed
     one by one. The Arrow form joins slices, so that no object is made for a message.
@@ -69,10 +69,10 @@ class Messages:
 
     @classmethod
     def of(cls, ids: list[bytes], payloads: list[bytes]) -> "Messages":
-        """A complete run of messages without a write pointer."""
-        run = cls()
-        run._ids, run._payloads, run._count = ids, payloads, len(ids)
-        return run
+        """Complete columns of messages without a write pointer."""
+        messages = cls()
+        messages._ids, messages._payloads, messages._count = ids, payloads, len(ids)
+        return messages
 
     def __len__(self) -> int:
         return self._count
@@ -143,7 +143,7 @@ class Messages:
         self.size_bytes += size_bytes
 
     def mark(self) -> tuple[int, ...]:
-        """The present end of the run, for `cut`."""
+        """The present end, for `cut`."""
         return len(self._ids), len(self._packed), self._count, self.size_bytes
 
     def cut(self, mark: tuple[int, ...]) -> None:

@@ -434,17 +434,17 @@ class NewRows(NamedTuple):
 def joined_neighbours(new_rows: Iterable[NewRows]) -> Iterator[Columns]:
     """The rows of these publishes; those of adjacent plain publishes to one topic together."""
     together: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
-    for run in new_rows:
-        if not run.is_plain:
-            yield run.keys, run.values
+    for rows in new_rows:
+        if not rows.is_plain:
+            yield rows.keys, rows.values
             continue
-        keys, values = together.get(run.prefix, ([], []))
-        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):
+        keys, values = together.get(rows.prefix, ([], []))
+        if keys and offset_number(keys[-1]) + 1 != offset_number(rows.keys[0]):
             yield keys, values
             keys, values = [], []
-        keys += run.keys
-        values += run.values
-        together[run.prefix] = keys, values
+        keys += rows.keys
+        values += rows.values
+        together[rows.prefix] = keys, values
     yield from together.values()
 
 

@@ -23,10 +23,10 @@ def flip(record_key: bytes, value: bytes, key: bytes) -> bytes:
     """The stored value with a bit flipped in the checksum of its row under this key."""
     at = HEAD.size - 1
     if is_packed(value):
-        run = open_packed(record_key, value)
-        assert run is not None
-        number = int.from_bytes(key[-OFFSET_SIZE:], "big") - run.number
-        at = run.payloads_at - 4 * (run.length - number)
+        packed = open_packed(record_key, value)
+        assert packed is not None
+        number = int.from_bytes(key[-OFFSET_SIZE:], "big") - packed.number
+        at = packed.payloads_at - 4 * (packed.length - number)
     return value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
 
 

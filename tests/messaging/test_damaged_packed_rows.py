@@ -75,10 +75,10 @@ def fill(store: PackedRowStore, damage: Damage) -> None:
     keys = [key(number) for number in range(COUNT)]
     values = inline_values(keys, [payload(each) for each in range(COUNT)], pointer=None)
     rows = [*zip(keys, values, strict=True)]
-    ((at, run),) = pack_rows(
+    ((at, packed),) = pack_rows(
         keys[PACKED_FIRST : PACKED_LAST + 1], values[PACKED_FIRST : PACKED_LAST + 1]
     )
-    store.write([*rows[:PACKED_FIRST], (at, damage(run)), *rows[PACKED_LAST + 1 :]])
+    store.write([*rows[:PACKED_FIRST], (at, damage(packed)), *rows[PACKED_LAST + 1 :]])
 
 
 def ranges() -> Iterator[tuple[int, int]]:
@@ -110,7 +110,7 @@ def test_a_range_returns_every_row_or_the_damaged_record_that_had_it(
 def test_a_packed_value_with_damaged_flags_still_has_its_rows(
     store: PackedRowStore, bit: int
 ) -> None:
-    fill(store, lambda run: without_flags(run, bit=bit))
+    fill(store, lambda packed: without_flags(packed, bit=bit))
 
     for each in range(COUNT):
         found = store.get(key(each))
@@ -127,13 +127,13 @@ def test_a_packed_value_with_damaged_flags_still_has_its_rows(
 def test_a_payload_that_looks_like_packed_rows_is_one_row() -> None:
     at, at_before = key(1), key(0)
     value = MessageRow(payload=b"made up").to_bytes(at_before)
-    ((_, run),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
-    whole = frame(at, 0, run[5:])
-    newer = frame(at, 64, run[5:])
+    ((_, packed),) = pack_rows([at_before, at], [value, MessageRow(payload=b"x").to_bytes(at)])
+    whole = frame(at, 0, packed[5:])
+    newer = frame(at, 64, packed[5:])
 
     assert rows_in(at, whole) == [(at, whole)]
     assert rows_in(at, newer) == [(at, newer)]
-    assert unframe(at, frame(at, IS_PACKED, run[5:]))
+    assert unframe(at, frame(at, IS_PACKED, packed[5:]))
 
 
 def ask(**asked: object) -> Query:
@@ -186,12 +186,12 @@ def test_the_error_says_how_many_messages_may_be_lost(store: PackedRowStore) -> 
 
 def test_rows_that_the_reader_knows_do_not_count_as_lost(store: PackedRowStore) -> None:
     fill(store, without_sizes)
-    ((at, run),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
+    ((at, packed),) = scan_records(store, key(PACKED_LAST), key(PACKED_LAST + 1))
     after = place(PACKED_FIRST - 1).to_int()
 
     def told(last_passed: int) -> str:
         passed = pack_offset(*place(last_passed))
-        return possible_loss(store, at, run, after=after, skipped_to=passed)
+        return possible_loss(store, at, packed, after=after, skipped_to=passed)
 
     assert "up to 7 messages" in told(0)
     assert "up to 3 messages" in told(PACKED_LAST - 3)
@@ -263,10 +263,10 @@ def test_a_group_with_damaged_payloads_is_reported_and_the_read_continues(
 ) -> None:
     stored = [payload_key(PREFIX, COMMITTED_POINTER, place(number)) for number in range(4)]
     values = inline_values(stored, [payload(each) for each in range(4)], pointer=None)
-    ((at, run),) = pack_rows(stored, values)
+    ((at, packed),) = pack_rows(stored, values)
     brings = PayloadRange(place(0), place(3), 4)
     row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(key(0))
-    store.write([(at, damage(run)), (key(0), row)])
+    store.write([(at, damage(packed)), (key(0), row)])
 
     for last in range(4):
         number, handed, told = 0, [], [""]

@@ -62,7 +62,7 @@ def joined(rows: list[Row]) -> list[Row]:
     return [*pack_rows([key for key, _ in rows], [value for _, value in rows])]
 
 
-def run_of(*payloads: bytes) -> Row:
+def packed_row_of(*payloads: bytes) -> Row:
     (record,) = joined(rows_of(list(payloads)))
     return record
 
@@ -125,7 +125,7 @@ def test_a_packed_value_that_is_cut_or_under_another_key_has_no_invented_row(
 
 
 def test_a_whole_packed_value_of_another_form_is_from_a_newer_version() -> None:
-    key, value = run_of(b"a", b"b")
+    key, value = packed_row_of(b"a", b"b")
     longer = frame(key, IS_PACKED, value[HEAD.size :] + b"more")
 
     with pytest.raises(NewerRowError):
@@ -190,18 +190,18 @@ class TwoStores(RuleBasedStateMachine):
             self.plain.write([(row, None) for row, _ in rows_in(key, value)])
             self.lost.pop(key, None)
 
-    @precondition(lambda self: self._whole_runs())
+    @precondition(lambda self: self._whole_packed())
     @rule(data=st.data())
-    def damage_a_run(self, data: Any) -> None:
-        key, value = data.draw(st.sampled_from(self._whole_runs()))
+    def damage_packed_rows(self, data: Any) -> None:
+        key, value = data.draw(st.sampled_from(self._whole_packed()))
         self.lost[key] = [row for row, _ in rows_in(key, value)]
         self.plain.write([(row, None) for row in self.lost[key]])
         self.new_rows.write([(key, without_sizes(value))])
 
-    @precondition(lambda self: self._whole_runs())
+    @precondition(lambda self: self._whole_packed())
     @rule(data=st.data(), bit=st.integers(0, 7))
-    def damage_the_flags_of_a_run(self, data: Any, bit: int) -> None:
-        key, value = data.draw(st.sampled_from(self._whole_runs()))
+    def damage_the_flags_of_packed_rows(self, data: Any, bit: int) -> None:
+        key, value = data.draw(st.sampled_from(self._whole_packed()))
         self.new_rows.write([(key, without_flags(value, bit=bit))])
 
     @rule(data=st.data())
@@ -246,7 +246,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert key >= stop
                 assert all(row < message_key(PREFIX, _place_before(stop)) for row, _ in expected)
 
-    def _whole_runs(self) -> list[Row]:
+    def _whole_packed(self) -> list[Row]:
         records = [*scan_records(self.new_rows, MESSAGES, ROWS_STOP)]
         return [record for record in records if open_packed(*record) is not None]
 

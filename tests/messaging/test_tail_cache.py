@@ -385,10 +385,10 @@ def test_a_publish_before_a_reference_of_its_batch_is_in_the_tail() -> None:
     plain, reference = (message_key(PREFIX, place) for place in (Offset(950_000, 1), last))
     brings = PayloadRange(Offset(940_000, 0), Offset(940_000, 0), 1)
     row = MessageRow(tx_pointer=COMMITTED_POINTER, reference=brings).to_bytes(reference)
-    run = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
+    rows = NewRows(PREFIX, [plain], inline_values([plain], [b"a"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.apply_batch({reference: row}, [run], high_water_mark=last)
+    tail_cache.apply_batch({reference: row}, [rows], high_water_mark=last)
 
     first = MessageId(950_000, 1)
     held = tail_cache.read(query(start=first.to_int(), through=first, high_water_mark=last))
@@ -403,10 +403,10 @@ def test_a_large_publish_before_a_reference_of_its_batch_is_not_cached(
     places = [Offset(950_000, number) for number in range(3)]
     *plain, reference = [message_key(PREFIX, place) for place in places]
     row = MessageRow(tx_pointer=COMMITTED_POINTER).to_bytes(reference)
-    run = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
+    rows = NewRows(PREFIX, plain, inline_values(plain, [b"a", b"b"], pointer=None), is_plain=True)
     tail_cache = TailCache(bytes_max=1 << 20)
 
-    tail_cache.apply_batch({reference: row}, [run], high_water_mark=places[-1])
+    tail_cache.apply_batch({reference: row}, [rows], high_water_mark=places[-1])
 
     first = MessageId(*places[0]).to_int()
     assert tail_cache.read(query(start=first, high_water_mark=places[-1])) is None
@@ -456,8 +456,8 @@ def grow(tail_cache: TailCache, number: int, place: Offset, size_bytes: int) -> 
     prefix = PREFIX + b"%d" % number
     key = message_key(prefix, place)
     values = inline_values([key], [b"x" * size_bytes], pointer=None)
-    run = NewRows(prefix, [key], values, is_plain=True)
-    tail_cache.apply_batch({}, [run], high_water_mark=place)
+    rows = NewRows(prefix, [key], values, is_plain=True)
+    tail_cache.apply_batch({}, [rows], high_water_mark=place)
 
 
 def held(tail_cache: TailCache, place: Offset) -> list[int]:
@@ -521,7 +521,7 @@ async def test_unread_flagged_rows_are_cached_up_to_the_number_that_a_read_decid
             for at in range(0, len(numbers), 500)
         ]
         (tail,) = service.state.tail_cache._tails.values()
-        kept_count = sum(len(run.keys) for run in tail.fresh)
+        kept_count = sum(len(rows.keys) for rows in tail.fresh)
         opened = scan_count()
 
         newest = await polled(service, Poll(start=places[-1].first))
@@ -542,7 +542,7 @@ async def test_a_tail_forgets_unread_rows_only_for_those_it_still_has() -> None:
 
         # The sixth was one too many, and left the newest two; the seventh lies behind them.
         (tail,) = service.state.tail_cache._tails.values()
-        assert sum(len(run.keys) for run in tail.fresh) == 3 * 400
+        assert sum(len(rows.keys) for rows in tail.fresh) == 3 * 400
 
 
 LARGE_COUNT = 12  # rows; more than may be changed one by one

@@ -215,7 +215,7 @@ def _leveldb_table(data: bytes) -> object:
     return [list(read_changes(data, block)) for block in read_layout(data).blocks]
 
 
-def _leveldb_holes(data: bytes) -> object:
+def _corrupt_ranges(data: bytes) -> object:
     whole = CorruptRange(b"", b"\xff", "damaged")
     return [
         corrupt_ranges_in(read_entries(data, block), whole, 1 << 20, first_whole=first_whole)
@@ -368,7 +368,7 @@ TARGETS: Sequence[Target] = (
     ),
     _target("message-row", _row(MessageRow), DamagedRowError, _like("message-row.*")),
     _target("payload-row", _row(PayloadRow), DamagedRowError, _like("payload-.*")),
-    _target("packed_rows", _packed_rows, DamagedRowError, _like("packed-rows")),
+    _target("packed-rows", _packed_rows, DamagedRowError, _like("packed-rows")),
     _target("topic-row", _row(TopicRecord), DamagedRowError, _like("topic-.*")),
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),
@@ -399,7 +399,7 @@ TARGETS: Sequence[Target] = (
     _target("archive", _archive, ArchiveError, _like("archive")),
     _target("leveldb-log", _leveldb_log, MalformedLevelDbError, lambda: _leveldb()[0]),
     _target("leveldb-table", _leveldb_table, MalformedLevelDbError, lambda: _leveldb()[1]),
-    _target("leveldb-holes", _leveldb_holes, MalformedLevelDbError, lambda: _leveldb()[1]),
+    _target("corrupt-ranges", _corrupt_ranges, MalformedLevelDbError, lambda: _leveldb()[1]),
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
+from messaging.read.scan import ReadResult
 from messaging.read.visibility import Query, Undecided
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import (
@@ -150,3 +151,16 @@ def query(**changed: object) -> Query:
         snapshot=None,
     )
     return replace(plain, **changed)  # type: ignore[arg-type] # fields by name
+
+
+def comparable(reading: ReadResult | str) -> object:
+    """What two readings must have in common, of which each may be an error."""
+    if isinstance(reading, str):
+        return reading
+    return (
+        reading.items,
+        reading.next_id,
+        reading.caught_up,
+        reading.blocking_pointer,
+        reading.finished,
+    )

@@ -14,12 +14,7 @@ from messaging.read.offsets import decided_end, splits_of
 from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
 from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import (
-    PackedRowStore,
-    pack_rows,
-    rows_in,
-    scan_records,
-)
+from messaging.storage.packed_rows import PackedRowStore, pack_rows, rows_in, scan_records
 from messaging.storage.rows import (
     IS_PACKED,
     MessageRow,

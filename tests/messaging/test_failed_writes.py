@@ -5,19 +5,8 @@ import asyncio
 import pytest
 
 from messaging.storage.engine import StoreError
-from tests.messaging.world import (
-    AUDIT,
-    COMMITTED,
-    FlakyWorld,
-    World,
-    polled,
-    publish,
-    request,
-)
-from tuff.protocol.errors import (
-    StorageUnavailableError,
-    TopicExistsError,
-)
+from tests.messaging.world import AUDIT, COMMITTED, FlakyWorld, World, polled, publish, request
+from tuff.protocol.errors import StorageUnavailableError, TopicExistsError
 from tuff.protocol.ids import MessageId
 
 

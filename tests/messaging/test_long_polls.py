@@ -1,8 +1,6 @@
 """Long polls: what wakes them, and what ends their wait (protocol §3.4, `wait`)."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
@@ -12,7 +10,6 @@ from tests.messaging.world import (
     AUDIT,
     FlakyWorld,
     World,
-    in_thread,
     payloads,
     publish,
     settle_down,
@@ -25,7 +22,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Isolation
 
-T = TypeVar("T")
 TTL_MS = 100_000  # the fixture's topic
 SLEEPS = Poll(isolation=Isolation.COMMITTED, wait_s=60)
 
@@ -115,14 +111,8 @@ async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_is_released(
 
 async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written() -> None:
     """It counted while it was being written."""
-    world, gate = FlakyWorld(), asyncio.Event()
-    gate.set()
-
-    async def through_the_gate(function: Callable[[], T]) -> T:
-        await gate.wait()
-        return await in_thread(function)
-
-    world.in_thread_write = through_the_gate
+    world = FlakyWorld()
+    gate = world.gate_writes()
     async with world.running(audit={"ttl": "100"}) as service:
         waiting = await asleep(world, service, left_ms=3)
         gate.clear()
@@ -133,12 +123,12 @@ async def test_a_blocked_reader_wakes_when_the_hold_on_the_row_was_not_written()
         await looks(service)  # and now the hold counts
         world.clock.now_ms += 3
         await looks(service)
-        was_handed = waiting.done()
+        was_answered = waiting.done()
 
         gate.set()
         with pytest.raises(StorageUnavailableError):
             await setting
-        assert not was_handed
+        assert not was_answered
         assert await woken(waiting) == [b"next"]
 
 

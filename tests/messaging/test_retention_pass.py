@@ -1,8 +1,7 @@
 """The retention pass: which rows it deletes, and which it never changes (design §5, Retention)."""
 
 import asyncio
-from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pytest
 
@@ -26,8 +25,6 @@ from tests.messaging.world import (
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation
-
-T = TypeVar("T")
 
 
 def data_rows(world: World) -> int:
@@ -204,23 +201,16 @@ async def test_a_message_with_a_shorter_ttl_of_its_own_does_not_raise_the_log_st
 async def test_a_pass_does_not_raise_the_log_start_of_a_topic_that_is_deleted_meanwhile(
     world: World,
 ) -> None:
-    go_on = asyncio.Event()
-    go_on.set()
-
-    async def when_told(function: Callable[[], T]) -> T:
-        await go_on.wait()
-        return function()
-
-    world.in_thread_write = when_told
+    gate = world.gate_writes()
     async with world.running(audit={"ttl": "100"}) as service:
         await publish(service, b"old")
         before = log_start_of(world, AUDIT)
         world.clock.now_ms += 200_000
-        go_on.clear()
+        gate.clear()
         deleting = await settle_down(service.topics.delete(AUDIT))
         sweeping = await settle_down(service.cleaner.run_pass())
 
-        go_on.set()
+        gate.set()
         await asyncio.gather(deleting, sweeping)
 
         assert log_start_of(world, AUDIT) == before

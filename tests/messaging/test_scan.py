@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from messaging.read.scan import read
 from messaging.read.visibility import Undecided, start_number
 from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import (
-    message_key,
-    payload_key,
-)
+from messaging.storage.rows import message_key, payload_key
 from tests.messaging.scan_model import (
     COMMITTED_POINTER,
     PREFIX,

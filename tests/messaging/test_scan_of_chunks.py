@@ -19,6 +19,7 @@ from tests.messaging.scan_model import (
     PREFIX,
     SNAPSHOT,
     UNDECIDED_POINTER,
+    comparable,
     query,
 )
 from tests.messaging.world import NOON_MS, DamagedStore
@@ -40,7 +41,7 @@ rows = st.lists(
 )
 
 
-def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
+def _store_of(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
     table = MemoryStore()
     for seq_id, row in enumerate(stored):
         key = message_key(PREFIX, Offset(NOW_MS - 2_000, seq_id))
@@ -51,30 +52,18 @@ def _table(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
     return table
 
 
-def _generally(table: MemoryStore, **asked: object) -> ReadResult | str:
+def _read_row_by_row(table: MemoryStore, **asked: object) -> ReadResult | str:
     with pytest.MonkeyPatch.context() as patch:
         # A fast way that finds no row plain: it hands the next one on at once.
         patch.setattr(_Scan, "_take_plain", lambda _scan, records, _rows: records.next())
-        return _said(table, **asked)
+        return _read(table, **asked)
 
 
-def _said(table: Store, **asked: object) -> ReadResult | str:
+def _read(table: Store, **asked: object) -> ReadResult | str:
     try:
         return read(table, query(**asked))
     except DamagedRecordError as error:
         return str(error)
-
-
-def _plain(reading: ReadResult | str) -> object:
-    if isinstance(reading, str):
-        return reading
-    return (
-        reading.items,
-        reading.next_id,
-        reading.caught_up,
-        reading.blocking_pointer,
-        reading.finished,
-    )
 
 
 @given(
@@ -95,7 +84,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
     snapshot: object,
     undecided: Undecided,
 ) -> None:
-    table = _table(stored, flipped=flipped)
+    table = _store_of(stored, flipped=flipped)
     asked: dict[str, object] = {
         "start": MessageId(NOW_MS - 2_000, start).to_int(),
         "limit": limit,
@@ -104,12 +93,12 @@ def test_chunks_of_rows_are_read_as_row_by_row(
         "undecided": undecided,
     }
 
-    generally = _plain(_generally(table, **asked))
-    assert _plain(_said(table, **asked)) == generally
+    row_by_row = comparable(_read_row_by_row(table, **asked))
+    assert comparable(_read(table, **asked)) == row_by_row
     is_flipped = flipped is not None and flipped < len(stored)
     keys = [message_key(PREFIX, Offset(NOW_MS - 2_000, flipped or 0))] if is_flipped else []
-    joined = packed_store(_table(stored, flipped=None).rows, flipped=keys)
-    assert _plain(_said(joined, **asked)) == generally
+    joined = packed_store(_store_of(stored, flipped=None).rows, flipped=keys)
+    assert comparable(_read(joined, **asked)) == row_by_row
 
 
 def _group(
@@ -173,13 +162,13 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
         "bytes_max": bytes_max,
     }
 
-    joined = _said(packed_store(table.rows, flipped=flipped), **asked)
+    joined = _read(packed_store(table.rows, flipped=flipped), **asked)
     for key in flipped:
         table.write([(key, flip(key, table.rows[key], key))])
-    general = _generally(table, **asked)
+    general = _read_row_by_row(table, **asked)
 
-    for found in (_said(table, **asked), joined):
-        assert _plain(found) == _plain(general)
+    for found in (_read(table, **asked), joined):
+        assert comparable(found) == comparable(general)
         if isinstance(found, ReadResult) and isinstance(general, ReadResult):
             assert found.messages.arrow(generation=1) == general.messages.arrow(generation=1)
             assert found.messages.avro() == general.messages.avro()
@@ -217,7 +206,7 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
 ) -> None:
     stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
     stored += [MessageRow(tx_pointer=COMMITTED_POINTER, payload=b"odd"), *stored[:5], *stored]
-    rows = _table(stored[:20], flipped=None).rows
+    rows = _store_of(stored[:20], flipped=None).rows
     asked: dict[str, object] = {
         "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
         "through": MessageId(NOW_MS - 2_000, through),
@@ -230,9 +219,9 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     last = message_key(PREFIX, Offset(NOW_MS - 2_000, high_water_mark))
     rows = {key: value for key, value in rows.items() if key <= last}
 
-    one_by_one, joined = _said(MemoryStore(rows), **asked), _said(packed_store(rows), **asked)
+    one_by_one, joined = _read(MemoryStore(rows), **asked), _read(packed_store(rows), **asked)
 
-    assert _plain(joined) == _plain(one_by_one)
+    assert comparable(joined) == comparable(one_by_one)
     assert isinstance(one_by_one, ReadResult)
     assert isinstance(joined, ReadResult)
     if joined.cacheable_from is not None:
@@ -240,7 +229,7 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
 
 
 def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
-    table = DamagedStore(_table([MessageRow(payload=b"x")] * 12, flipped=None).rows)
+    table = DamagedStore(_store_of([MessageRow(payload=b"x")] * 12, flipped=None).rows)
     eighth = message_key(PREFIX, Offset(NOW_MS - 2_000, 7))
     table.is_damaged = lambda key: key == eighth
 
@@ -248,7 +237,7 @@ def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
 
 
 def test_a_flipped_bit_in_the_middle_ends_the_page_before_it() -> None:
-    table = _table([MessageRow(payload=b"%d" % number) for number in range(4)], flipped=2)
+    table = _store_of([MessageRow(payload=b"%d" % number) for number in range(4)], flipped=2)
 
     assert [payload for _, payload in read(table, query()).items] == [b"0", b"1"]
 

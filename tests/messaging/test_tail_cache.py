@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from messaging.read import tail_cache
 from messaging.read.poll import Poll
-from messaging.read.scan import ReadResult, read
+from messaging.read.scan import read
 from messaging.read.tail_cache import TOPIC_SHARE, TailCache
 from messaging.read.visibility import Query, Undecided
 from messaging.service import MessagingService
@@ -18,7 +18,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, comparable, query
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -203,7 +203,9 @@ class History:
         answer = self.service.state.tail_cache.read(asked)
         if answer is not None:
             self.answered_count += 1
-            assert _plain(answer) == _plain(read(MemoryStore(self.world.rows), asked)), asked
+            assert comparable(answer) == comparable(read(MemoryStore(self.world.rows), asked)), (
+                asked
+            )
 
 
 def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
@@ -221,16 +223,6 @@ def _question(world: World, service: MessagingService, topic: TopicId) -> Query:
         limit=10_000,
         bytes_max=1 << 20,
         snapshot=None,
-    )
-
-
-def _plain(reading: ReadResult) -> object:
-    return (
-        reading.items,
-        reading.next_id,
-        reading.caught_up,
-        reading.blocking_pointer,
-        reading.finished,
     )
 
 
@@ -338,12 +330,16 @@ async def test_a_read_of_the_store_is_cached_only_where_it_adjoins_the_tail(
 
         # A page that was handed out before must not be taken for that of another place.
         first = replace(now, through=MessageId.from_bytes(read(table, now).items[0][0]))
-        assert _plain(tail_cache.read(first) or read(table, first)) == _plain(read(table, first))
+        assert comparable(tail_cache.read(first) or read(table, first)) == comparable(
+            read(table, first)
+        )
         everything = read(MemoryStore(world.rows), now)
         for start, _ in everything.items:
             each = replace(now, start=int.from_bytes(start, "big"))
             held = tail_cache.read(each)
-            assert held is None or _plain(held) == _plain(read(MemoryStore(world.rows), each))
+            assert held is None or comparable(held) == comparable(
+                read(MemoryStore(world.rows), each)
+            )
         is_held = (
             tail_cache.read(replace(now, start=asked.live_from.timestamp_ms << 96)) is not None
         )

@@ -8,11 +8,7 @@ from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.topic_changes import parse_properties
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
-from tuff.protocol.errors import (
-    InvalidTopicPropertiesError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from tuff.protocol.errors import InvalidTopicPropertiesError, TopicExistsError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 

@@ -1,15 +1,7 @@
 """What the end of a transaction does to its rows and index rows (design §5, §6)."""
 
 from messaging.service import MessagingService
-from tests.messaging.world import (
-    AUDIT,
-    COMMITTED,
-    NOON_MS,
-    World,
-    polled,
-    publish,
-    request,
-)
+from tests.messaging.world import AUDIT, COMMITTED, NOON_MS, World, polled, publish, request
 
 
 async def test_marked_rows_are_hidden_from_snapshots_and_carry_no_pointer(

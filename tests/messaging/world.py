@@ -290,6 +290,18 @@ class World:
             await service.close()
             await writer
 
+    def gate_writes(self) -> asyncio.Event:
+        """A gate, which is open: writes wait while the event is cleared."""
+        gate = asyncio.Event()
+        gate.set()
+
+        async def through_the_gate(function: Callable[[], T]) -> T:
+            await gate.wait()
+            return await in_thread(function)
+
+        self.in_thread_write = through_the_gate
+        return gate
+
     def damage_row(self, table: bytes) -> bytes:
         """Change the last byte of the first row of a table; its key."""
         key = min(key for key in self.rows if key.startswith(table))

@@ -226,7 +226,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "rows that do not follow each other are packed together",
         "messaging/storage/packed_rows.py",
-        "        if keys and offset_number(keys[-1]) + 1 != offset_number(run.keys[0]):\n",
+        "        if keys and offset_number(keys[-1]) + 1 != offset_number(rows.keys[0]):\n",
         "        if False:\n",
         ("tests/messaging/test_packed_rows.py",),
     ),

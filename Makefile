@@ -61,7 +61,7 @@ prove-long: $(VENV)/.installed-prove
 
 # Generates most of tuff/blocking from tuff/aio (decision 0009).
 blocking: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.client.blocking
+	$(BIN)/python -m tests.client.generate_blocking
 
 # Plants bugs in copies of the tree; each must make the test fail that is named for it.
 mutants: $(VENV)/.installed-dev

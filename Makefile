@@ -61,7 +61,7 @@ prove-long: $(VENV)/.installed-prove
 
 # Generates most of tuff/blocking from tuff/aio (decision 0009).
 blocking: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.client.blocking
+	$(BIN)/python -m tests.client.generate_blocking
 
 # Plants known bugs in copies of the tree; the test that is named for each bug must fail.
 mutants: $(VENV)/.installed-dev

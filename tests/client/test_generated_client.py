@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.client.blocking import NAMES, PHRASES, blocking, generated, source_of, target_of
+from tests.client.generate_blocking import NAMES, PHRASES, blocking, generated, source_of, target_of
 
 
 @pytest.mark.parametrize("name", NAMES)

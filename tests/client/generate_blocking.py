@@ -1,6 +1,6 @@
 """Generates the blocking client from the asyncio one: `make blocking`, decision 0009.
 
-    python -m tests.client.blocking      rewrites the generated files of tuff/blocking
+    python -m tests.client.generate_blocking      rewrites the generated files of tuff/blocking
 
 The text is rewritten, docstrings included: `await` and `async` go, and so does `Async` before a
 name. A function whose first line ends with `# asyncio only` is left out.

@@ -48,7 +48,7 @@ class RegionServer:
         """
         self._name = f"{host}:{port}"
         self._calls = 0
-        with self._errors():
+        with self._as_store_errors():
             self._socket = socket.create_connection((host, port), timeout_s)
         header = _field(1, _field(1, user.encode())) + _field(2, b"AdminService")
         self._send(_PREAMBLE, header)
@@ -79,7 +79,7 @@ class RegionServer:
     def _call(self, method: bytes, parameters: bytes) -> Fields:
         self._calls += 1
         header = _field(1, self._calls) + _field(3, method) + _field(4, 1)
-        with self._errors():
+        with self._as_store_errors():
             self._send(b"", _delimited(header) + _delimited(parameters))
             (size,) = _SIZE.unpack(self._read(_SIZE.size))
             if size > ANSWER_BYTES_MAX:
@@ -94,7 +94,7 @@ class RegionServer:
         return results[0] if results else {}
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _as_store_errors(self) -> Iterator[None]:
         try:
             yield
         except RefusedError as error:

@@ -86,7 +86,7 @@ def _status(admin: TableAdmin, planned: Sequence[TablePlan]) -> int:
         _print(_row(state))
     _print(
         {
-            "kind": "summary",
+            "kind": "inspected",
             "tables": len(states),
             "missing": sum(not state.exists for state in states),
             "disabled": sum(state.exists and not state.is_enabled for state in states),

@@ -68,7 +68,7 @@ def test_deploy_creates_the_tables_once(
         "kind": "deployed", "salts": 3, "created": 0, "changed": 0, "to change with --yes": 0,
     }  # fmt: skip
     assert json.loads(after.splitlines()[-1]) == {
-        "kind": "summary", "tables": 4, "missing": 0, "disabled": 0, "different": 0,
+        "kind": "inspected", "tables": 4, "missing": 0, "disabled": 0, "different": 0,
     }  # fmt: skip
     with closing(stores_of(place)()) as store:
         store.write([(b"a", b"1")])

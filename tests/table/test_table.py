@@ -1,4 +1,4 @@
-"""What a program can rely on that keeps rows in a `TransactionalTable`."""
+"""Reads, writes, scans, changes and rollbacks of a table."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -266,7 +266,7 @@ def test_keys_and_values_are_bytes_of_bounded_size(service: Service, table: Vers
 def test_a_long_transaction_can_not_write_after_tx_changes(
     service: Service, table: VersionedTable
 ) -> None:
-    """It named nothing that it changed, and would commit as one that wrote nothing."""
+    """It had no changes, so it would commit as read-only."""
     table.start_tx(service.start(TransactionType.LONG))
     assert table.tx_changes() == frozenset()
     table.put(b"late", b"")
@@ -349,7 +349,7 @@ def test_without_views_no_writes_are_stored_early_during_a_scan(
     monkeypatch: pytest.MonkeyPatch,
     has_views: bool,
 ) -> None:
-    """The scan would see them, and a scan sees no write that came after it."""
+    """The scan would show them, and a scan shows no later writes."""
     with open_table(tmp_path / "small", buffer_bytes=1) as table:
         monkeypatch.setattr(type(table._store), "has_views", has_views)
         writer = service.start()

@@ -29,7 +29,7 @@ from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
 
 # The kinds of the summary, which is the last row and counts the others.
-SUMMARIES = ("checked", "salvaged", "backed up", "restored", "looked at", "deployed")
+SUMMARIES = ("checked", "salvaged", "backed up", "restored", "inspected", "deployed")
 REASON_LENGTH_MAX = 2_000  # characters; the reason of a finding is not cut off
 PART_SUFFIX = ".part"  # of a file that is still being received
 PIECE_BYTES = 1 << 20  # bytes held in memory

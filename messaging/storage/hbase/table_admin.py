@@ -108,7 +108,7 @@ class TableAdmin:
     def state(self, plan: TablePlan) -> TableState:
         """How a table differs from its plan. Raises: StoreError."""
         name = _name(plan.name)
-        with _refusals():
+        with _as_store_errors():
             if not self._client.tableExists(name):
                 return TableState(plan.name, exists=False)
             found = self._client.getTableDescriptor(name)
@@ -136,7 +136,7 @@ class TableAdmin:
             blockCacheEnabled=True,
         )
         table = _thrift.Table(_name(plan.name), [family], dict(plan.attributes))
-        with _refusals():
+        with _as_store_errors():
             self._client.createTable(table, list(plan.splits) or None)
 
     def change(self, plan: TablePlan) -> None:
@@ -144,7 +144,7 @@ class TableAdmin:
 
         Raises: StoreError.
         """
-        with _refusals():
+        with _as_store_errors():
             found = self._client.getTableDescriptor(_name(plan.name))
             found.attributes = {**(found.attributes or {}), **plan.attributes}
             _family(found).timeToLive = plan.live_s
@@ -152,17 +152,17 @@ class TableAdmin:
 
     def enable(self, name: str) -> None:
         """Raises: StoreError."""
-        with _refusals():
+        with _as_store_errors():
             self._client.enableTable(_name(name))
 
     def disable(self, name: str) -> None:
         """Raises: StoreError."""
-        with _refusals():
+        with _as_store_errors():
             self._client.disableTable(_name(name))
 
     def delete(self, name: str) -> None:
         """Remove a table with all its rows. Raises: StoreError."""
-        with _refusals():
+        with _as_store_errors():
             if self._client.isTableEnabled(_name(name)):
                 self._client.disableTable(_name(name))
             self._client.deleteTable(_name(name))
@@ -197,7 +197,7 @@ def _name(name: str) -> Any:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _as_store_errors() -> Iterator[None]:
     try:
         yield
     except _thrift.RefusedError as error:

@@ -31,7 +31,7 @@ from pipeline.frames import (
     write_files,
 )
 from pipeline.job import (
-    Job,
+    Settings,
     json_option,
     message_count,
     messages_in_hours,
@@ -250,18 +250,18 @@ def _has_files(directory: Path) -> bool:
 )
 @json_option
 @click.pass_obj
-def main(job: Job, *, topic: TopicId, root: Path, truncate: bool, as_json: bool) -> None:
+def main(settings: Settings, *, topic: TopicId, root: Path, truncate: bool, as_json: bool) -> None:
     """Archive the closed hours of TOPIC to Parquet, verified."""
     archive = Archive(root)
-    with archive.locked(), job.client() as client:
+    with archive.locked(), settings.client() as client:
         client.topics.get(topic)  # before Spark, which starts slowly
         if truncate:
             require_same_archive(client, archive, topic)
-        with job.spark() as spark:
-            rows = archive_topic(spark, client, archive, topic, job.options)
-            reached_ms = (
-                truncate_archived(spark, client, archive, topic, job.options) if truncate else None
-            )
+        with settings.spark() as spark:
+            rows = archive_topic(spark, client, archive, topic, settings.options)
+            reached_ms = None
+            if truncate:
+                reached_ms = truncate_archived(spark, client, archive, topic, settings.options)
     if not rows:
         report("no further hour is closed: an hour is closed once a later message is decided")
     sentence = f"{messages_in_hours(topic, rows)} archived"

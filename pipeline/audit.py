@@ -15,7 +15,7 @@ import click
 
 from pipeline.frames import in_order, move, sync_files, whole_json
 from pipeline.job import (
-    Job,
+    Settings,
     create,
     epoch_options,
     hours_left,
@@ -163,7 +163,7 @@ def _member_option(name: str, what: str) -> Callable[[Function], Function]:
 @json_option
 @click.pass_obj
 def main(
-    job: Job,
+    settings: Settings,
     /,
     *,
     topic: TopicId,
@@ -176,8 +176,10 @@ def main(
     """Count the events of TOPIC by hour, from its archive, and find the edges of its lineage."""
     named, archive, name = Members(**members), Archive(root), sink or sink_of("audit", topic)
     archive.require(topic)
-    with archive.locked(), job.client() as client:
+    with archive.locked(), settings.client() as client:
         create(client, dead_letter_topic_of(topic))  # before Spark, which starts slowly
-        with job.spark() as spark:
-            rows = audit_topic(spark, client, archive, topic, out, named, job.options, sink=name)
+        with settings.spark() as spark:
+            rows = audit_topic(
+                spark, client, archive, topic, out, named, settings.options, sink=name
+            )
     print_hours(topic, rows, done="audited", sink=name, as_json=as_json)

@@ -9,7 +9,7 @@ import click
 
 from pipeline import archive, audit, compact, lag, replay, retry
 from pipeline.frames import failure_of_spark
-from pipeline.job import Job
+from pipeline.job import Settings
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
@@ -36,7 +36,7 @@ Exit codes:
 @click.pass_context
 def program(context: click.Context, url: str | None, token_file: Path | None, master: str) -> None:
     """Spark jobs over topics. Progress goes to standard error, the result to standard output."""
-    context.obj = Job(url, master, token_file)
+    context.obj = Settings(url, master, token_file)
 
 
 for module in (archive, compact, replay, audit, retry, lag):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import archived, check, move, remove, write_files
-from pipeline.job import Job, json_option, print_result, report, root_option, topic_argument
+from pipeline.job import Settings, json_option, print_result, report, root_option, topic_argument
 from pipeline.manifest import Archive, Row
 from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
@@ -81,11 +81,11 @@ def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 @root_option
 @json_option
 @click.pass_obj
-def main(job: Job, *, topic: TopicId, root: Path, as_json: bool) -> None:
+def main(settings: Settings, *, topic: TopicId, root: Path, as_json: bool) -> None:
     """Merge the archived hours of each day of TOPIC into one file."""
     archive = Archive(root)
     archive.require(topic)
-    with archive.locked(), job.spark() as spark:
+    with archive.locked(), settings.spark() as spark:
         days = compact_topic(spark, archive, topic)
     sentence = f"{counted(len(days), 'day')} of {topic} compacted"
     print_result({"days": days}, sentence, as_json=as_json)

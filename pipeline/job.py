@@ -1,5 +1,4 @@
-"""What all jobs share: the connection, the Spark session, common options, and hours that a job has
-completed.
+"""What all jobs share: settings, common options, the hours that a job has completed, its output.
 
 A job writes hour after hour of an archive to a sink, with the number of the hour as the epoch
 (protocol §5.3). So the server records the last completed hour in the transaction that writes it,
@@ -42,8 +41,8 @@ CONF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The options of `tuff-pipeline` itself, and what a job gets from them."""
+class Settings:
+    """The options of `tuff-pipeline` itself, from which jobs get a client and a Spark session."""
 
     url: str | None
     master: str

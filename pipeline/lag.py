@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.job import Job
+from pipeline.job import Settings
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
 from tuff.cli.output import print_json, print_table, seconds
@@ -230,12 +230,14 @@ def prometheus(lags: Sequence[Lag]) -> str:
     show_default=True,
 )
 @click.pass_obj
-def main(job: Job, *, checkpoints: Sequence[Path], topics: Sequence[TopicId], form: str) -> None:
+def main(
+    settings: Settings, *, checkpoints: Sequence[Path], topics: Sequence[TopicId], form: str
+) -> None:
     """Show how far queries and named positions are behind the ends of their topics."""
     if not checkpoints and not topics:
         raise click.UsageError("give at least one --checkpoint or --topic")
     readers = [reader for each in checkpoints for reader in readers_of_checkpoint(each)]
-    with job.client() as client:
+    with settings.client() as client:
         readers += [reader for topic in topics for reader in readers_of_topic(client, topic)]
         lags = [lag_of(client, reader) for reader in readers]
     match form:
@@ -244,18 +246,16 @@ def main(job: Job, *, checkpoints: Sequence[Path], topics: Sequence[TopicId], fo
         case "prometheus":
             click.echo(prometheus(lags), nl=False)
         case _:
-            rows = [
-                (
-                    lag.reader.name,
-                    lag.reader.topic,
-                    lag.state,
-                    _shown_count(lag),
-                    seconds(lag.behind_ms),
-                )
-                for lag in lags
-            ]
-            columns = ("reader", "topic", "state", "messages", "behind")
-            print_table(columns, rows, title=f"{len(rows)} readers")
+            _print_lags(lags)
+
+
+def _print_lags(lags: Sequence[Lag]) -> None:
+    rows = [
+        (lag.reader.name, lag.reader.topic, lag.state, _shown_count(lag), seconds(lag.behind_ms))
+        for lag in lags
+    ]
+    columns = ("reader", "topic", "state", "messages", "behind")
+    print_table(columns, rows, title=f"{len(rows)} readers")
 
 
 def _shown_count(lag: Lag) -> str:

@@ -12,7 +12,7 @@ import click
 
 from pipeline.frames import in_order
 from pipeline.job import (
-    Job,
+    Settings,
     epoch_options,
     hours_left,
     json_option,
@@ -76,7 +76,13 @@ def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str])
 @json_option
 @click.pass_obj
 def main(
-    job: Job, *, topic: TopicId, root: Path, target: TopicId, sink: str | None, as_json: bool
+    settings: Settings,
+    *,
+    topic: TopicId,
+    root: Path,
+    target: TopicId,
+    sink: str | None,
+    as_json: bool,
 ) -> None:
     """Write the archive of TOPIC into another topic, in order, each message once."""
     if target == topic:
@@ -86,8 +92,8 @@ def main(
     archive = Archive(root)
     archive.require(topic)
     name = sink or sink_of("replay", topic, target)
-    with archive.locked(), job.client() as client:
+    with archive.locked(), settings.client() as client:
         client.topics.get(target)  # before Spark, which starts slowly
-        with job.spark() as spark:
-            rows = replay_topic(spark, client, archive, topic, target, job.options, sink=name)
+        with settings.spark() as spark:
+            rows = replay_topic(spark, client, archive, topic, target, settings.options, sink=name)
     print_hours(topic, rows, done=f"replayed to {target}", sink=name, as_json=as_json)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import IS_TEXT, whole_json
-from pipeline.job import Job, create, json_option, print_result, sink_of, topic_argument
+from pipeline.job import Settings, create, json_option, print_result, sink_of, topic_argument
 from tuff.blocking.client import Client
 from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
@@ -134,13 +134,17 @@ def dead_letter(topic: TopicId, *, reason: str) -> "Column":
 )
 @json_option
 @click.pass_obj
-def main(job: Job, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool) -> None:
+def main(
+    settings: Settings, *, topic: TopicId, checkpoint: Path, attempts: int, as_json: bool
+) -> None:
     """Move the dead letters of TOPIC.retry back to TOPIC, or to TOPIC.dlq, each once."""
     source = retry_topic_of(topic)
-    with job.client() as client:
+    with settings.client() as client:
         for each in (topic, source):
             client.topics.get(each)  # before Spark, which starts slowly
-        with job.spark() as spark:
-            count = retry_topic(spark, client, topic, checkpoint, job.options, attempts=attempts)
+        with settings.spark() as spark:
+            count = retry_topic(
+                spark, client, topic, checkpoint, settings.options, attempts=attempts
+            )
     sentence = f"{counted(count, 'dead letter')} of {source} moved"
     print_result({"letters": count}, sentence, as_json=as_json)

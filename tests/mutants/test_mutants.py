@@ -1,4 +1,4 @@
-"""A planted bug counts as caught when each test that is named for it fails, and only then."""
+"""A planted bug counts as caught only if each test that is named for it fails."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_every_named_test_has_to_fail(
 
 
 def test_each_test_that_a_planted_bug_names_is_there() -> None:
-    """A test that was renamed would only be missed by the long run that plants the bugs."""
+    """Otherwise only the long run would notice that a named test was renamed."""
     named = {test.partition("[")[0] for mutant in MUTANTS for test in mutant.tests}
 
     missing = [test for test in sorted(named) if not is_there(*test.split("::"))]
@@ -40,7 +40,7 @@ def test_each_test_that_a_planted_bug_names_is_there() -> None:
 
 
 def test_each_planted_bug_leaves_a_module_that_compiles() -> None:
-    """Its tests would fail without it, too, or could not be run."""
+    """A bug that does not compile would make every test fail."""
     for mutant in MUTANTS:
         planted = (ROOT / mutant.file).read_text("utf-8").replace(mutant.text, mutant.instead)
         if mutant.file.endswith(".py"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import MUTANTS, ROOT, try_out
+from tests.mutants.__main__ import MUTANTS, ROOT, misplaced, try_out
 from tests.mutants.planted import Mutant
 
 NOTICES = "from answers import answer\n\n\ndef test_a() -> None:\n    assert answer() == 42\n"
@@ -37,6 +37,10 @@ def test_each_test_that_a_planted_bug_names_is_there() -> None:
     missing = [test for test in sorted(named) if not is_there(*test.split("::"))]
 
     assert missing == []
+
+
+def test_each_text_to_replace_is_exactly_once_in_its_file() -> None:
+    assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []
 
 
 def test_each_planted_bug_leaves_a_module_that_compiles() -> None:

@@ -1,4 +1,4 @@
-"""Backups that are taken under load hold what was acknowledged, and nothing half (promises 1-5)."""
+"""Backups under load have everything acknowledged and nothing partial (promises 1-5)."""
 
 from pathlib import Path
 

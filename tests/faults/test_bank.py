@@ -1,4 +1,4 @@
-"""Money and its announcements survive `kill -9` of either side together (promises 1, 4, 5, 9)."""
+"""Transfers and their messages survive `kill -9` of client and server (promises 1, 4, 5, 9)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every named place of a commit and a publish is passed, and a break there breaks no promise."""
+"""Every breakpoint is passed, and a fault there breaks no promise."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.faults.breakpoints_table import BY_NAME, POINTS, Fault, Point
 from tests.http.calls import TRANSACTIONS, Topic, begin, entry
 from tests.http.client import ok
 
-# One place of each operation; `python -m tests.faults.breakpoints` breaks all of them.
+# One of each operation; `python -m tests.faults.breakpoints` runs all of them.
 CHOSEN = ("batch durable", "rows durable", "rows not marked yet", "log made")
 
 
@@ -22,7 +22,7 @@ def broken(tmp_path: Path) -> Iterator[BreakpointServer]:
 
 
 def test_every_breakpoint_is_passed(broken: BreakpointServer) -> None:
-    """A function that is renamed takes its place along, and it would be broken no more."""
+    """A breakpoint that is no longer passed would attack nothing."""
     client = broken.server.client()
     topic = Topic(client, "faults", "t0")
 

@@ -1,4 +1,4 @@
-"""The checker itself: it must see each anomaly, and nothing where there is none."""
+"""The checker finds each anomaly, and nothing in correct histories."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Histories that a right database made, spoilt in one place: the checker must see each."""
+"""Correct histories, manipulated in one place: the checker must find each manipulation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from tests.faults.checker_anomalies import Anomaly
 from tests.faults.history import Action, Append, Attempt, Outcome, Poll, Publish, Read, View
 from tests.faults.synthetic_histories import synthetic_history
 
-KINDS = ("drop", "owe", "stale", "swap", "repeat", "move")
+KINDS = ("drop", "drop_own", "stale", "swap", "repeat", "move")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,19 @@ class Spot:
 
 
 def spots(history: list[Attempt]) -> dict[str, list[Spot]]:
-    """Where something can be spoilt so that it must be seen, by what is done there."""
+    """The actions that can be manipulated so that the checker must find it, by kind."""
     found: dict[str, list[Spot]] = {kind: [] for kind in KINDS}
-    doubtful, plain = _doubtful(history), _plain(history)
+    uncertain, plain = _uncertain(history), _plain(history)
     for number, attempt in enumerate(history):
         own = {value for action in attempt.actions for value in _written(action)}
         for index, action in enumerate(attempt.actions):
-            for kind in _kinds(attempt, action, doubtful, owed=own | plain):
+            for kind in _kinds(attempt, action, uncertain, required=own | plain):
                 found[kind].append(Spot(number, index))
     return found
 
 
 def _kinds(
-    attempt: Attempt, action: Action, doubtful: set[str], *, owed: set[str]
+    attempt: Attempt, action: Action, uncertain: set[str], *, required: set[str]
 ) -> Iterator[str]:
     values = _shown(action)
     if not values:
@@ -47,20 +47,19 @@ def _kinds(
     yield "repeat"
     if len(values) > 1:
         yield "swap"
-    # What may have been taken back, one reader alone may have been shown.
-    if doubtful.isdisjoint(values):
-        yield from _lacks(action, owed)
+    # A value that may have been rolled back may be in one read only.
+    if uncertain.isdisjoint(values):
+        yield from _lacks(action, required)
 
 
-def _lacks(action: Action, owed: set[str]) -> Iterator[str]:
+def _lacks(action: Action, required: set[str]) -> Iterator[str]:
     if isinstance(action, Read):
         yield "stale"
     elif isinstance(action, Poll) and action.view is not View.SNAPSHOT:
         yield "drop"
-    # Who goes on without what is undecided is owed its own messages, and those of nobody's
-    # transaction.
-    elif owed.issuperset(_shown(action)):
-        yield "owe"
+    # A read that skips undecided rows must have its own messages, and those without a transaction.
+    elif required.issuperset(_shown(action)):
+        yield "drop_own"
 
 
 def _shown(action: Action) -> tuple[str, ...]:
@@ -69,7 +68,7 @@ def _shown(action: Action) -> tuple[str, ...]:
     return tuple(value for _, value in action.found) if isinstance(action, Poll) else ()
 
 
-def _doubtful(history: list[Attempt]) -> set[str]:
+def _uncertain(history: list[Attempt]) -> set[str]:
     return {
         value
         for attempt in history
@@ -95,13 +94,13 @@ def _written(action: Action) -> tuple[str, ...]:
     return (action.value,) if isinstance(action, Append) else ()
 
 
-def spoilt(kind: str, action: Action, *, at_index: int) -> Action:
+def manipulated(kind: str, action: Action, *, at_index: int) -> Action:
     if kind == "move":
         place = "row" if isinstance(action, Read) else "topic"
         return replace(action, **{place: "elsewhere"})  # type: ignore[arg-type]  # it is a name
-    values: tuple[object, ...] = action.values if isinstance(action, Read) else action.found  # type: ignore[union-attr]  # only reads and polls are spoilt
+    values: tuple[object, ...] = action.values if isinstance(action, Read) else action.found  # type: ignore[union-attr]  # only reads and polls are manipulated
     where = at_index % len(values)
-    if kind in {"drop", "owe", "stale"}:
+    if kind in {"drop", "drop_own", "stale"}:
         values = (*values[:where], *values[where + 1 :])
     elif kind == "repeat":
         values = (*values[: where + 1], *values[where:])
@@ -122,7 +121,7 @@ def test_a_manipulated_read_is_found(seed: int, kind: str, where: int, at_index:
     spot = chosen[where % len(chosen)]
     attempt = history[spot.attempt]
     actions = list(attempt.actions)
-    actions[spot.action] = spoilt(kind, actions[spot.action], at_index=at_index)
+    actions[spot.action] = manipulated(kind, actions[spot.action], at_index=at_index)
     history[spot.attempt] = replace(attempt, actions=tuple(actions))
 
     assert violations(history) != []

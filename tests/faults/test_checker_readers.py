@@ -1,5 +1,5 @@
-"""What one reader is owed, wherever it begins and however it ends: seen where it is missing, and
-nothing in right histories that are like it."""
+"""The checker finds what a single reader lacks, wherever its range begins and ends, and nothing in
+similar correct histories."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.faults.synthetic_histories import (
 
 Histories = list[list[Attempt]]
 ALL, COMMITTED, HELD = View.ALL, View.COMMITTED, View.HELD
-ROW = 4 << 80  # the place of a row, of which the payloads of a reference have parts
+ROW = 4 << 80  # the id of a reference row, of which its payloads have parts
 
 
 LATER, IN_ALL = at(10, 19, poll("a")), at(10, 19, poll("a", view=ALL))
@@ -44,7 +44,7 @@ OWN: tuple[Histories, Histories] = (
         # A fresh snapshot has them when they are committed.
         [at(0, 9, pub("a"), poll("", view=COMMITTED, until=0, at_end=False)), LATER],
         [at(0, 9, pub("a"), poll("", topic="s")), LATER],
-        # They may have been taken back before it read.
+        # They may have been rolled back before it read.
         [at(0, 9, pub("a"), poll(""), outcome=FAIL), IN_ALL],
         [at(0, None, pub("a"), poll(""), outcome=UNKNOWN), IN_ALL],
         # Behind a place in the middle of a reference's payloads.
@@ -100,11 +100,11 @@ LATE_B = [
 ]
 PREFIX: tuple[Histories, Histories] = (
     [
-        # Nobody's transaction wrote it, so that every snapshot has it.
+        # It was written without a transaction, so every snapshot has it.
         [*LATE_B, plain(0, 40, pub("a", stop=40))],
         [*LATE_B, plain(0, 40, pub("a", stop=40), outcome=UNKNOWN)],
         [*LATE_B[:2], plain(0, 40, pub("a", stop=40)), at(50, 60, poll("ab", [2, 5], view=ALL))],
-        # Who is held stops before what is not decided in its snapshot, and may still be committed.
+        # A held reader stops before an undecided row, which may still commit.
         overlapping([pub("a")], [pub("b")], [poll("b", [2], view=HELD)], [poll("ab")]),
         [at(0, 50, pub("a")), at(1, 9, poll("", view=HELD)), LATER],
         [at(0, None, pub("a"), outcome=UNKNOWN), at(1, 9, poll("", view=HELD)), LATER],
@@ -121,7 +121,7 @@ PREFIX: tuple[Histories, Histories] = (
         overlapping([pub("a")], [pub("b")], [poll("a", view=HELD, until=1, at_end=False)],
                     [poll("ab")]),
         overlapping([pub("a")], [pub("b")], [poll("b", [2], view=HELD, after=1)], [poll("ab")]),
-        # It goes on behind what was undone, and before its own end behind what is its own.
+        # It passes rolled-back rows, and its own rows before its end.
         [at(0, 5, pub("a"), outcome=FAIL), at(1, 9, pub("b"), poll("b", [2], view=HELD)),
          at(60, 69, poll("ab", view=ALL))],
         [at(0, None, pub("a"), outcome=UNKNOWN), at(1, 9, poll("", view=HELD)),
@@ -199,15 +199,15 @@ HALVES: tuple[Histories, Histories] = (
          of_s(40, 49, after=7, until=99, view=View.SNAPSHOT)],
     ],
     [
-        # It may stand between the two; or where a snapshot passed it that did not have it yet.
+        # It may be between the two ranges, or where a snapshot read skipped it.
         [BOTH, SHOWN, of_s(30, 39, after=0, until=7), of_s(40, 49, after=8, until=99)],
         [BOTH, SHOWN, of_s(40, 49, after=7, until=99)],
         [BOTH, SHOWN, of_s(3, 9, after=0, until=7, view=View.SNAPSHOT),
          of_s(40, 49, after=7, until=99)],
-        # Nobody came later, or not as far as the end.
+        # No read came later, or none reached the end.
         [BOTH, SHOWN, of_s(3, 28, after=0, until=99)],
         [BOTH, SHOWN, of_s(30, 39, after=0, until=7), of_s(40, 49, after=7, until=90)],
-        # Nobody was shown that it committed.
+        # No read proves that it committed.
         [BOTH, of_s(30, 39, after=0, until=99), at(20, 29, poll("a", view=ALL))],
     ],
 )  # fmt: skip
@@ -237,7 +237,7 @@ SHOWN_EARLY: tuple[Histories, Histories] = (
     [
         [at(0, 99, *add("x", "a")), at(1, 2, read("x", "a")), at(2, 4, read("x"))],
         [at(0, 99, pub("a")), at(1, 3, poll("a")), at(2, 4, poll(""))],
-        # All rows tell nothing of a commit, and no transaction tells of others what it sees itself.
+        # A read of all rows proves no commit, and neither does a read of own writes.
         [at(0, 99, pub("a")), at(1, 2, poll("a", view=ALL)), at(3, 4, poll(""))],
         [at(0, 99, *add("x", "a"), read("x", "a")), at(3, 4, read("x"))],
     ],
@@ -267,7 +267,7 @@ SKEWED: tuple[Histories, Histories] = (
     [
         [WRITER, at(0, 9, read("x", "a"), read("y", "b"), poll("c"), outcome=FAIL)],
         [WRITER, at(0, 9, read("x"), read("y"), poll("", until=0), outcome=UNKNOWN)],
-        # What it would have written is no version that anybody missed.
+        # A write without a commit is no version that a reader could miss.
         [WRITER, at(0, 9, *add("x", "d"), read("y"), outcome=FAIL),
          at(20, 29, read("x", "a"), read("y", "b"), poll("c"))],
         [WRITER, at(0, 9, *add("y", "d"), outcome=UNKNOWN),

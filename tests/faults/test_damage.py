@@ -1,4 +1,4 @@
-"""No damaged byte is served, passed over, or keeps the rest from being saved (promise 8)."""
+"""Damaged bytes are reported, never returned or skipped, and the rest is salvaged (promise 8)."""
 
 from pathlib import Path
 

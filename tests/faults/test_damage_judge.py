@@ -1,4 +1,4 @@
-"""The judge of damage itself: what a salvage or a server does wrong, it must not call right."""
+"""The judge of `damage` finds every wrong salvage and every wrong read."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_a_salvage_that_lost_more_than_the_damage_explains_is_found() -> None:
 
 
 class Answering:
-    """A server that gives these answers, one after the other, and notes where it was read from."""
+    """A server that gives these replies one after the other, and records the start of each poll."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)

@@ -1,6 +1,7 @@
-"""Requests of transactions that ended long ago, sent again: they change nothing (promises 1-5, 9).
+"""Late requests of ended transactions change nothing (promises 1-5, 9).
 
-Right after the end, after a `kill -9`, and after their topic was deleted and created anew.
+They are sent again right after the end, after a `kill -9`, and after their topic was deleted and
+created again.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,8 @@ from tests.http.process import ServerProcess
 
 TIMEOUT_S = 2.0  # seconds; what has to be done in this time is done on a busy machine, too
 
-# What a late request is told, by how its transaction ended; None for a success without an effect.
-# An abort of an invalid transaction is missing: it ends it as aborted whenever it comes (§6).
+# The error code of a late request, by the end of its transaction; None for a success without an
+# effect. The abort of an invalid transaction is missing, since it always aborts it (§6).
 COMMITTED = "transaction_committed"
 TOLD: dict[str, dict[str, str | None]] = {
     "commit": dict.fromkeys(
@@ -43,7 +44,7 @@ TOLD: dict[str, dict[str, str | None]] = {
 
 
 class Past:
-    """Transactions that did all a transaction can do and ended, each in its own way."""
+    """Ended transactions, each with every kind of request and with another end."""
 
     def __init__(self, client: Client, delayed: Delayed, *, direct: Client) -> None:
         self._client = client
@@ -72,7 +73,7 @@ class Past:
         for call in never:
             self._never_arrives(call)
         self._end(tx, ending)
-        # A start is of no older transaction: it makes a new one whenever it comes.
+        # A late start is not of this transaction: it starts a new one.
         self.requests[ending] = self._delayed.requests[first + 1 :]
 
     def _end(self, tx: Tx, ending: str) -> None:
@@ -90,7 +91,7 @@ class Past:
 
 
 def all_that_is_there(client: Client, topic: Topic) -> object:
-    """What every reader is shown, and the fate of every transaction that is not over."""
+    """What readers get, and the transactions that are open or invalid."""
     here = Topic(client, topic.namespace, topic.name)
     overview = ok(client.get("/v1/transactions")).json
     return (

@@ -1,9 +1,9 @@
-"""A disk that fills up: nothing is acknowledged that is not there, reads go on, readiness says why,
-and the server comes back by itself when there is room again.
+"""A disk that fills up: nothing acknowledged is lost, reads continue, readiness says why, and the
+server recovers by itself when there is room again.
 
-The disk is a small file system in memory, mounted where only the server sees it, so that nothing of
-it is left when the server is gone. Where nobody may mount, tests/faults/test_full_disk.py has the
-limit on file sizes in its place.
+The disk is a small file system in memory in a mount namespace of the server, which disappears with
+the server. Without the right to mount, the tests are skipped, and tests/faults/test_full_disk.py
+uses a limit on file sizes instead.
 """
 
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.workload_disk import Writer, topics_of
-from tests.http.client import Client, ok, until
+from tests.faults.workload_disk import Writer, readiness_of, topics_of
+from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
 
 SIZE_MIB = 96
@@ -38,7 +38,7 @@ Serve = Callable[..., ServerProcess]
 
 @pytest.fixture
 def on_small_disk(tmp_path: Path) -> Iterator[Serve]:
-    """Starts a server of which this directory has a small disk of its own."""
+    """Starts servers for which this directory is on a small disk of its own."""
     started: list[ServerProcess] = []
 
     def start(directory: str, mount: str = MOUNT) -> ServerProcess:
@@ -48,7 +48,7 @@ def on_small_disk(tmp_path: Path) -> Iterator[Serve]:
             pytest.skip("needs the right to mount a file system; see test_full_disk.py instead")
         under = ["unshare", "--mount", "sh", "-c", mount, str(mounted)]
         server = serve(tmp_path / "home", under=under)
-        server.may_log_traces = True  # of what the disk said
+        server.may_log_traces = True  # of the error of the disk
         started.append(server)
         return server
 
@@ -63,17 +63,12 @@ def running(on_small_disk: Serve) -> ServerProcess:
 
 
 def fill(server: ServerProcess, *, left_mib: int, below: str = ".") -> Path:
-    """Take all the room there is, less so much, as the server sees it."""
+    """Fill the disk of the server, except for so much."""
     directory = Path(f"/proc/{server.pid}/root{server.data}") / below
     path = directory / "somebody-elses"
     with path.open("wb", buffering=0) as file:
         file.write(bytes(shutil.disk_usage(directory).free - (left_mib << 20)))
     return path
-
-
-def shown(client: Client, check: str) -> dict[str, str]:
-    found: dict[str, str] = client.get("/health/ready").json["checks"][check]
-    return found
 
 
 @pytest.mark.slow
@@ -97,14 +92,14 @@ def test_a_full_disk_refuses_messages_until_it_has_room_and_readiness_says_so(
         assert [one[: len(before)] for one, before in zip(found, everything, strict=True)] == (
             everything
         )
-        assert shown(client, "storage")["status"] == "ok"
-    assert "MiB are free" in shown(client, "disk")["detail"]
+        assert readiness_of(client, "storage")["status"] == "ok"
+    assert "MiB are free" in readiness_of(client, "disk")["detail"]
     assert client.get("/health/ready").status == 503
     ok(client.get("/health/live"))
     taken.unlink()
     until(writer.publish, within_s=COME_BACK_WITHIN_S, what="the store to take messages again")
     until(writer.commit, within_s=COME_BACK_WITHIN_S, what="transactions to come back")
-    until(lambda: shown(client, "storage")["status"] == "ok")
+    until(lambda: readiness_of(client, "storage")["status"] == "ok")
     writer.account(client)
     assert re.search(r"check=disk was=\w+ status=down", running.stderr())
     until(lambda: "check=disk was=down status=" in running.stderr(), what="the end to be logged")
@@ -114,8 +109,8 @@ def test_a_full_disk_refuses_messages_until_it_has_room_and_readiness_says_so(
 def test_a_full_disk_of_messages_is_down_even_if_transactions_are_on_another_one(
     on_small_disk: Serve,
 ) -> None:
-    """Readiness looked at the disk of transactions only: every publish was refused, and all was
-    said to be well."""
+    """Readiness once looked at the disk of transactions only, and said `ok` while every publish was
+    refused."""
     server = on_small_disk("data/messages")
     client = server.client()
     writer = Writer(client).make_topics()
@@ -146,16 +141,16 @@ def test_a_disk_of_transactions_that_is_full_only_degrades(on_small_disk: Serve)
 
 @pytest.mark.slow
 def test_a_small_disk_is_ok_as_long_as_most_of_it_is_free(running: ServerProcess) -> None:
-    """Every file system below 256 MiB was degraded from its first day, and one below 64 down."""
+    """Once every file system below 256 MiB was degraded, and one below 64 MiB down."""
     client = running.client()
     writer = Writer(client).make_topics()
 
     assert writer.publish()
     assert writer.commit()
 
-    assert shown(client, "disk")["status"] == "ok"
+    assert readiness_of(client, "disk")["status"] == "ok"
     fill(running, left_mib=56)
-    until(lambda: shown(client, "disk")["status"] == "degraded")
+    until(lambda: readiness_of(client, "disk")["status"] == "degraded")
     assert writer.publish()
 
 
@@ -168,9 +163,9 @@ def test_a_start_on_a_full_disk_says_why_transactions_are_down(on_small_disk: Se
 
     assert (ready.status, refused.status) == (503, 503)
     for detail in (
-        shown(client, "storage")["detail"],
-        shown(client, "transactions")["detail"],
+        readiness_of(client, "storage")["detail"],
+        readiness_of(client, "transactions")["detail"],
         refused.json["detail"],
     ):
         assert "No space left on device" in detail, detail
-    assert "MiB are free" in shown(client, "disk")["detail"]
+    assert "MiB are free" in readiness_of(client, "disk")["detail"]

@@ -1,7 +1,7 @@
-"""A sync that fails is final: nobody is told that something is durable which may not be.
+"""A failed sync is final: no request is acknowledged whose bytes may not be durable.
 
-The failure comes from a shim between a real server and the kernel. At the end the power is cut, and
-of all that the shim saw written only what a good sync vouches for is left (promise 1).
+The failure comes from a shim between a server and the C library. At the end the power is cut, and
+of all traced writes only those with a successful sync are left (promise 1).
 """
 
 import errno
@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.disk import Shim, failing
 from tests.faults.powercut_disk import Disk, read_trace, write_tree
-from tests.faults.workload_disk import Writer, topics_of
+from tests.faults.workload_disk import Writer, readiness_of, topics_of
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
 
@@ -23,13 +23,13 @@ COME_BACK_WITHIN_S = 30.0
 @pytest.fixture
 def running(shim: Shim, tmp_path: Path) -> Iterator[ServerProcess]:
     server = serve(tmp_path / "home", environment=shim.environment(traced=True))
-    server.may_log_traces = True  # of what the disk said
+    server.may_log_traces = True  # of the error of the disk
     yield server
     server.end()
 
 
 def left_by_a_power_cut(shim: Shim, server: ServerProcess, target: Path) -> Path:
-    """A home with what is certainly on the disk."""
+    """A home with only what is certainly on the disk."""
     disk = Disk(server.home, engines=[server.data / "messages"])
     for done in read_trace(shim.trace):
         disk.follow(done)
@@ -90,7 +90,7 @@ def test_a_disk_that_fails_every_sync_is_reported_and_the_server_recovers_by_its
     with shim.injecting(failing("fdatasync", part, errno.EIO)):
         write = writer.commit if part == LOG else writer.publish
         until(lambda: not write(), what="a write to be refused")
-        shown = client.get("/health/ready").json["checks"][check]
+        shown = readiness_of(client, check)
         assert shown["status"] != "ok"
         assert shown["detail"]
         ok(client.get("/health/live"))
@@ -100,5 +100,5 @@ def test_a_disk_that_fails_every_sync_is_reported_and_the_server_recovers_by_its
 
     until(writer.publish, within_s=COME_BACK_WITHIN_S, what="the store to come back")
     until(writer.commit, within_s=COME_BACK_WITHIN_S, what="transactions to come back")
-    until(lambda: client.get("/health/ready").json["checks"][check]["status"] == "ok")
+    until(lambda: readiness_of(client, check)["status"] == "ok")
     writer.account(client)

@@ -1,7 +1,7 @@
-"""A disk that takes no more: every file of the server is held at its size (design §4, §5).
+"""A full disk, simulated by a limit on file sizes (design §4, §5).
 
-The kernel's limit on file sizes stands in for a full disk: appends fail, or are torn in the middle,
-in the transaction log and in the message store alike, until the limit is lifted.
+Appends to the transaction log and to the message store fail, or are torn in the middle, until the
+limit is lifted.
 """
 
 import resource
@@ -21,7 +21,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 @contextmanager
 def files_held_at(server: ServerProcess, size_bytes: int) -> Iterator[None]:
-    server.may_log_traces = True  # of what the disk said
+    server.may_log_traces = True  # of the error of the disk
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, UNLIMITED))
     try:
         yield

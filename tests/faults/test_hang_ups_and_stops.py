@@ -1,4 +1,4 @@
-"""Clients that hang up in the middle, and a transaction service stopped under load."""
+"""Clients that disconnect before the reply, and stops of the transaction service under load."""
 
 import json
 import socket

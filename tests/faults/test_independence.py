@@ -1,6 +1,6 @@
-"""Messages without a transaction are taken and shown whatever becomes of transactions (promise 7).
+"""Messages without a transaction are published and read while transactions fail (promise 7).
 
-How fast they are meanwhile is measured by `python -m tests.faults.independence`.
+`python -m tests.faults.independence` measures the throughput.
 """
 
 from collections.abc import Iterator

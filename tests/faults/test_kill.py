@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged is lost to SIGKILL, and nothing else appears (promises 1-5, 9)."""
+"""SIGKILL loses nothing that was acknowledged, and nothing else appears (promises 1-5, 9)."""
 
 import os
 import subprocess

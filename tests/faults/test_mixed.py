@@ -1,4 +1,4 @@
-"""What a real server and table show many clients at once is snapshot isolated (promise 5)."""
+"""Concurrent clients of a server and a table are snapshot isolated (promise 5)."""
 
 from collections.abc import Iterator
 from pathlib import Path

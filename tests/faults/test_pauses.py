@@ -1,4 +1,4 @@
-"""Who stands still longer than its transaction may last does no harm when it goes on."""
+"""A client or a server that is suspended longer than a timeout does no harm when it continues."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_a_client_that_is_suspended_past_its_timeout_commits_nothing(
     assert said.splitlines() == ["refused transaction_timed_out", "row b'before'"]
     assert topic.committed() == []
     assert topic.read(isolation="all") == ["of the paused one"]
-    # All that it wrote is rolled back, so it is off the invalid list and nothing comes to light.
+    # Everything that it wrote is rolled back, so it has left the invalid list.
     assert Tx(client, {"transactionId": pointer}).state() == "aborted"
 
 

@@ -1,4 +1,4 @@
-"""No power cut loses what was acknowledged, shows what was not decided, or needs a repair."""
+"""No power cut loses acknowledged writes, shows undecided ones, or needs a repair."""
 
 import asyncio
 import errno
@@ -18,7 +18,7 @@ from tests.faults.powercut_state import Judge
 from tests.http.client import ok
 from tests.http.process import serve
 
-ERROR_AT = 5  # where in a call of the trace the byte of its error is
+ERROR_AT = 5  # offset of the error byte in a record of the trace
 
 pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does"),
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """A run of which the table has committed rows, and has taken some back."""
+    """A run in which the table has committed rows, and has undone others."""
     made = record(tmp_path_factory.mktemp("recorded"), lives=1, units=3, copies=False)
     outcomes = {
         attempt.outcome
@@ -80,7 +80,7 @@ def test_a_table_that_does_not_sync_its_undo_is_found(recording: Recording, tmp_
 
 
 def _fail_syncs_of_what_was_taken_back(trace: Path) -> int:
-    """Those behind a write of keys without values, each of which is filled up; how many."""
+    """Let the syncs of undone rows fail, which are written without values; returns how many."""
     count, start, taken_back = 0, 0, 0
     with trace.open("r+b") as file:
         for done in read_trace(trace):

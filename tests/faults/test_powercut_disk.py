@@ -1,4 +1,4 @@
-"""The model of a disk without power: what it may keep, what it must keep, what it must not."""
+"""The model of a power cut: what a disk may keep, must keep, and must not have."""
 
 import random
 from pathlib import Path
@@ -14,7 +14,7 @@ NEW = b"n" * 1500
 
 
 class Tracer:
-    """Makes the trace of calls by hand."""
+    """Makes a trace of calls by hand."""
 
     def __init__(self) -> None:
         self.disk = Disk(ROOT, engines=[ENGINE])
@@ -43,7 +43,7 @@ class Tracer:
         return self.do(Call.SYNC_DIRECTORY, "")
 
     def left(self) -> list[dict[str, Any]]:
-        """Many of the trees that may be left."""
+        """Many of the trees that a power cut may leave."""
         chance = random.Random(1)
         return [self.disk.least(), *(self.disk.some(chance) for _ in range(300))]
 

@@ -1,4 +1,4 @@
-"""A disk whose syncs take their time keeps those waiting who wait for a sync, and nobody else."""
+"""A slow sync delays the requests that need it, and no others."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from tests.faults.disk import Shim, slow
-from tests.faults.workload_disk import Writer, topics_of
+from tests.faults.workload_disk import Writer, metrics_of, readiness_of, topics_of
 from tests.http.calls import begin
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
@@ -25,7 +25,7 @@ def running(shim: Shim, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 class Waiting:
-    """Something that waits for a slow sync, in a thread of its own."""
+    """A write that waits for a slow sync, in a thread of its own."""
 
     def __init__(self, writer: Writer, kind: str) -> None:
         self.done: list[bool] = []
@@ -45,12 +45,6 @@ def reads_and_starts(client: Client) -> None:
     ok(client.get("/health/live"))
 
 
-def checked(client: Client, name: str) -> tuple[str, str]:
-    """The status and the detail of one check of readiness."""
-    check = ok(client.get("/health/ready")).json["checks"][name]
-    return check["status"], check["detail"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "held", "check", "figure"),
@@ -65,22 +59,21 @@ def test_readiness_and_metrics_report_a_write_that_hangs(
     client, other = running.client(), running.client()
     writer = Writer(client).make_topics()
     assert writer.publish()
-    assert checked(other, check)[0] == "ok"
+    assert readiness_of(other, check)["status"] == "ok"
 
     with shim.injecting(slow("fdatasync", part, wait_ms=WAIT_MS, count=2)):
         waiting = Waiting(writer, held)
-        until(lambda: checked(other, check)[0] == "degraded", within_s=60)
-        detail = checked(other, check)[1]
-        shown = dict(
-            line.rsplit(" ", 1) for line in ok(other.get("/metrics")).body.decode().splitlines()
-        )
+        until(lambda: readiness_of(other, check)["status"] == "degraded", within_s=60)
+        ok(other.get("/health/ready"))  # degraded is still ready
+        detail = readiness_of(other, check)["detail"]
+        metrics = metrics_of(other)
         assert not waiting.done
     waiting.end()
 
     assert re.search(r"the oldest write has been on its way for \d+ s: does the disk hang", detail)
-    assert float(shown[figure]) >= 5.0
-    assert float(shown["tuff_requests_under_way"]) == 1
-    until(lambda: checked(client, check)[0] == "ok")
+    assert metrics[figure] >= 5.0
+    assert metrics["tuff_requests_under_way"] == 1
+    until(lambda: readiness_of(client, check)["status"] == "ok")
 
 
 @pytest.mark.slow
@@ -112,7 +105,7 @@ def test_a_slow_sync_delays_only_requests_that_need_it(
 def test_a_disk_that_does_not_report_its_free_space_blocks_nothing(
     shim: Shim, running: ServerProcess
 ) -> None:
-    """The event loop asked for it: all that the server does stood still until it was told."""
+    """The event loop once queried it, and the whole server stood still until the disk answered."""
     client, other = running.client(), running.client()
     writer = Writer(client).make_topics()
 
@@ -121,16 +114,15 @@ def test_a_disk_that_does_not_report_its_free_space_blocks_nothing(
         assert writer.publish()
         assert writer.commit()
         reads_and_starts(other)
-        until(lambda: checked(other, "disk")[0] == "degraded", within_s=60)
-        detail = checked(other, "disk")[1]
-        shown = dict(
-            line.rsplit(" ", 1) for line in ok(other.get("/metrics")).body.decode().splitlines()
-        )
+        until(lambda: readiness_of(other, "disk")["status"] == "degraded", within_s=60)
+        ok(other.get("/health/ready"))  # degraded is still ready
+        detail = readiness_of(other, "disk")["detail"]
+        metrics = metrics_of(other)
         assert len(shim.hits()) == 2  # one question to each disk, and no other behind it
-    until(lambda: checked(client, "disk")[0] == "ok")
+    until(lambda: readiness_of(client, "disk")["status"] == "ok")
 
     assert re.search(r"the disk at \S+ has not answered for \d+ s; before that, \d+ MiB", detail)
-    assert float(shown['tuff_disk_unanswered_seconds{store="messages"}']) >= 5.0
+    assert metrics['tuff_disk_unanswered_seconds{store="messages"}'] >= 5.0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Clients that vanish in the middle of a transaction hold nobody back for ever (promise 6)."""
+"""Clients that vanish in a transaction block readers for a bounded time (promise 6)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What clients record of their work is enough for the checker to find each kind of loss."""
+"""The recorded attempts of clients let the checker find each kind of loss."""
 
 from itertools import count
 
@@ -22,7 +22,7 @@ def published(outcome: Outcome, *sent: str, began: int = 0, **topics: tuple[str,
 def shown(
     found: Found, view: View = View.COMMITTED, *, began: int = 50, **topics: Found
 ) -> Attempt:
-    """A later reader that was shown this of the topic t, and of others, up to their ends."""
+    """A later reader that read this of the topic t, and of others, to their ends."""
     polls = (
         Poll(
             topic=topic, view=view, at_end=True, until="~",

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz --seconds N [--only TARGET]`: every decoder under libFuzzer, for N seconds.
 
-What libFuzzer found worth keeping stays in build/fuzz/, so that the next run goes on from there. An
-input that a decoder does not answer properly is kept beside it, and named in the last line.
+libFuzzer's corpus stays in build/fuzz/, so that the next run continues from there. An input on
+which a decoder fails is saved beside it, and named in the output.
 """
 
 import argparse
@@ -22,12 +22,12 @@ BUILD = ROOT / "build" / "fuzz"
 MEMORY_MB_MAX = 1_024  # of the process, of which Python and the instrumented code take 150
 INPUT_S_MAX = 10  # for one input
 INPUT_BYTES_MAX = 4_096
-AT_ONCE = 2  # processes; to instrument what one imports takes longer than a short round itself
+AT_ONCE = 2  # processes; instrumenting the imports takes longer than a short round
 START_S_MAX = 120  # until the instrumented imports are done, on a busy machine
 
 
 def corpus_of(target: Target) -> Path:
-    """The directory of inputs, with the whole ones in it."""
+    """The directory of the target's corpus, with the initial inputs."""
     directory = BUILD / target.name
     directory.mkdir(parents=True, exist_ok=True)
     for seed in target.seeds():
@@ -36,7 +36,7 @@ def corpus_of(target: Target) -> Path:
 
 
 def fuzz(target: Target, *, seconds: int) -> tuple[int, str | None]:
-    """How many inputs were tried, and what was found."""
+    """The number of inputs tried, and a finding or None."""
     found = BUILD / f"found-{target.name}-"
     command = [
         sys.executable, "-m", "tests.fuzz.one", target.name, f"-max_total_time={seconds}",
@@ -47,12 +47,12 @@ def fuzz(target: Target, *, seconds: int) -> tuple[int, str | None]:
         command, cwd=ROOT, capture_output=True, text=True, errors="replace",
         timeout=seconds + START_S_MAX, check=False,
     )  # fmt: skip
-    said = done.stdout + done.stderr
-    count = re.search(r"stat::number_of_executed_units: +(\d+)", said)
+    output = done.stdout + done.stderr
+    count = re.search(r"stat::number_of_executed_units: +(\d+)", output)
     if done.returncode == 0 and count is not None:
         return int(count[1]), None
-    lines = [line.strip() for line in said.splitlines() if "Error" in line or "found-" in line]
-    return 0, f"{target.name}: " + " | ".join(lines[-3:] or said.splitlines()[-3:])
+    lines = [line.strip() for line in output.splitlines() if "Error" in line or "found-" in line]
+    return 0, f"{target.name}: " + " | ".join(lines[-3:] or output.splitlines()[-3:])
 
 
 def main(arguments: Sequence[str]) -> int:

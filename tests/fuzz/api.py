@@ -1,15 +1,15 @@
-"""`python -m tests.fuzz.api --examples N`: every endpoint of a real server, by its own document.
+"""`python -m tests.fuzz.api --examples N`: every endpoint of a server, by its OpenAPI document.
 
-Schemathesis makes requests that follow `/openapi.json` and requests that don't, and holds each
-reply against the document, with its extensions as schemas (`contract.strict`): no status, code,
-header or body of which it does not speak, no error that is a bug, no bad request that is taken. Two
-of its checks are left out:
+Schemathesis sends requests that follow `/openapi.json` and requests that don't, and compares each
+reply with the document, with its extensions as schemas (`contract.strict`): no undocumented status,
+code, header or body, no internal error, no invalid request that is accepted. Two of its checks are
+left out:
 
 - `positive_data_acceptance`: rules that JSON Schema can't say make the server refuse bodies that
   follow it ("a pointer or at least one message", "at most one of isolation and tx", 1.0 for 1);
 - `allow_header_conformance`: `/v1/transactions/run` also fits `/v1/transactions/{tx}`.
 
-Stopping the service is left out too, since everything after it would be a right 503.
+Stopping the service is left out too, since every later reply would correctly be a 503.
 """
 
 import argparse
@@ -31,7 +31,7 @@ WITHIN_S = 3_600
 
 
 def check(server: ServerProcess, *, examples: int, seed: int) -> tuple[int, str]:
-    """Schemathesis' exit code, and what it said."""
+    """Schemathesis' exit code and output."""
     document = server.home / "openapi.json"
     document.write_text(json.dumps(strict(ok(server.client().get("/openapi.json")).json)))
     command = [
@@ -54,10 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as home, serve(Path(home)) as server:
-        code, said = check(server, examples=options.examples, seed=options.seed)
+        code, output = check(server, examples=options.examples, seed=options.seed)
     if code != 0:
-        print(said)
-    counted = re.search(r"(\d+) generated", said)
+        print(output)
+    counted = re.search(r"(\d+) generated", output)
     count = counted[1] if counted else "no"
     print(f"{count} requests by the server's own document, " + ("ok" if code == 0 else "see above"))
     return code

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.one TARGET FLAGS… CORPUS`: one target under libFuzzer, guided by coverage.
 
-Ends with an error when the decoder raises what it should not, or takes more memory or time than the
-flags allow; the input is kept where `-artifact_prefix` says.
+Ends with an error if the decoder raises an unexpected exception, or takes more memory or time than
+the flags allow; the input is saved at `-artifact_prefix`.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Every decoder of bytes from outside, what it may raise, and whole inputs to begin from.
+"""Every decoder of external bytes, the errors that it may raise, and valid initial inputs.
 
-A decoder gives a value or raises its own error: anything else is a bug. Checksums would turn away
-nearly everything that is not whole, so where there is one it is made right again before the decoder
-sees the bytes: somebody else may have written them.
+A decoder returns a value or raises its own error: anything else is a bug. A checksum would reject
+nearly every mutated input, so it is corrected before the decoder gets the bytes: another program
+may have written them.
 """
 
 import json
@@ -82,7 +82,7 @@ Decode = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`decode` is given any bytes, and raises nothing but `errors`; `seeds` are whole inputs."""
+    """`decode` takes any bytes, and raises nothing but `errors`; `seeds` are valid inputs."""
 
     name: str
     decode: Decode
@@ -93,16 +93,16 @@ class Target:
         return self.name
 
     def run(self, data: bytes) -> None:
-        """Raises: whatever the decoder should not have raised."""
+        """Raises: an exception that the decoder must not raise."""
         with suppress(*self.errors):
             self.decode(data)
 
 
-# Inputs, made right again
+# Mutated inputs with corrected checksums
 
 
 def resealed(start: int) -> Callable[[bytes], bytes]:
-    """What makes the checksums of all frames from there on right."""
+    """A function that corrects the checksums of all frames after `start`."""
 
     def reseal(data: bytes) -> bytes:
         pieces, at = [data[:start]], start
@@ -118,7 +118,7 @@ def resealed(start: int) -> Callable[[bytes], bytes]:
 
 
 def split(data: bytes) -> tuple[bytes, int, bytes]:
-    """A key, flags and a body: the first byte tells how long the key is, the next are the flags."""
+    """A key, flags and a body: the first byte is the length of the key, the second the flags."""
     size, flags = (*data[:2], 0, 0)[:2]
     return data[2 : 2 + size], flags, data[2 + size :]
 
@@ -145,7 +145,7 @@ def _row(kind: RowKind) -> Decode:
 
 def _packed_rows(data: bytes) -> object:
     key, flags, body = split(data)
-    # Salvage takes apart bytes that nobody framed, too.
+    # Salvage also splits bytes without a valid frame.
     for value in (frame(key, flags, body), bytes((flags,)) + body):
         assert all(is_whole(*row) for row in whole_rows(key, value))
         assert sum(len(row) for _, row in rows_in(key, value)) <= len(value) + 5 * len(body)
@@ -223,12 +223,12 @@ def _corrupt_ranges(data: bytes) -> object:
     ]
 
 
-# Inputs to begin from
+# Initial inputs
 
 
 @cache
 def _examples() -> dict[str, bytes]:
-    """The worked examples of the page of formats: their whole bytes, or value behind key."""
+    """The worked examples of docs/formats.md: all bytes, or the value after the key."""
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     found = {}
     for name, lines in re.findall(r"^example (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):

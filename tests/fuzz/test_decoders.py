@@ -1,6 +1,6 @@
-"""No decoder answers to any bytes with anything but a value or its own error, in little memory.
+"""Every decoder returns a value or raises its own error for any bytes, in little memory.
 
-A short run of what `python -m tests.fuzz` does for as long as it is told to.
+A short form of `python -m tests.fuzz`.
 """
 
 import ast
@@ -26,8 +26,8 @@ targets = pytest.mark.parametrize("target", TARGETS, ids=str)
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, target: Target) -> bytes:
-    """A whole input, cut and changed here and there; or any bytes."""
+def mutated(draw: st.DrawFn, target: Target) -> bytes:
+    """A valid input with random cuts and changes, or random bytes."""
     data = draw(st.sampled_from([*target.seeds(), b""]))
     for _ in range(draw(st.integers(1, CHANGES_MAX))):
         at = draw(st.integers(0, len(data)))
@@ -47,7 +47,7 @@ def test_the_initial_inputs_are_valid(target: Target) -> None:
 
 
 def decoders() -> Iterator[tuple[str, int, str]]:
-    """Where each public function is defined that takes bytes and is named like a decoder."""
+    """The place of each public function that takes bytes and is named like a decoder."""
     for path in sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and NAMES.fullmatch(node.name):
@@ -80,16 +80,16 @@ def test_every_decoder_is_reached_by_the_initial_inputs() -> None:
 def test_a_decoder_raises_nothing_but_its_own_error(data: st.DataObject) -> None:
     target = data.draw(st.sampled_from(TARGETS))
 
-    target.run(data.draw(spoilt(target)))
+    target.run(data.draw(mutated(target)))
 
 
 @pytest.mark.slow
 @targets
 def test_a_decoder_takes_little_memory_whatever_an_input_says(target: Target) -> None:
     @settings(max_examples=200)
-    @given(spoilt(target))
+    @given(mutated(target))
     def decode(data: bytes) -> None:
-        # Each time, since who makes the inputs keeps something of them.
+        # Measured for each input, since Hypothesis keeps some of them.
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
         target.run(data)

@@ -1,8 +1,8 @@
-"""`python -m tests.mutants [--only WORDS]`: plant each bug in a copy of the tree, and see it caught.
+"""`python -m tests.mutants [--only WORDS]`: plant each known bug in a copy of the tree.
 
-First all the tests that are named pass on a copy as it is. Then each bug is put into a copy, and each
-test that is named for it has to fail. A bug that survives, a text that does not stand exactly once
-in its file, or a test that fails without a bug, fails the program. The tree itself is never changed.
+First all named tests must pass in an unchanged copy. Then each bug is planted in a copy, and each
+test that is named for it must fail. The program fails if a bug survives, if a text to replace is not
+exactly once in its file, or if a test fails without a bug. The tree itself is never changed.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from tests.mutants.planted_messages import MESSAGE_MUTANTS
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = (*GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS, *DAMAGE_MUTANTS)
 COPY_COUNT = 2  # bugs at a time
-# A test that hangs has noticed as well: one that takes ten times what it takes without a bug, and as
-# long as pytest may need to begin on a busy machine.
+# A test that hangs has failed as well: one that takes ten times as long as without a bug, plus the
+# time that pytest may need to start on a busy machine.
 HANGS_AFTER_TIMES = 10
 BEGINS_WITHIN_S = 15
 BASELINE_WITHIN_S = 900
@@ -40,20 +40,20 @@ IGNORED = shutil.ignore_patterns(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one bug, which is caught when each of its tests failed; `said` are pytest's
-    last lines of the first that did not."""
+    """The result of one bug. It is caught if each of its tests failed; `output` is pytest's output
+    of the last test that ran."""
 
     mutant: Mutant
     caught: bool
     seconds: float
-    said: str
+    output: str
 
 
 def run_tests(
     copy: Path, tests: Sequence[str], *, within_s: float, report: Path | None = None
 ) -> tuple[int, str]:
-    """pytest's exit code in that copy, and what it said; how long each test took is in `report`."""
-    # Without Python's own cache, in which a file of the same size and second would stay the old one.
+    """pytest's exit code and output in that copy; `report` gets the time of each test."""
+    # Without Python's cache, which would keep the old code of a file of the same size and second.
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     command += [] if report is None else [f"--junitxml={report}"]
@@ -68,12 +68,12 @@ def run_tests(
 
 
 def misplaced(mutant: Mutant) -> bool:
-    """Whether the text to replace is not there, or is there more than once."""
+    """Whether the text to replace is not exactly once in its file."""
     return (ROOT / mutant.file).read_text("utf-8").count(mutant.text) != 1
 
 
 def seconds_of(report: Path) -> dict[str, float]:
-    """How long each test took that pytest reports, in seconds, by its name."""
+    """The time of each test in a report of pytest, in seconds, by its name."""
     seconds: dict[str, float] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         file = case.attrib["classname"].replace(".", "/")
@@ -83,7 +83,7 @@ def seconds_of(report: Path) -> dict[str, float]:
 
 
 def seconds_in(test: str, seconds: Mapping[str, float]) -> float:
-    """How long a test takes, or all tests of a file."""
+    """The time of a test, or of all tests of a file."""
     name = test.partition("[")[0]
     return sum(
         took for each, took in seconds.items() if each == name or each.startswith(f"{name}::")
@@ -91,27 +91,27 @@ def seconds_in(test: str, seconds: Mapping[str, float]) -> float:
 
 
 def try_out(mutant: Mutant, copy: Path, seconds: Mapping[str, float]) -> Verdict:
-    """Plant a bug, run its tests one by one, and take it out again."""
+    """Plant a bug, run its tests one by one, and remove it again."""
     file, began = copy / mutant.file, time.monotonic()
     whole = file.read_text("utf-8")
     file.write_text(whole.replace(mutant.text, mutant.instead), "utf-8")
-    code, said = 1, ""
+    code, output = 1, ""
     try:
         for test in mutant.tests:
             within_s = BEGINS_WITHIN_S + HANGS_AFTER_TIMES * seconds_in(test, seconds)
-            code, said = run_tests(copy, [test], within_s=within_s)
-            # pytest exits with 1 when a test failed; anything else says that it could not be run.
+            code, output = run_tests(copy, [test], within_s=within_s)
+            # pytest exits with 1 if a test failed; other codes mean that the test did not run.
             if code != 1:
                 break
     finally:
         file.write_text(whole, "utf-8")
-    return Verdict(mutant, code == 1, time.monotonic() - began, said)
+    return Verdict(mutant, code == 1, time.monotonic() - began, output)
 
 
 def try_all(
     mutants: Sequence[Mutant], copies: Sequence[Path], seconds: Mapping[str, float]
 ) -> list[Verdict]:
-    """Every bug, as many at a time as there are copies."""
+    """Try every bug, as many at a time as there are copies."""
     free: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     mutants = [each for each in MUTANTS if options.only in each.bug]
     for mutant in (lost := list(filter(misplaced, mutants))):
-        print(f"the text of {mutant.bug!r} does not stand exactly once in {mutant.file}")
+        print(f"the text of {mutant.bug!r} is not exactly once in {mutant.file}")
     if lost or not mutants:
         return 1
     with tempfile.TemporaryDirectory(prefix="tuff-mutants-") as home:
@@ -146,15 +146,15 @@ def main(arguments: Sequence[str]) -> int:
             shutil.copytree(ROOT, copy, ignore=IGNORED)
         tests = sorted({test for mutant in mutants for test in mutant.tests})
         report = Path(home) / "report.xml"
-        code, said = run_tests(copies[0], tests, within_s=BASELINE_WITHIN_S, report=report)
+        code, output = run_tests(copies[0], tests, within_s=BASELINE_WITHIN_S, report=report)
         if code != 0:
-            print(said[-3000:])
-            print("a test that is named fails without any bug")
+            print(output[-3000:])
+            print("a named test fails without any bug")
             return 1
         verdicts = try_all(mutants, copies, seconds_of(report))
     survived = [each for each in verdicts if not each.caught]
     for each in survived:
-        print(f"\n{each.mutant.bug} ({each.mutant.file})\n{each.said[-1500:]}")
+        print(f"\n{each.mutant.bug} ({each.mutant.file})\n{each.output[-1500:]}")
     print(
         f"{len(verdicts)} bugs planted, {len(verdicts) - len(survived)} caught by the named tests"
     )

@@ -1,7 +1,7 @@
-"""The plug-in of pytest with which `random_mutants` tries each mutant in a fork.
+"""The pytest plug-in with which `random_mutants` tries each mutant in a fork.
 
-The plan is a file that TUFF_MUTANTS_PLAN names. Without mutants in it every test runs, and what it
-calls is noted in the baseline; with them each is tried, and told in one line of JSON.
+TUFF_MUTANTS_PLAN names a file with the plan. A plan without mutants runs every test, and records in
+the baseline which functions it calls. A plan with mutants tries each, and writes a line of JSON.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-# Tests of what other processes run, of which nobody notes what it calls.
+# Tests with other processes, whose calls are not recorded.
 OVER_HTTP = "tests/http/"
 FAR_OF_SERVER = (OVER_HTTP, "tests/admin/", "tests/faults/")
 FAR_OF_CLIENT = ("tests/client/test_fork", "tests/table/test_server", "tests/faults/")
-# A test hangs when it takes as many times what it takes without a mutant, and as long as a busy
+# A test hangs if it takes so many times as long as without a mutant, plus the time that a busy
 # machine may need.
 HANGS_AFTER_TIMES = 10
 HANGS_AFTER_S = 10.0
-# By what they take without a mutant.
+# Limits by the time without a mutant.
 IN_PROCESS_S = 30.0  # all tests that call the function
 OVER_HTTP_S = 0.2  # each test over HTTP; all of them together take a hundred times as long
 
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Noting:
-    """Runs everything once, and notes which functions each test calls."""
+    """Runs everything once, and records which functions each test calls."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
@@ -85,25 +85,25 @@ class Noting:
 
 
 class Trying:
-    """Forks for each mutant, and lets pytest go on in the fork with the tests that concern it."""
+    """Forks for each mutant; in the fork pytest runs the tests that concern it."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
         self._tree, self._home = Path(plan["tree"]), Path(plan["home"])
         self._noted = json.loads(Path(plan["baseline"]).read_text())
-        self._told: int | None = None  # in a fork, where to say what happens
+        self._told: int | None = None  # in a fork, the pipe to the parent
         self._running = "the start"  # the test that runs in the fork
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        # Whether a test fails is all that is asked, and no fork may learn of another's examples.
+        # Failing examples are not shrunk, and no fork may use the examples of another one.
         phases = (Phase.explicit, Phase.generate)
         settings.register_profile("mutants", settings.default, database=None, phases=phases)
         settings.load_profile("mutants")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        gc.unfreeze()  # what is frozen is not among gc's objects
+        gc.unfreeze()  # gc.get_objects() has no frozen objects
         items = {item.nodeid: item for item in session.items}
         with Path(self._plan["out"]).open("w") as out:
             for number, mutant in enumerate(self._plan["mutants"]):
@@ -125,7 +125,7 @@ class Trying:
         file = self._tree / mutant["file"]
         whole = file.read_text("utf-8")
         file.write_text(mutant["source"], "utf-8")
-        # Python takes a compiled file for that of a source with the same time and size.
+        # Python reuses a compiled file if the source has the same time and size.
         os.utime(file, (number + 1_000_000_000,) * 2)
         try:
             for chosen in self._stages(mutant, items):
@@ -141,8 +141,8 @@ class Trying:
     def _stages(
         self, mutant: Mapping[str, Any], items: Mapping[str, pytest.Item]
     ) -> Iterator[list[pytest.Item]]:
-        """What to run one after the other: tests that call the function, short ones over
-        HTTP, all with processes of their own, the simulation."""
+        """The stages: tests that call the function, short ones over HTTP, all tests with processes
+        of their own, more seeds of the simulation."""
         call = f"{mutant['file']}:{mutant['function']}"
         name = Path(mutant["file"]).stem
         passing = {each: note for each, note in self._noted.items() if not note["failed"]}
@@ -151,7 +151,7 @@ class Trying:
             return f"test_{name}" not in test, passing[test]["seconds"]
 
         calling = sorted((t for t, note in passing.items() if call in note["calls"]), key=place)
-        # What a power cut leaves is of a real run, and differs from run to run.
+        # Tests of power cuts record a real run, which differs from run to run.
         near = [
             each for each in calling if not each.startswith(("tests/faults/", "tests/mutants/"))
         ]
@@ -190,12 +190,12 @@ class Trying:
         finally:
             os.close(reading)
             _end(pid)
-            # A process that a test started in a session of its own may still write there.
+            # A process in a session of its own may still write there.
             shutil.rmtree(self._home / "tmp", ignore_errors=True)
             (self._home / "tmp").mkdir(exist_ok=True)
 
     def _watch(self, reading: int) -> str | None:
-        """The first test that fails in the fork, or hangs; None when all pass."""
+        """The first test that fails or hangs in the fork; None if all pass."""
         running, said, limit_s = "the start", b"", HANGS_AFTER_S
         while select.select([reading], [], [], limit_s)[0]:
             if not (data := os.read(reading, 1 << 16)):
@@ -219,8 +219,8 @@ class Trying:
         self._tell(f"begins {nodeid}")
 
     def pytest_internalerror(self) -> None:
-        # pytest parses the source to show where a test failed. In a fork Python 3.11 may refuse to
-        # ("AST constructor recursion depth mismatch"), and the mutant looked as if it survived.
+        # pytest parses the source to show where a test failed. In a fork Python 3.11 may fail to do
+        # so ("AST constructor recursion depth mismatch"), and the mutant would count as survived.
         self._tell(f"failed {self._running}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -236,14 +236,14 @@ class Trying:
 
 
 def _end(pid: int) -> None:
-    """End a fork and all that it started; servers of its end with it."""
+    """End a fork and its process group; its servers end with it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
 def replace_code(file: str, function: str, before: str, after: str) -> int:
-    """Let every live function of that name, and those within it, run the code of `after`; how
+    """Give every live function of that name, and those within it, the code of `after`; returns how
     many there were."""
     places = {(name, code.co_firstlineno): (name, number)
               for name, number, code in _codes(compile(before, file, "exec"))}  # fmt: skip

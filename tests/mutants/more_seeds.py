@@ -1,4 +1,4 @@
-"""A longer round of the simulation than a normal run has; only `random_mutants` collects it."""
+"""More seeds of the simulation than `make test` runs; only `random_mutants` collects this file."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Small changes of a program's meaning, made on its syntax tree: the operators of `random_mutants`.
+"""The mutation operators of `random_mutants`: small changes on the syntax tree.
 
 Only the bodies of functions are changed. Assertions, annotations, log lines and the texts of errors
-are left alone, since no test should look at them. `assert_never` and `zip(…, strict=True)` are
-assertions too. The arguments of `min` and `max` are not swapped, since their order means nothing.
+are left alone, since no test should depend on them; `assert_never` and `zip(…, strict=True)` are
+assertions too. The arguments of `min` and `max` are not swapped, since their order has no meaning.
 """
 
 import ast
@@ -59,7 +59,7 @@ class Change:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What stays the same while the code around it moves."""
+        """Identifies the mutant while the code around it moves."""
         return self.file, self.function, self.before, self.after
 
 
@@ -88,7 +88,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
 
 
 def sites(source: str) -> list[Site]:
-    """Every place of a module with what can be put there."""
+    """Every place of a module with each of its alternatives."""
     found = []
     for index, (name, function) in enumerate(functions(ast.parse(source))):
         skipped = _skipped(function)
@@ -102,7 +102,7 @@ def sites(source: str) -> list[Site]:
 
 
 def mutate(file: str, source: str, site: Site) -> Change | None:
-    """The mutant of that place; None where what comes out means the same to Python, or nothing."""
+    """The mutant of that place; None if it compiles to the same code or not at all."""
     tree = ast.parse(source)
     name, function = list(functions(tree))[site.function_index]
     before = ast.unparse(function)

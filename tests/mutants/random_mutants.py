@@ -1,16 +1,15 @@
 """`python -m tests.mutants.random_mutants --seed N`: a random sample of mutants of the core.
 
-Each mutant changes one expression or statement of one function (`operators.py`). It is caught when a
+Each mutant changes one expression or statement of one function (`operators.py`). It is caught if a
 test fails or hangs that passes without it. Lines are drawn at random from all modules of `CORE`, so
-that a module counts by its size, and of each line one change. What can't be seen by any test, since
-it means the same, stands in `equivalent.py` with the reason.
+that a module counts by its size, with one change for each line. Equivalent mutants, which no test can
+catch, are listed with the reason in `equivalent.py`.
 
-pytest loads all tests once. A first run notes which test calls which function; after that each mutant
-is put into a fork, in place of the function's code, and the tests that call the function run in it,
-those named like the module first. A mutant of the server that survives them meets short tests over HTTP,
-whose servers load a copy of the tree with the mutant. That is what `--quick` does; without it come
-all tests with processes of their own, and a round of the simulation. The tree itself is never
-changed.
+pytest loads all tests once. A first run records which test calls which function. Then each mutant runs
+in a fork, in place of the function's code, with the tests that call the function; tests named like
+the module run first. If a mutant of the server survives, short tests over HTTP follow, whose servers
+load a copy of the tree with the mutant. `--quick` ends here; otherwise all tests with processes of
+their own and more seeds of the simulation follow. The tree itself is never changed.
 """
 
 import argparse
@@ -62,7 +61,7 @@ GOAL = 0.9  # of the mutants that are not equivalent
 
 
 def sample(root: Path, seed: int, count: int, only: str) -> list[Change]:
-    """That many mutants, by seed: from each line at most one."""
+    """So many mutants by seed, at most one of each line."""
     chance = random.Random(seed)
     lines: dict[tuple[str, str, int], list[Any]] = {}
     sources = {file: (root / file).read_text("utf-8") for file in CORE if only in file}
@@ -116,16 +115,16 @@ def _try_all(
         plan = {"baseline": str(baseline), "mutants": mine, "out": str(out), "quick": options.quick}
         workers.append((out, _worker(home / str(number), plan)))
     verdicts = []
-    for each in _told(workers):
+    for each in _verdicts(workers):
         _show(each)
         verdicts.append(each)
     return verdicts
 
 
-def _told(
+def _verdicts(
     workers: Sequence[tuple[Path, "subprocess.Popen[bytes]"]],
 ) -> Iterator[dict[str, Any]]:
-    """What the workers say, line by line, until all have ended."""
+    """The verdicts of the workers, as they come, until all have ended."""
     places = dict.fromkeys((out for out, _ in workers), 0)
     is_over = False
     while not is_over:
@@ -140,7 +139,7 @@ def _told(
 
 
 def _worker(home: Path, plan: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
-    """pytest on a copy of the tree of its own, with the plug-in that does what the plan says."""
+    """pytest on its own copy of the tree, with the plug-in `forked_tests` and a plan."""
     copy = home / "tree"
     shutil.copytree(ROOT, copy, ignore=IGNORED)
     (home / "tmp").mkdir()
@@ -201,7 +200,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", default="", metavar="TEXT", help="modules whose path has it")
     parser.add_argument("--quick", action="store_true", help="without other processes, more seeds")
-    parser.add_argument("--baseline", type=Path, help="where to keep which test calls what")
+    parser.add_argument(
+        "--baseline", type=Path, help="file that keeps which test calls which function"
+    )
     return parser
 
 

@@ -1,10 +1,10 @@
-"""A planted bug counts as caught when each test that is named for it fails, and only then."""
+"""A planted bug counts as caught only if each test that is named for it fails."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import MUTANTS, ROOT, try_out
+from tests.mutants.__main__ import MUTANTS, ROOT, misplaced, try_out
 from tests.mutants.planted import Mutant
 
 NOTICES = "from answers import answer\n\n\ndef test_a() -> None:\n    assert answer() == 42\n"
@@ -31,7 +31,7 @@ def test_every_named_test_has_to_fail(
 
 
 def test_each_test_that_a_planted_bug_names_is_there() -> None:
-    """A test that was renamed would only be missed by the long run that plants the bugs."""
+    """Otherwise only the long run would notice that a named test was renamed."""
     named = {test.partition("[")[0] for mutant in MUTANTS for test in mutant.tests}
 
     missing = [test for test in sorted(named) if not is_there(*test.split("::"))]
@@ -39,8 +39,12 @@ def test_each_test_that_a_planted_bug_names_is_there() -> None:
     assert missing == []
 
 
+def test_each_text_to_replace_is_exactly_once_in_its_file() -> None:
+    assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []
+
+
 def test_each_planted_bug_leaves_a_module_that_compiles() -> None:
-    """Its tests would fail without it, too, or could not be run."""
+    """A bug that does not compile would make every test fail."""
     for mutant in MUTANTS:
         planted = (ROOT / mutant.file).read_text("utf-8").replace(mutant.text, mutant.instead)
         if mutant.file.endswith(".py"):

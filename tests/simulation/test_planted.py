@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import MUTANTS, misplaced
 from tests.simulation.planted_bugs import (
     BUGS,
     RARE_BUGS,
@@ -44,4 +43,3 @@ def test_the_kept_history_of_a_bug_still_finds_it(bug: PlantedBug, tmp_path: Pat
 def test_every_planted_bug_still_matches_the_source() -> None:
     """Otherwise only the slow tests would notice that a bug can't be planted any more."""
     assert [bug.name for bug in (*BUGS, *RARE_BUGS) if not has_its_place(bug)] == []
-    assert [mutant.bug for mutant in MUTANTS if misplaced(mutant)] == []

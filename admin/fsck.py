@@ -39,8 +39,8 @@ from messaging.storage.rows import (
 from messaging.topics import TopicRecord
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER, has_files
-from tx.recovery import BEFORE_ALL as BEFORE_ALL_PUBLISHED
-from tx.recovery import StoreMark, commits_without_rows, is_known
+from tx.mixed_backups import BEFORE_ALL as BEFORE_ALL_PUBLISHED
+from tx.mixed_backups import StoreMark, commits_without_rows, is_known
 from tx.state import TransactionState
 
 MISMATCH_ADVICE = "restore both stores from one backup, or use `tuff salvage`"

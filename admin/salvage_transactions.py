@@ -33,8 +33,8 @@ from tx.edits import (
     Started,
     Truncated,
 )
+from tx.mixed_backups import StoreMark
 from tx.outcomes import EndedState, OpenTransaction
-from tx.recovery import StoreMark
 from tx.settings import BLOCK_COUNT_MAX
 from tx.state import Sink, StateImage, TransactionState, fresh_image
 

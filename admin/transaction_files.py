@@ -25,7 +25,8 @@ from tx.files import (
     read_header,
     without_advice,
 )
-from tx.recovery import StoreMark, recover
+from tx.mixed_backups import StoreMark
+from tx.recovery import recover
 from tx.snapshot_file import read_snapshot, write_snapshot
 from tx.state import StateImage, TransactionState
 from tx.wal import DiskFile, create_log, proofs_behind, read_log

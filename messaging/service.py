@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from messaging.read.offsets import TopicOffsets
+from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from messaging.read.offsets import TopicOffsets
+from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import id_or_time_from
 from messaging.read.visibility import start_number
 from messaging.settings import MessagingSettings

@@ -26,7 +26,7 @@ from pipeline.job import (
     topic_argument,
 )
 from pipeline.manifest import Archive, Row, hour_partition
-from pipeline.retry import dead_letter, dead_letter_topic_of
+from pipeline.retry_dead_letters import dead_letter, dead_letter_topic_of
 from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from pipeline import archive, audit, compact, lag, replay, retry
+from pipeline import archive, audit, compact, lag, replay_archive, retry_dead_letters
 from pipeline.frames import failure_of_spark
 from pipeline.job import Settings
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
@@ -39,7 +39,7 @@ def program(context: click.Context, url: str | None, token_file: Path | None, ma
     context.obj = Settings(url, master, token_file)
 
 
-for module in (archive, compact, replay, audit, retry, lag):
+for module in (archive, compact, replay_archive, audit, retry_dead_letters, lag):
     program.add_command(module.main)
 
 

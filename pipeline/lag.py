@@ -26,7 +26,7 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import Offsets
 
 if TYPE_CHECKING:
-    from pyspark_tuff.offsets import Position
+    from pyspark_tuff.checkpoint_offsets import Position
 
 COUNT_MAX = 10_000  # messages that are counted; the lag of a reader further behind is shown as this
 OFFSETS_VERSION = "v1"
@@ -79,8 +79,8 @@ def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
 
     Raises: CheckpointError.
     """
+    from pyspark_tuff.checkpoint_offsets import from_json
     from pyspark_tuff.errors import OffsetError
-    from pyspark_tuff.offsets import from_json
 
     newest = max(_batches(checkpoint / "commits"), default=None)
     if newest is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from messaging import topic_changes
-from messaging.read import offsets, poll
+from messaging.read import offsets_and_splits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -51,7 +51,7 @@ from tx.durable_state import ServiceState
 from tx.files import has_files
 from tx.invalid_list import SweepMark
 from tx.manager import TransactionManager
-from tx.recovery import StoreMark
+from tx.mixed_backups import StoreMark
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Components:
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
-            *offsets.routes(messaging.offsets),
+            *offsets_and_splits.routes(messaging.offsets),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
         ]

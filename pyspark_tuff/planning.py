@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_tuff.checkpoint_offsets import (
+    BEGINNING,
+    Position,
+    Positions,
+    before,
+    before_time,
+    continued,
+)
 from pyspark_tuff.columns import WRITE_POINTER
 from pyspark_tuff.errors import DataLossError
-from pyspark_tuff.offsets import BEGINNING, Position, Positions, before, before_time, continued
 from pyspark_tuff.options import Boundary, Edge, ReadIsolation, ReadOptions
 from tuff.calls import PollQuestion
 from tuff.protocol.errors import TopicNotFoundError

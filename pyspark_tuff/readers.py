@@ -20,9 +20,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_tuff.checkpoint_offsets import (
+    BEGINNING,
+    Position,
+    Positions,
+    continued,
+    from_json,
+    to_json,
+)
 from pyspark_tuff.columns import batch_of, check_projection, shown_name
 from pyspark_tuff.errors import batches_without_traceback, without_traceback
-from pyspark_tuff.offsets import BEGINNING, Position, Positions, continued, from_json, to_json
 from pyspark_tuff.options import ReadOptions, batch_read_options, stream_read_options
 from pyspark_tuff.planning import (
     ReadTask,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from messaging.read.offsets import routes as offset_routes
+from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes

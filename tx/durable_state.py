@@ -29,7 +29,8 @@ from tx.files import (
     superfluous,
 )
 from tx.message_rows import EndedRows
-from tx.recovery import Recovered, StoreMark, recover_durably
+from tx.mixed_backups import StoreMark
+from tx.recovery import Recovered, recover_durably
 from tx.settings import (
     PENDING_EDITS_MAX,
     RETRY_INTERVAL_MS,

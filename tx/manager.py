@@ -17,9 +17,9 @@ from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.invalid_list import InvalidList, SweepMark
 from tx.message_rows import EndedRows, MessageRows, Spawn
+from tx.mixed_backups import StoreMark
 from tx.monitoring import Monitoring, TransactionCounters
 from tx.pointer_blocks import ReservedPointers
-from tx.recovery import StoreMark
 from tx.settings import (
     FULL_LOG_INTERVAL_MS,
     LOGGED_COUNT_MAX,

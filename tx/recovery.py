@@ -5,15 +5,11 @@ torn tail behind the proven length is cut. Any other inconsistency is damage: th
 down rather than continue with an older or an empty state.
 """
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 from tuff.disk.files import make_directory, sync_directory, write_again
-from tuff.protocol.errors import TransactionUnknownError
-from tuff.protocol.ids import Offset
 from tx.consistency import contradiction
 from tx.files import (
     DamagedFilesError,
@@ -24,39 +20,10 @@ from tx.files import (
     known_file,
     list_files,
 )
-from tx.outcomes import EndedState, Outcome
+from tx.mixed_backups import StoreMark, require_one_age
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
 from tx.wal import LogContents, read_log
-
-BEFORE_ALL = Offset(0, 0)  # of messages
-_ADVICE = (
-    "put files of one backup together, and start the transaction service again, or use "
-    "`tuff salvage`"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreMark:
-    """The record that the message store has of the transaction files beside it.
-
-    `store_id` is that of both, empty where it has none; it is stored before the files are made.
-    `highest_reserved` is the highest pointer that the files reserved, 0 where it never saw any.
-    `seen_lsn` is the edit up to which they were durable at its last write, None where it does not
-    say. `last` is the highest offset that it assigned. `carried` are the pointers of its rows that
-    are neither settled nor marked, None where they are not to be checked.
-    """
-
-    store_id: str
-    highest_reserved: int = 0
-    seen_lsn: int | None = None
-    last: Offset = BEFORE_ALL
-    carried: AbstractSet[int] | None = None
-
-    @property
-    def has_seen_files(self) -> bool:
-        """Whether there were transaction files, so that missing ones are damage."""
-        return self.highest_reserved > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +68,7 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     logs = _chain(files, newest, image)
     contents = _replay(state, logs, notes)
     state.advance_view(state.lsn)
-    _check_store(directory, state, newest, files, mark)
+    require_one_age(directory, state, newest, files, mark)
     last_sequence = logs[-1].header.sequence if logs else 0
     length, proven = (contents.length, contents.proven_length) if contents else (0, 0)
     return Recovered(state, newest.header.store_id, last_sequence, length, proven, files, notes)
@@ -212,81 +179,3 @@ def _apply_all(state: TransactionState, name: str, contents: LogContents) -> Non
 
 def _read(log: KnownFile, *, proven_length: int | None) -> LogContents:
     return read_log(log.path.name, log.path.read_bytes(), proven_length=proven_length)
-
-
-def _check_store(
-    directory: Path,
-    state: TransactionState,
-    newest: KnownFile,
-    files: list[KnownFile],
-    mark: StoreMark | None,
-) -> None:
-    store_id = newest.header.store_id
-    for known in files:
-        if known.header.store_id != store_id:
-            raise damaged(known.path.name, 0, f"it belongs to another store than {store_id}")
-    if mark is None:
-        return
-    if mark.store_id not in ("", store_id):
-        raise DamagedFilesError(
-            f"{directory} belongs to store {store_id}, and the message store to {mark.store_id}; "
-            f"{_ADVICE}"
-        )
-    if state.highest_reserved < mark.highest_reserved:
-        raise DamagedFilesError(
-            f"{directory} knows pointers up to {state.highest_reserved}, and the message store has "
-            f"seen {mark.highest_reserved}: the transaction files are older; {_ADVICE}"
-        )
-    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:
-        raise DamagedFilesError(
-            f"{directory} knows edits up to {state.lsn}, and the message store has seen "
-            f"{mark.seen_lsn}: the transaction files are older; {_ADVICE}"
-        )
-    if mark.carried is not None:
-        _check_messages(state, mark.carried, mark)
-
-
-def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
-    """Raises: DamagedFilesError: the messages are older than the transaction files.
-
-    Rows of a transaction with an unknown outcome would be shown as committed. The index rows of a
-    commit stay until a write batch settles them, and that batch records that it has seen the
-    commit."""
-    for pointer in carried:
-        if not is_known(state, pointer):
-            raise DamagedFilesError(
-                f"the message store has undecided rows of transaction {pointer}, whose "
-                "outcome is not known: the messages are older than the transaction files; "
-                f"{_ADVICE}"
-            )
-    for outcome in commits_without_rows(state, carried, seen=mark.seen_lsn, last=mark.last):
-        raise DamagedFilesError(
-            f"transaction {outcome.transaction_id} committed messages to "
-            f"{', '.join(outcome.topics)} that the message store does not have: it is older "
-            f"than the transaction files; {_ADVICE}"
-        )
-
-
-def commits_without_rows(
-    state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Offset
-) -> Iterator[Outcome]:
-    """Commits whose messages are not all in the message store, the newest first. The store had seen
-    edits up to `seen` and assigned offsets up to `last`; its undecided rows carry these pointers.
-    """
-    for outcome in state.outcomes.newest_first():
-        if seen is None or outcome.lsn <= seen:
-            return
-        is_there = not outcome.topics or not carried.isdisjoint(outcome.pointers)
-        is_there = is_there and all(detail.last <= last for detail in outcome.published)
-        if outcome.state is EndedState.COMMITTED and not is_there:
-            yield outcome
-
-
-def is_known(state: TransactionState, pointer: int) -> bool:
-    """Whether the outcome of a pointer is known, or will be once the service is up: the restart
-    makes reserved pointers invalid."""
-    try:
-        state.find(pointer)
-    except TransactionUnknownError:
-        return any(block.start <= pointer < block.stop for block in state.blocks)
-    return True

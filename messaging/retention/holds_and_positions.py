@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from messaging.read.offsets import first_live, newest_id
+from messaging.read.offsets_and_splits import first_live, newest_id
 from messaging.read.poll import Poll, id_or_time_from, query_of
 from messaging.read.visibility import LAST_NUMBER, Query, start_number
 from messaging.settings import MessagingSettings

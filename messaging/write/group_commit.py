@@ -27,7 +27,8 @@ from messaging.storage.rows import (
     offset_after,
     topic_key,
 )
-from messaging.storage.store_state import OpenStore, Sequencer, StoreState
+from messaging.storage.sequencer import Sequencer
+from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, TopicRecord
 from messaging.transactions_interface import WritePermit
 from tuff.disk.event_loop import Arrivals, BatchLoop

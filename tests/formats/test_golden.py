@@ -24,8 +24,9 @@ from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
 from tx.edits import Conflict, InvalidReason, PointerRange
 from tx.files import FileHeader, FileKind, pack_header
+from tx.mixed_backups import StoreMark
 from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
-from tx.recovery import Recovered, StoreMark, recover
+from tx.recovery import Recovered, recover
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
 from tx.state import StateImage, fresh_image

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import decided_end, splits_of
+from messaging.read.offsets_and_splits import decided_end, splits_of
 from messaging.read.scan import possible_loss, read
 from messaging.read.visibility import Query
 from messaging.storage.memory import MemoryStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messaging.read.offsets import splits_of
+from messaging.read.offsets_and_splits import splits_of
 from messaging.read.scan import next_after_block, read
 from messaging.read.visibility import before_row, start_number
 from messaging.storage import leveldb_corruption

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import decided_end
+from messaging.read.offsets_and_splits import decided_end
 from messaging.read.scan import first_message, read
 from messaging.read.visibility import Query, Undecided, start_number
 from messaging.storage.engine import Rows

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messaging.storage.rows import count_between, offset_after
-from messaging.storage.store_state import Sequencer
+from messaging.storage.sequencer import Sequencer
 from tuff.protocol.ids import SEQ_ID_LIMIT, Offset
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.read.offsets import SCANNED_BYTES_MAX, Split, splits_of
+from messaging.read.offsets_and_splits import SCANNED_BYTES_MAX, Split, splits_of
 from messaging.read.scan import read
 from messaging.read.visibility import start_number
 from messaging.storage.engine import Rows, Store

@@ -194,24 +194,24 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "transaction files older than the messages are accepted",
-        "tx/recovery.py",
+        "tx/mixed_backups.py",
         "    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:\n",
         "    if False:\n",
-        ("tests/admin/test_mixed_ages.py::test_a_transaction_log_that_ends_before_a_commit",),
+        ("tests/admin/test_mixed_backups.py::test_a_transaction_log_that_ends_before_a_commit",),
     ),
     Mutant(
         "messages older than a commit are accepted",
-        "tx/recovery.py",
+        "tx/mixed_backups.py",
         "        if outcome.state is EndedState.COMMITTED and not is_there:\n",
         "        if False:\n",
-        ("tests/admin/test_mixed_ages.py::test_messages_from_before_a_commit[True]",),
+        ("tests/admin/test_mixed_backups.py::test_messages_from_before_a_commit[True]",),
     ),
     Mutant(
         "messages from the middle of a commit are accepted",
-        "tx/recovery.py",
+        "tx/mixed_backups.py",
         "        is_there = is_there and all(detail.last <= last for detail in outcome.published)\n",
         "",
-        ("tests/admin/test_mixed_ages.py",),
+        ("tests/admin/test_mixed_backups.py",),
     ),
     Mutant(
         "a missing LevelDB log is taken for an empty one",
@@ -222,10 +222,12 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows of transactions with an unknown outcome are shown",
-        "tx/recovery.py",
+        "tx/mixed_backups.py",
         "        if not is_known(state, pointer):\n",
         "        if False:\n",
-        ("tests/admin/test_mixed_ages.py::test_messages_from_before_an_abort_that_is_forgotten",),
+        (
+            "tests/admin/test_mixed_backups.py::test_messages_from_before_an_abort_that_is_forgotten",
+        ),
     ),
     Mutant(
         "with --data the snapshots directory is not locked",

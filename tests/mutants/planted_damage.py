@@ -77,7 +77,7 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a range of which all rows are hidden has no splits",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "            deque(records, maxlen=0)",
         "            deque([], maxlen=0)",
         (f"{_BLOCKS}::test_a_corrupt_range_is_a_split_whose_reader_gets_an_error",),

@@ -94,7 +94,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a split ends inside the messages of one reference row",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "MessageId.from_int((cut << _INNER_BITS) - 1)",
         "MessageId.from_int((cut << _INNER_BITS) + 5)",
         (
@@ -103,7 +103,7 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "rows that the files do not hold yet count for nothing",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "    rows, sums = _scanned(store, prefix, scanned_from, stop)\n",
         "    rows, sums = [], []\n",
         ("tests/messaging/test_splits.py::test_splits_of_scanned_rows_are_even",),

@@ -7,7 +7,7 @@ from tests.mutants.planted import Mutant
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "message ids follow a clock that is set back",
-        "messaging/storage/store_state.py",
+        "messaging/storage/sequencer.py",
         "        if now_ms > last.timestamp_ms:\n",
         "        if now_ms != last.timestamp_ms:\n",
         (
@@ -207,7 +207,7 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the search for the earliest message stops after one scan",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "            if result.finished:\n",
         "            if not result.messages:\n",
         (

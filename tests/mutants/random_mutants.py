@@ -35,12 +35,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
         "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list",
-        "manager", "message_rows", "pointer_blocks", "recovery", "start_and_checkpoint", "state",
+        "manager", "message_rows", "mixed_backups", "pointer_blocks", "recovery", "start_and_checkpoint", "state",
         "timeouts", "view", "wal", "write_gates_and_key_locks",
     )),
     *(f"messaging/{name}.py" for name in (
         "read/messages", "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
-        "retention/decision", "storage/pointer_index", "storage/store_state", "write/group_commit",
+        "retention/decision", "storage/pointer_index", "storage/sequencer", "storage/store_state", "write/group_commit",
         "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (

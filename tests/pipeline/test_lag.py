@@ -15,7 +15,7 @@ from pipeline.lag import (
     readers_of_topic,
     written_up_to,
 )
-from pyspark_tuff.offsets import Position, to_json
+from pyspark_tuff.checkpoint_offsets import Position, to_json
 from tests.pipeline.conftest import Place
 
 

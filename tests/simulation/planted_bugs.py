@@ -54,7 +54,7 @@ BUGS = (
     ),
     planted(
         "message-ids-follow-a-clock-that-is-set-back",
-        "messaging/storage/store_state.py",
+        "messaging/storage/sequencer.py",
         "if now_ms > last.timestamp_ms:",
         "if now_ms != last.timestamp_ms:",
     ),
@@ -475,13 +475,13 @@ BUGS = (
     ),
     planted(
         "splits-leave-rows-out",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "starts, ends = [start, *bounds], [*bounds, ",
         "starts, ends = [start, *bounds], [*(MessageId(*each.offset) for each in bounds), ",
     ),
     planted(
         "end-offset-behind-undecided-rows",
-        "messaging/read/offsets.py",
+        "messaging/read/offsets_and_splits.py",
         "_verdict(query, offset, row) is Verdict.HOLD",
         "False",
     ),

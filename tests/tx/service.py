@@ -18,8 +18,8 @@ from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx.manager import TransactionManager
+from tx.mixed_backups import StoreMark
 from tx.outcomes import OpenTransaction, Outcome
-from tx.recovery import StoreMark
 from tx.settings import TransactionSettings
 from tx.wal import DiskFile
 

@@ -14,7 +14,7 @@ from tuff.protocol.ids import Offset
 from tx.durable_state import ServiceState
 from tx.edits import BlockReturned
 from tx.files import FileHeader, FileKind, known_file, list_files, pack_header, read_header
-from tx.recovery import StoreMark
+from tx.mixed_backups import StoreMark
 from tx.settings import TransactionSettings
 from tx.wal import pack_edit
 

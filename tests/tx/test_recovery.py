@@ -13,7 +13,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState
-from tx.recovery import StoreMark
+from tx.mixed_backups import StoreMark
 from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import tuff
 from pipeline.manifest import ArchiveError, Row
-from pipeline.replay import replay_topic
+from pipeline.replay_archive import replay_topic
 from tests.pipeline.conftest import Place
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 import tuff
 from pipeline.lag import written_up_to
-from pipeline.retry import retry_topic, routed
+from pipeline.retry_dead_letters import retry_topic, routed
 from tests.pipeline.conftest import Place
 from tests.spark.test_spark_streams import forget_commit
 

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_tuff.checkpoint_offsets import (
+    BEGINNING,
+    Position,
+    before,
+    before_time,
+    from_json,
+    to_json,
+)
 from pyspark_tuff.errors import OffsetError
-from pyspark_tuff.offsets import BEGINNING, Position, before, before_time, from_json, to_json
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(lambda name: name not in {".", ".."})

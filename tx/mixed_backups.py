@@ -1,0 +1,129 @@
+"""Whether the transaction files and the message store beside them are of one store and one age
+(decision 0033).
+
+A restore from different backups mixes ages: older transaction files lack commits whose messages are
+there, and older messages lack what a commit published. The service then stays down.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuff.protocol.errors import TransactionUnknownError
+from tuff.protocol.ids import Offset
+from tx.files import DamagedFilesError, KnownFile, damaged
+from tx.outcomes import EndedState, Outcome
+from tx.state import TransactionState
+
+BEFORE_ALL = Offset(0, 0)  # of messages
+_ADVICE = (
+    "put files of one backup together, and start the transaction service again, or use "
+    "`tuff salvage`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMark:
+    """The record that the message store has of the transaction files beside it.
+
+    `store_id` is that of both, empty where it has none; it is stored before the files are made.
+    `highest_reserved` is the highest pointer that the files reserved, 0 where it never saw any.
+    `seen_lsn` is the edit up to which they were durable at its last write, None where it does not
+    say. `last` is the highest offset that it assigned. `carried` are the pointers of its rows that
+    are neither settled nor marked, None where they are not to be checked.
+    """
+
+    store_id: str
+    highest_reserved: int = 0
+    seen_lsn: int | None = None
+    last: Offset = BEFORE_ALL
+    carried: AbstractSet[int] | None = None
+
+    @property
+    def has_seen_files(self) -> bool:
+        """Whether there were transaction files, so that missing ones are damage."""
+        return self.highest_reserved > 0
+
+
+def require_one_age(
+    directory: Path,
+    state: TransactionState,
+    newest: KnownFile,
+    files: list[KnownFile],
+    mark: StoreMark | None,
+) -> None:
+    """Check files that were replayed to this state against each other, and against the mark.
+
+    Raises:
+        DamagedFilesError: they belong to different stores, or one of the two stores is older.
+    """
+    store_id = newest.header.store_id
+    for known in files:
+        if known.header.store_id != store_id:
+            raise damaged(known.path.name, 0, f"it belongs to another store than {store_id}")
+    if mark is None:
+        return
+    if mark.store_id not in ("", store_id):
+        raise DamagedFilesError(
+            f"{directory} belongs to store {store_id}, and the message store to {mark.store_id}; "
+            f"{_ADVICE}"
+        )
+    if state.highest_reserved < mark.highest_reserved:
+        raise DamagedFilesError(
+            f"{directory} knows pointers up to {state.highest_reserved}, and the message store has "
+            f"seen {mark.highest_reserved}: the transaction files are older; {_ADVICE}"
+        )
+    if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:
+        raise DamagedFilesError(
+            f"{directory} knows edits up to {state.lsn}, and the message store has seen "
+            f"{mark.seen_lsn}: the transaction files are older; {_ADVICE}"
+        )
+    if mark.carried is not None:
+        _check_messages(state, mark.carried, mark)
+
+
+def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: StoreMark) -> None:
+    """Raises: DamagedFilesError: the messages are older than the transaction files.
+
+    Rows of a transaction with an unknown outcome would be shown as committed. The index rows of a
+    commit stay until a write batch settles them, and that batch records that it has seen the
+    commit."""
+    for pointer in carried:
+        if not is_known(state, pointer):
+            raise DamagedFilesError(
+                f"the message store has undecided rows of transaction {pointer}, whose "
+                "outcome is not known: the messages are older than the transaction files; "
+                f"{_ADVICE}"
+            )
+    for outcome in commits_without_rows(state, carried, seen=mark.seen_lsn, last=mark.last):
+        raise DamagedFilesError(
+            f"transaction {outcome.transaction_id} committed messages to "
+            f"{', '.join(outcome.topics)} that the message store does not have: it is older "
+            f"than the transaction files; {_ADVICE}"
+        )
+
+
+def commits_without_rows(
+    state: TransactionState, carried: AbstractSet[int], *, seen: int | None, last: Offset
+) -> Iterator[Outcome]:
+    """Commits whose messages are not all in the message store, the newest first. The store had seen
+    edits up to `seen` and assigned offsets up to `last`; its undecided rows carry these pointers.
+    """
+    for outcome in state.outcomes.newest_first():
+        if seen is None or outcome.lsn <= seen:
+            return
+        is_there = not outcome.topics or not carried.isdisjoint(outcome.pointers)
+        is_there = is_there and all(detail.last <= last for detail in outcome.published)
+        if outcome.state is EndedState.COMMITTED and not is_there:
+            yield outcome
+
+
+def is_known(state: TransactionState, pointer: int) -> bool:
+    """Whether the outcome of a pointer is known, or will be once the service is up: the restart
+    makes reserved pointers invalid."""
+    try:
+        state.find(pointer)
+    except TransactionUnknownError:
+        return any(block.start <= pointer < block.stop for block in state.blocks)
+    return True

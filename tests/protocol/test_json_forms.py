@@ -280,7 +280,7 @@ def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:
     [
         ([], "the request is a JSON object"),
         ({"messages": "a"}, "messages is an array"),
-        ({}, "messages is an array"),
+        ({}, "messages is missing"),
         ({"messages": [1]}, "a message is a string"),
         ({"messages": [], "topic": "t"}, 'no member "topic"'),
         ({"messages": [{"payload": "a", "key": "k"}]}, 'no member "key"'),

@@ -297,6 +297,8 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
 
 
 def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
+    if value is None:
+        raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
     if len(value) > MESSAGES_COUNT_MAX:

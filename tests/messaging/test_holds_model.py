@@ -8,44 +8,59 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.service import MessagingService
+from messaging.storage.rows import BEFORE_ALL, offset_after
 from tests.messaging.world import AUDIT, NOON_MS, World, polled, publish
 from tuff.protocol.errors import TopicHeldError
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import MessageId, Offset
 
 TTL_MS = 100_000  # of the topic at first
+NEVER_TRUNCATED = Offset(0, 0)
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the model knows of a message, and of a hold."""
+    """What the model knows of a message."""
 
-    at_ms: int
+    offset: Offset
     payload: bytes
     ttl_ms: int | None
 
 
 @dataclass
 class Model:
-    """Holds, times to live and a floor over a list of messages, one for each ms."""
+    """Holds, times to live and a log start over a list of messages, each in a ms of its own.
+
+    The log start is an offset and not a time: a truncation of all messages ends behind the last
+    offset, inside its ms.
+    """
 
     now_ms: int = NOON_MS
     ttl_ms: int = TTL_MS
-    floor_ms: int = 0
-    recovered_ms: int = 0  # ids that are given out after a restart lie behind the floor
+    log_start: Offset = NEVER_TRUNCATED
+    last: Offset = BEFORE_ALL  # the highest offset that is in use
     messages: list[Told] = field(default_factory=list)
-    holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # from, until
+    holds: dict[str, tuple[Offset, int]] = field(default_factory=dict)  # first, until
     seen_dead: set[bytes] = field(default_factory=set)
 
-    def live_from(self) -> int:
+    def live_from(self) -> Offset:
         held = [first for first, until in self.holds.values() if self.now_ms < until]
-        return max(self.floor_ms, min([self.now_ms - self.ttl_ms + 1, *held]))
+        by_ttl = Offset(self.now_ms - self.ttl_ms + 1, 0)
+        return max(self.log_start, min([by_ttl, *held]))
+
+    def publish(self, payload: bytes, ttl_ms: int | None) -> None:
+        self.last = Offset(self.now_ms, 0)
+        self.messages.append(Told(self.last, payload, ttl_ms))
+
+    def restart(self) -> None:
+        """Later messages have offsets behind the log start."""
+        self.last = max(self.last, self.log_start)
 
     def live(self) -> list[bytes]:
         return [
             told.payload
             for told in self.messages
-            if told.at_ms >= self.live_from()
-            and (told.ttl_ms is None or self.now_ms < told.at_ms + told.ttl_ms)
+            if told.offset >= self.live_from()
+            and (told.ttl_ms is None or self.now_ms < told.offset.timestamp_ms + told.ttl_ms)
         ]
 
 
@@ -84,7 +99,7 @@ class Play:
                 while rest:
                     name, *arguments = rest.pop(0)
                     if name == "restart":
-                        self.model.recovered_ms = self.model.floor_ms
+                        self.model.restart()
                         break
                     await getattr(self, f"_{name}")(service, *arguments)
                     await self._check(service)
@@ -104,8 +119,7 @@ class Play:
         payload = b"%d" % self.number
         self.number += 1
         await publish(service, payload, ttl_s=ttl_s)
-        ttl_ms = None if ttl_s is None else 1000 * ttl_s
-        self.model.messages.append(Told(self.model.now_ms, payload, ttl_ms))
+        self.model.publish(payload, None if ttl_s is None else 1000 * ttl_s)
 
     async def _wait(self, _service: MessagingService, ms: int) -> None:
         self._pass(ms)
@@ -114,15 +128,9 @@ class Play:
         model = self.model
         asked = model.now_ms + before_ms
         told = await service.holds_and_positions.hold(AUDIT, name, asked, max_age_ms=1000 * age_s)
-        first = max(asked, model.live_from())
-        # A truncation of all there is ends within a ms, and the model counts in whole ones.
-        is_cut = first == model.floor_ms and told.first.seq_id > 0
-        assert told.first == MessageId(first, 0) or is_cut
+        first = max(Offset(asked, 0), model.live_from())
+        assert told.first == MessageId(*first)
         model.holds[name] = (first, model.now_ms + 1000 * age_s)
-
-    def _last_ms(self) -> int:
-        published_ms = self.model.messages[-1].at_ms if self.model.messages else 0
-        return max(published_ms, self.model.recovered_ms)
 
     async def _release(self, service: MessagingService, name: str) -> None:
         if name in service.holds_and_positions.holds(AUDIT):
@@ -131,34 +139,33 @@ class Play:
 
     async def _ttl(self, service: MessagingService, ttl_s: int) -> None:
         if 1000 * ttl_s > self.model.ttl_ms:
-            self.model.floor_ms = max(self.model.floor_ms, self.model.live_from())
+            self.model.log_start = self.model.live_from()
         await service.topics.update(AUDIT, {"ttl": str(ttl_s)})
         self.model.ttl_ms = 1000 * ttl_s
 
     async def _truncate(self, service: MessagingService, before_ms: int) -> None:
         model = self.model
-        floor = model.now_ms + before_ms
-        if floor > self._last_ms():
-            floor = self._last_ms() + 1
+        asked_ms = model.now_ms + before_ms
+        log_start = min(Offset(asked_ms, 0), offset_after(model.last))
         held = [
             name
             for name, (first, until) in model.holds.items()
-            if model.now_ms < until and first < floor
+            if model.now_ms < until and first < log_start
         ]
-        truncating = service.topics.truncate(AUDIT, model.now_ms + before_ms)
-        if held and floor > model.floor_ms:
+        truncating = service.topics.truncate(AUDIT, asked_ms)
+        if held and log_start > model.log_start:
             with pytest.raises(TopicHeldError) as refused:
                 await truncating
             assert sorted(refused.value.members["holds"]) == sorted(held)
         else:
             await truncating
-            model.floor_ms = max(model.floor_ms, floor)
+            model.log_start = max(model.log_start, log_start)
 
     async def _sweep(self, service: MessagingService) -> None:
         await service.cleaner.run_pass()
         live = self.model.live_from()
         kept = [key for key in self.world.rows if key.startswith(b"m")]
-        assert len([told for told in self.model.messages if told.at_ms >= live]) >= len(kept)
+        assert len([told for told in self.model.messages if told.offset >= live]) >= len(kept)
 
     def _pass(self, ms: int) -> None:
         self.world.clock.now_ms += ms
@@ -167,5 +174,11 @@ class Play:
 
 @given(played=steps)
 @example(played=[("ttl", 200), ("hold", "a", -100_000, 1), ("restart",), ("truncate", 0)])
+@example(
+    played=[
+        ("publish", None), ("wait", 100_000),
+        ("truncate", 0), ("restart",), ("truncate", 0), ("hold", "a", -100_000, 1),
+    ]
+)  # fmt: skip
 def test_holds_ttls_and_truncation_follow_their_model(played: list[tuple[object, ...]]) -> None:
     asyncio.run(Play().run(played))

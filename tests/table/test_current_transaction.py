@@ -211,6 +211,17 @@ def test_after_leave_tx_no_transaction_is_current(service: Service, table: Versi
     fill(service, table, "apple")
 
 
+def test_after_leave_tx_the_outer_transaction_is_current_again(
+    service: Service, table: VersionedTable
+) -> None:
+    with transaction(service, table):
+        table.start_tx(service.start())
+        table.leave_tx()
+        table.put(b"outer", b"1")
+
+    assert read(service, table) == [(b"outer", b"1")]
+
+
 def test_open_transactions_of_a_context_are_bounded(
     service: Service, table: VersionedTable
 ) -> None:

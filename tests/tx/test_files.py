@@ -75,11 +75,12 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
 ) -> None:
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id)
+    log = newest(service.directory, "txlog")
+    last_batch_stop = log.stat().st_size
     await service.later(200)
     await service.kill()
-    log = newest(service.directory, "txlog")
     whole = log.read_bytes()
-    flip(log, whole.rfind(b"TUFFMARK") - 20)
+    flip(log, last_batch_stop - 1)
 
     again = await service.next_life().open()
 
@@ -320,6 +321,14 @@ async def test_reading_a_log_that_a_crash_left_writes_nothing(new_service: NewSe
     assert log.stat().st_mtime_ns == before
     await new_service(directory=service.directory).open()
     assert log.stat().st_mtime_ns > before
+
+
+async def test_the_files_of_a_new_directory_are_numbered_from_one(service: Service) -> None:
+    """As the log before it, the first log names 0, which therefore is no file's number."""
+    snapshot, log = (newest(service.directory, kind) for kind in ("snapshot", "txlog"))
+
+    assert header_of(snapshot, FileKind.SNAPSHOT).sequence == 1
+    assert header_of(log, FileKind.LOG).sequence == 2
 
 
 async def test_no_two_files_have_the_same_number(service: Service) -> None:

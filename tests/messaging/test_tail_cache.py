@@ -366,9 +366,10 @@ async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) 
         world.transactions.start(7)
         first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
-        pages = [
-            (await service.polls.poll(TOPICS[0], Poll(start=first))).messages for _ in range(2)
-        ]
+        pages = []
+        for _ in range(2):
+            pages.append((await service.polls.poll(TOPICS[0], Poll(start=first))).messages)
+            world.clock.now_ms += 1
         await publish(service, b"c")
         later = (await service.polls.poll(TOPICS[0], Poll(start=first))).messages
 

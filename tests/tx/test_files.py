@@ -293,6 +293,22 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(
     assert await again.state_of(tx.transaction_id) == ("committed", None)
 
 
+async def test_a_snapshot_is_taken_though_an_old_file_can_not_be_removed(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("tx.durable_state.remove_file", refuse)
+    service = await new_service(TransactionSettings(snapshot_retain=1)).open()
+    first = newest(service.directory, "snapshot")
+
+    name, _ = await service.manager.take_snapshot()
+
+    assert first.exists()
+    assert (service.directory / name).exists()
+
+
 async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
     first = await service.begin()
     await service.completion.commit(first.transaction_id)

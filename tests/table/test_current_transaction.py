@@ -114,7 +114,9 @@ class NotingLock:
         self._lock.release()
 
 
-@pytest.mark.parametrize("hook", ["commit_tx", "post_commit", "rollback_tx", "compact"])
+@pytest.mark.parametrize(
+    "hook", ["tx_changes", "commit_tx", "post_commit", "rollback_tx", "compact"]
+)
 def test_a_hook_waits_for_a_call_in_another_thread(
     service: Service, table: VersionedTable, hook: str
 ) -> None:

@@ -67,6 +67,13 @@ async def test_after_a_checkpoint_the_participants_write_under_a_new_pointer(
     assert f"a.update_tx {second}" in record.steps
 
 
+async def test_a_participant_leaves_a_context_once(loop_client: tuff.AsyncClient) -> None:
+    participant = AsyncParticipant("a", Record())
+    context = loop_client.transaction(participant)
+
+    assert (context.remove(participant), context.remove(participant)) == (True, False)
+
+
 async def test_the_transaction_calls_work_as_coroutines(
     loop_client: tuff.AsyncClient, topic: tuff.TopicId
 ) -> None:

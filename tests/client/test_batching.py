@@ -160,6 +160,15 @@ def test_messages_that_do_not_fit_into_memory_are_stored_and_referred_to_behind_
     ]  # fmt: skip
 
 
+def test_messages_that_fill_the_buffer_to_its_last_byte_wait_for_the_commit(
+    context: TransactionContext, record: Record
+) -> None:
+    with context as tx:
+        tx.publish(ORDERS, "x" * (BUFFER_BYTES_MAX - MESSAGE_BYTES))
+
+    assert record.steps == ["start", "commit"]
+
+
 def test_a_commit_refers_to_every_pointer_with_stored_messages(
     context: TransactionContext, service: PlayedService
 ) -> None:

@@ -360,14 +360,15 @@ class Quiet(PlayedService):
 
     def __init__(self) -> None:
         super().__init__(Record())
-        self.polls: list[tuple[float, str | None]] = []
+        self.polls: list[tuple[float, str | None, bool]] = []
 
     def send(self, call: Call[T], *, stop: object = None) -> T:
         if "/poll" not in call.request.path:
             return super().send(call, stop=stop)
         assert len(self.polls) < 3
         body = json.loads(call.request.body or b"")
-        self.polls.append((call.request.wait_s, body.get("startFrom")))
+        asked = call.request.wait_s, body.get("startFrom"), body["inclusive"]
+        self.polls.append(asked)
         place = "00" * 19 + f"0{len(self.polls)}"
         headers = {"content-type": "avro/binary", "tuff-next": place}
         return call.answer(Response(200, headers, b"\x00"))
@@ -384,7 +385,11 @@ def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_end
     count = subscriber.step()
 
     assert count == 0
-    assert service.polls == [(30, None), (30, "00" * 19 + "01"), (10, "00" * 19 + "02")]
+    assert service.polls == [
+        (30, None, True),
+        (30, "00" * 19 + "01", False),
+        (10, "00" * 19 + "02", False),
+    ]
 
 
 def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[float]:

@@ -29,6 +29,7 @@ async def test_records_of_the_transaction_files_survive_a_restart(world: World) 
         assert recorded(service) == ("ab12", 900, 12)
 
     async with world.running() as service:
+        await service.topics.create(TopicId("a", "b"), {})
         assert recorded(service) == ("ab12", 900, 12)
 
 

@@ -11,6 +11,7 @@ from messaging.read.poll import Poll
 from messaging.read.visibility import Undecided
 from messaging.service import MessagingService
 from messaging.storage.rows import MESSAGES
+from messaging.write.group_commit import Write, WriteBatch
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -344,6 +345,8 @@ async def test_a_closing_service_ends_polls_and_refuses_writes(world: World) -> 
             await publish(service, b"x")
         with pytest.raises(ShuttingDownError):
             await service.publisher.rollback(AUDIT, RollbackDetail(99, Offset(0, 0), Offset(1, 0)))
+        with pytest.raises(ShuttingDownError):
+            await service.committer.submit(Write(WriteBatch.force, internal=True))
 
 
 async def test_ids_after_a_restart_are_above_all_earlier_ones(world: World) -> None:

@@ -71,15 +71,14 @@ async def test_a_view_shows_the_rows_as_of_its_creation(engine: OpenStore) -> No
     await engine.close("the test is over")
 
 
-async def test_a_view_of_unreadable_rows_raises_the_reason(engine: OpenStore) -> None:
-    def broken(rows: Rows) -> None:
+async def test_a_read_of_unreadable_rows_raises_the_reason(engine: OpenStore) -> None:
+    def broken(_rows: object) -> None:
         raise StoreDamagedError("a block is damaged")
 
-    with (
-        engine.view(b"", b"\xff") as view,
-        pytest.raises(StorageUnavailableError, match="can't be read: a block is damaged"),
-    ):
-        await view.read(broken)
+    with engine.view(b"", b"\xff") as view:
+        for read in (lambda: view.read(broken), lambda: engine.read(broken)):
+            with pytest.raises(StorageUnavailableError, match="be read: a block is damaged"):
+                await read()
 
 
 async def test_a_store_closes_at_once_beside_views_that_are_not_read(engine: OpenStore) -> None:

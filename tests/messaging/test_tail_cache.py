@@ -366,9 +366,10 @@ async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) 
         world.transactions.start(7)
         first = (await publish(service, b"a", b"b", pointer=pointer)).first
 
-        pages = [
-            (await service.polls.poll(TOPICS[0], Poll(start=first))).messages for _ in range(2)
-        ]
+        pages = []
+        for _ in range(2):
+            pages.append((await service.polls.poll(TOPICS[0], Poll(start=first))).messages)
+            world.clock.now_ms += 1
         await publish(service, b"c")
         later = (await service.polls.poll(TOPICS[0], Poll(start=first))).messages
 
@@ -462,6 +463,34 @@ def held(tail_cache: TailCache, place: Offset) -> list[int]:
     prefixes = [PREFIX + b"%d" % number for number in range(6)]
     found = [tail_cache.read(replace(asked, prefix=prefix)) for prefix in prefixes]
     return [number for number, each in enumerate(found) if each is not None and each.items]
+
+
+def test_plain_rows_are_read_from_memory_once_the_flagged_one_before_them_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.read.tail_cache.DECIDED_COUNT_MAX", 1)
+    tail_cache = TailCache(bytes_max=8_000)
+    flagged, *plain = [Offset(950_000, number) for number in range(4)]
+    key = message_key(PREFIX + b"0", flagged)
+    values = inline_values([key], [b"x" * 500], pointer=COMMITTED_POINTER)
+    rows = NewRows(PREFIX + b"0", [key], values, is_plain=False)
+    tail_cache.apply_batch({}, [rows], high_water_mark=flagged)
+    assert held(tail_cache, flagged) == [0]  # this read makes columns of the row
+
+    for place in plain:
+        grow(tail_cache, 0, place, 500)
+
+    asked = query(start=MessageId(*plain[-2]).to_int(), high_water_mark=plain[-1])
+    found = tail_cache.read(replace(asked, prefix=PREFIX + b"0"))
+    assert found is not None
+    assert len(found.items) == 2
+
+
+async def test_behind_the_last_possible_id_there_is_nothing() -> None:
+    async with World().running(audit={}) as service:
+        await publish(service, b"a")
+
+        assert await polled(service, Poll(start=LAST_ID, inclusive=False)) == []
 
 
 def test_the_tail_that_grew_least_recently_is_forgotten_first() -> None:

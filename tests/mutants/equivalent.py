@@ -39,12 +39,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "merging adds rows behind all items, and a result that was kept names the items it is of",
     (
-        "messaging/read/tail_cache.py",
-        "_TopicTail.__init__",
-        "self.has_ttl = False",
-        "self.has_ttl = True",
-    ): "it only keeps a page from being given out again at a later time",
-    (
         "tx/wal.py",
         "WriteAheadLog.sync_soon",
         "return",
@@ -250,4 +244,58 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if self._number > LAST_NUMBER or self._start.offset > last:",
         "if self._number > LAST_NUMBER:",
     ): "no key lies between a start and an end before it; only the cost differs",
+    (
+        "messaging/read/scan.py",
+        "_Scan.run",
+        "if self._number > LAST_NUMBER or self._start.offset > last:",
+        "if self._number >= LAST_NUMBER or self._start.offset > last:",
+    ): "no row has the last offset there can be, so that it is behind every high-water mark",
+    (
+        "messaging/read/scan.py",
+        "_Scan._take_rows",
+        "checksums = map(crc32, map(PLAIN_MARK.join, zip(keys, payloads, strict=True)))",
+        "checksums = map(crc32, map(PLAIN_MARK.join, zip(payloads, keys, strict=True)))",
+    ): "no checksum is right then, and the rows are read one by one; only the cost differs",
+    (
+        "messaging/read/messages.py",
+        "_json_of",
+        "text = encode_basestring_ascii(form) if isinstance(form, str) else json.dumps(form)",
+        "text = json.dumps(form)",
+    ): "`json.dumps` encodes a text with the same function; only the cost differs",
+    (
+        "messaging/read/tail_cache.py",
+        "_TopicTail.cut",
+        "self._plain = self._general = None",
+        "pass",
+    ): "new rows reset both before the next read, unless none is left; this only frees memory",
+    (
+        "messaging/read/tail_cache.py",
+        "_TopicTail.read",
+        "return None  # number 2 of the function",
+        "pass",
+    ): "the event loop decides about more rows one by one, with the same result",
+    (
+        "messaging/read/tail_cache.py",
+        "_TopicTail._read_plain",
+        "inputs = (first, taken_to, taken_to == stop)",
+        "inputs = (first, taken_to, taken_to != stop)",
+    ): "both distinguish a page that is caught up from one that is not",
+    (
+        "messaging/storage/store_state.py",
+        "Sequencer.next_run",
+        "if count == 1:\nreturn (first, first)",
+        "pass",
+    ): "the last of one offset is computed to be the first; only the cost differs",
+    (
+        "messaging/storage/store_state.py",
+        "IdleIntervals.add_batch",
+        "if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:",
+        "if since_ms - self._last.timestamp_ms > IDLE_MS_MIN:",
+    ): "which of the short intervals are kept is a choice; one that is not counts as rows",
+    (
+        "tx/durable_state.py",
+        "DurableState.synced_in_time",
+        "if lsn > self.state.seen:\nawait self.within_time(self._whole_log.synced(lsn))",
+        "await self.within_time(self._whole_log.synced(lsn))",
+    ): "the log returns at once for an edit that is durable; only the cost differs",
 }

@@ -114,7 +114,9 @@ class NotingLock:
         self._lock.release()
 
 
-@pytest.mark.parametrize("hook", ["commit_tx", "post_commit", "rollback_tx", "compact"])
+@pytest.mark.parametrize(
+    "hook", ["tx_changes", "commit_tx", "post_commit", "rollback_tx", "compact"]
+)
 def test_a_hook_waits_for_a_call_in_another_thread(
     service: Service, table: VersionedTable, hook: str
 ) -> None:
@@ -209,6 +211,17 @@ def test_after_leave_tx_no_transaction_is_current(service: Service, table: Versi
     with pytest.raises(WrongStateError, match="start_tx"):
         table.rollback_tx()
     fill(service, table, "apple")
+
+
+def test_after_leave_tx_the_outer_transaction_is_current_again(
+    service: Service, table: VersionedTable
+) -> None:
+    with transaction(service, table):
+        table.start_tx(service.start())
+        table.leave_tx()
+        table.put(b"outer", b"1")
+
+    assert read(service, table) == [(b"outer", b"1")]
 
 
 def test_open_transactions_of_a_context_are_bounded(

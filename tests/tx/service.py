@@ -37,12 +37,13 @@ async def turns(count: int = 100) -> None:
 
 class Disk:
     """Runs what blocks on the loop itself; `hold` keeps the next calls waiting, `fails` breaks
-    the log's appends."""
+    the log's appends. With `hangs_after_failure`, the calls after a broken one wait too."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
         self.fails = False
+        self.hangs_after_failure = False
         self.sync_count = 0
         self.write_count = 0
         self.sync_s = self.elapsed_s = 0.0  # what a sync takes, and a clock that it moves
@@ -74,6 +75,8 @@ class FlakyFile:
     def append(self, data: bytes, *, sync: bool) -> None:
         if self._disk.fails:
             self._file.append(data[: len(data) // 2], sync=False)
+            if self._disk.hangs_after_failure:
+                self._disk.hold()
             raise OSError(28, "No space left on device")
         self._file.append(data, sync=sync)
         self._disk.elapsed_s += self._disk.sync_s if sync else 0

@@ -368,3 +368,8 @@ async def test_read_only_is_refused_for_a_transaction_that_wrote(service: Servic
         with pytest.raises(BadRequestError):
             await service.completion.commit(tx.transaction_id, read_only=True)
         await service.completion.commit(tx.transaction_id)
+    publishes = await service.begin()
+    with pytest.raises(BadRequestError, match="it names writes"):
+        await service.completion.commit(
+            publishes.transaction_id, read_only=True, publish=[entry(b"a")]
+        )

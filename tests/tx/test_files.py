@@ -75,11 +75,12 @@ async def test_damage_in_an_idle_log_keeps_the_service_down_until_it_is_repaired
 ) -> None:
     tx = await service.begin()
     await service.completion.commit(tx.transaction_id)
+    log = newest(service.directory, "txlog")
+    last_batch_stop = log.stat().st_size
     await service.later(200)
     await service.kill()
-    log = newest(service.directory, "txlog")
     whole = log.read_bytes()
-    flip(log, whole.rfind(b"TUFFMARK") - 20)
+    flip(log, last_batch_stop - 1)
 
     again = await service.next_life().open()
 
@@ -292,6 +293,22 @@ async def test_old_files_are_removed_and_those_that_stay_are_enough(
     assert await again.state_of(tx.transaction_id) == ("committed", None)
 
 
+async def test_a_snapshot_is_taken_though_an_old_file_can_not_be_removed(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("tx.durable_state.remove_file", refuse)
+    service = await new_service(TransactionSettings(snapshot_retain=1)).open()
+    first = newest(service.directory, "snapshot")
+
+    name, _ = await service.manager.take_snapshot()
+
+    assert first.exists()
+    assert (service.directory / name).exists()
+
+
 async def test_order_is_by_sequence_when_the_clock_went_back(service: Service) -> None:
     first = await service.begin()
     await service.completion.commit(first.transaction_id)
@@ -320,6 +337,14 @@ async def test_reading_a_log_that_a_crash_left_writes_nothing(new_service: NewSe
     assert log.stat().st_mtime_ns == before
     await new_service(directory=service.directory).open()
     assert log.stat().st_mtime_ns > before
+
+
+async def test_the_files_of_a_new_directory_are_numbered_from_one(service: Service) -> None:
+    """As the log before it, the first log names 0, which therefore is no file's number."""
+    snapshot, log = (newest(service.directory, kind) for kind in ("snapshot", "txlog"))
+
+    assert header_of(snapshot, FileKind.SNAPSHOT).sequence == 1
+    assert header_of(log, FileKind.LOG).sequence == 2
 
 
 async def test_no_two_files_have_the_same_number(service: Service) -> None:

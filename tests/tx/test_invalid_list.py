@@ -3,6 +3,7 @@
 import asyncio
 
 from tests.tx.service import NewService, Service, turns
+from tx.edits import InvalidReason
 from tx.settings import TransactionSettings
 
 
@@ -42,6 +43,17 @@ async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
 
     await again.later(2_000)
     assert list(again.write_permits.snapshot().invalids) == []
+
+
+async def test_a_pointer_whose_outcome_is_unknown_was_lost_in_a_crash(service: Service) -> None:
+    service.disk.hold()
+    lost = await service.begin()
+
+    again = await service.crash()
+
+    by_reason = (await again.invalid_list.shown()).by_reason
+    assert list(by_reason) == [InvalidReason.LOST_IN_CRASH]
+    assert lost.transaction_id in by_reason[InvalidReason.LOST_IN_CRASH]
 
 
 async def test_pruning_takes_off_only_what_no_row_carries(new_service: NewService) -> None:

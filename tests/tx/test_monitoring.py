@@ -34,6 +34,15 @@ async def test_a_commit_is_one_however_often_it_is_repeated(service: Service) ->
     assert service.manager.counters.commits == 1
 
 
+async def test_a_snapshot_is_counted_whether_it_is_due_or_asked_for(service: Service) -> None:
+    await service.manager.take_snapshot()
+    asked_count = service.manager.counters.snapshots
+    await service.begin()
+    await service.later(round(service.settings.snapshot_interval_s * 1000))
+
+    assert (asked_count, service.manager.counters.snapshots) == (1, 2)
+
+
 async def test_a_conflict_is_one_of_its_transaction_however_often_it_is_refused(
     service: Service,
 ) -> None:

@@ -1,10 +1,11 @@
 """Outcomes are bounded, found again, and kept as bytes (protocol §5.2)."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from tests.tx.service import NOW_MS, Service
+from tests.tx.service import NOW_MS, Service, turns
 from tuff.protocol.ids import Offset
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
@@ -138,6 +139,19 @@ def test_forgetting_leaves_nothing_of_it() -> None:
     assert outcomes.of_request("r3") is None
     outcomes.forget(ended_before_ms=NOW_MS * 2, is_needed=lambda lsn, pointers: False)
     assert (len(outcomes), outcomes.size_bytes) == (0, 0)
+
+
+async def test_an_outcome_is_kept_until_it_is_durable(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    await turns()
+
+    await service.later(900_001)
+
+    service.disk.release()
+    await committing
+    assert await service.state_of(tx.transaction_id) == ("committed", None)
 
 
 async def test_outcomes_are_forgotten_in_time_unless_they_are_needed(service: Service) -> None:

@@ -41,6 +41,7 @@ async def test_a_start_that_finds_no_pointer_waits_for_the_renewal(service: Serv
     service.disk.release()
     pointers = [one.transaction_id for one in await asyncio.gather(*waiting)]
     assert pointers == sorted(set(pointers))
+    assert service.disk.sync_count == 2  # for the block under way, and for one for all that wait
 
 
 async def test_starts_that_wait_for_a_pointer_fail_when_the_log_fails(service: Service) -> None:

@@ -202,6 +202,21 @@ async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again
     await service.completion.commit(doubtful.transaction_id, changes=[])
 
 
+async def test_a_recovery_begins_once_the_file_of_the_failed_log_is_closed(
+    service: Service,
+) -> None:
+    service.disk.hangs_after_failure = True
+    await service.break_log(await service.begin())
+    ticking = asyncio.create_task(service.later(1000))
+    await turns()
+
+    assert service.manager.status.state is ServiceState.DOWN
+    service.disk.release()
+    await ticking
+    assert service.manager.status.state is ServiceState.RUNNING
+    assert len(service.disk.open_files) == 1
+
+
 async def test_a_commit_whose_rows_are_written_while_the_log_fails_is_decided_by_recovery(
     service: Service,
 ) -> None:

@@ -143,6 +143,21 @@ def open_files() -> set[Path]:
     return {link.resolve() for link in Path("/proc/self/fd").iterdir()}
 
 
+def test_a_file_is_synced_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", synced.append)
+    path = tmp_path / "log"
+    path.touch()
+    file = DiskFile(path)
+
+    file.append(b"a", sync=False)
+    before = len(synced)
+    file.append(b"b", sync=True)
+
+    file.close()
+    assert (before, len(synced)) == (0, 1)
+
+
 def test_a_short_write_is_continued_until_all_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

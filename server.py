@@ -78,7 +78,7 @@ with _server_libraries():
 
     from process.clock import SteadyClock
     from process.components import STORE_HANGS_S_MAX, Components, Runtime
-    from process.data_directories import DataDirectories, DirectoryNameError
+    from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import listen_failure
     from process.logging_setup import log_to
     from process.settings import (

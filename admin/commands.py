@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from admin import inspect_files, inspect_tables
-from admin.backup import copy, restore_archive
+from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError
 from admin.fsck import check
 from admin.salvage import salvage
 from messaging.storage.engine import StoreError
-from process.data_directories import DirectoryNameError
+from process.directory_locks import DirectoryNameError
 from tuff.disk.locks import DirectoryLockedError
 from tx.files import NewerFilesError
 

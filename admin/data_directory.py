@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from admin.findings import RefusedError
-from process.data_directories import require_utf8
+from process.directory_locks import require_utf8
 from tuff.disk.files import make_directory, remove_file, sync_directory
 from tuff.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
 from tuff.leveldb.opening import holds_database

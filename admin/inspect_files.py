@@ -12,7 +12,7 @@ from pathlib import Path
 from admin.findings import RefusedError
 from tuff.disk.records import Damage, read_frames
 from tuff.protocol.json_forms import payload_to_json, pointer_to_json
-from tuff.protocol.pointers import PointerList
+from tuff.protocol.pointer_list import PointerList
 from tx.edits import MalformedError, decode_edit
 from tx.files import (
     DamagedFilesError,

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from messaging.retention.decision import TopicRule
+from messaging.retention.expiry import TopicRule
 from messaging.storage.rows import (
     DamagedRowError,
     Hold,

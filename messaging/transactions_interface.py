@@ -7,7 +7,7 @@ they raise `TransactionsUnavailableError` while the transaction service is down.
 
 from typing import Protocol
 
-from tuff.protocol.pointers import VisibilityState
+from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction
 
 

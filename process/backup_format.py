@@ -1,6 +1,7 @@
-"""The format of a running server's backup; admin/backup.py turns it into a data directory.
+"""The format of a running server's backup, of which admin/backup_and_restore.py makes a data
+directory.
 
-    archive      := transactions* rows*                       parts, as in tuff.disk.archive
+    archive      := transactions* rows*                       parts, as in tuff.disk.backup_archive
     transactions := 1 bytes                                   a snapshot file, in pieces
     rows         := 2 (key_length(4) value_length(4) key value)*
                                                               big-endian, ascending, across parts
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from messaging.storage.rows import ALL_TABLES, is_whole, prefix_stop
-from tuff.disk.archive import ArchiveError, pack_part
+from tuff.disk.backup_archive import ArchiveError, pack_part
 
 Row = tuple[bytes, bytes]
 

@@ -16,7 +16,7 @@ from messaging.service import MessagingService
 from messaging.storage.store_state import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
 from process.http_connection import ReplyStream, StreamRoute
-from tuff.disk.archive import ArchiveError, pack_end, pack_failure, pack_head
+from tuff.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
     OverloadedError,

@@ -31,7 +31,7 @@ from messaging.write.group_commit import GroupCommitter
 from process import backup_stream, health, metrics
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
-from process.data_directories import DataDirectories
+from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status

@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from tuff.replies import Splits as Splits
     from tuff.replies import TopicInfo as TopicInfo
     from tuff.replies import Truncated as Truncated
-    from tuff.subscriber import TablePositions as TablePositions
+    from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable
     from tuff.version import __version__ as __version__

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import msgpack
 
 from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tuff.protocol.values import value

@@ -19,7 +19,7 @@ from tx.invalid_list import InvalidList, SweepMark
 from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.mixed_backups import StoreMark
 from tx.monitoring import Monitoring, TransactionCounters
-from tx.pointer_blocks import ReservedPointers
+from tx.pointer_reservation import ReservedPointers
 from tx.settings import (
     FULL_LOG_INTERVAL_MS,
     LOGGED_COUNT_MAX,

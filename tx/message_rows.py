@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx.outcomes import EndedState, lost_outcome
+from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
-from tx.view import ViewChange
 from tx.write_gates_and_key_locks import TransactionLocks
 
 log = logging.getLogger(__name__)

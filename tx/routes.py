@@ -22,7 +22,7 @@ from tuff.protocol.json_forms import (
     shown,
     transaction_to_json,
 )
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState

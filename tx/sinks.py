@@ -28,14 +28,14 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
 from tuff.protocol.json_forms import shown
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.transaction import TransactionType
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState
 from tx.edits import EpochBegun, InvalidReason, SinkForgotten
 from tx.monitoring import TransactionCounters
 from tx.outcomes import EndedState, OpenTransaction
-from tx.pointer_blocks import ReservedPointers
+from tx.pointer_reservation import ReservedPointers
 from tx.settings import TransactionSettings
 from tx.start_and_checkpoint import Starts
 from tx.state import Sink

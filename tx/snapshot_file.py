@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tuff.disk.files import write_file
 from tuff.disk.records import Damage, pack_frame, read_frames
-from tuff.protocol.pointers import PointerList
+from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
 from tx.consistency import inconsistency
@@ -51,8 +51,8 @@ from tx.files import (
     unreadable,
 )
 from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, packed_outcomes
+from tx.snapshot_view import View, ViewChange, with_all
 from tx.state import Sink, StateImage
-from tx.view import View, ViewChange, with_all
 
 RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and the overhead small
 

@@ -9,7 +9,7 @@ from tx.durable_state import DurableState
 from tx.edits import Checkpointed, EpochBegun, Started
 from tx.monitoring import TransactionCounters
 from tx.outcomes import OpenTransaction
-from tx.pointer_blocks import ReservedPointers
+from tx.pointer_reservation import ReservedPointers
 from tx.settings import OPEN_COUNT_MAX, TransactionSettings
 from tx.timeouts import Timeouts, lease_ms, timeout_ms
 

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import assert_never
 
 from tuff.protocol.errors import TransactionUnknownError
-from tuff.protocol.pointers import PointerList
+from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
 from tx.conflicts import CommittedChanges, Committers
 from tx.edits import (
@@ -41,7 +41,7 @@ from tx.outcomes import (
     PackedOutcomes,
     lost_outcome,
 )
-from tx.view import View, ViewChange, with_all
+from tx.snapshot_view import View, ViewChange, with_all
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
 SPAN_MS = 256  # deadlines of one span are kept together; a tick comes about that often

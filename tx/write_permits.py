@@ -9,12 +9,12 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
-from tuff.protocol.pointers import VisibilityState
+from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
-from tx.view import View
+from tx.snapshot_view import View
 from tx.write_gates_and_key_locks import TransactionLocks
 
 

@@ -24,7 +24,7 @@ from messaging.read.visibility import (
     start_number,
     time_in,
 )
-from messaging.retention.decision import TopicRule
+from messaging.retention.expiry import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
 from messaging.storage.store_state import OpenStore, StoreState, require_topic

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from messaging.retention.decision import is_expired
+from messaging.retention.expiry import is_expired
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, past_group
-from tuff.protocol.pointers import holds
+from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
 
 LAST_NUMBER = LAST_ID.to_int()

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from messaging.retention.decision import (
+from messaging.retention.expiry import (
     Decision,
     RetainedRow,
     RetentionState,
@@ -49,7 +49,7 @@ from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.pointers import VisibilityState
+from tuff.protocol.pointer_list import VisibilityState
 
 log = logging.getLogger(__name__)
 

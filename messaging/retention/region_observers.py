@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from messaging.retention.decision import RetentionState, TopicRule
+from messaging.retention.expiry import RetentionState, TopicRule
 from messaging.storage.engine import HasRegions, Store
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch

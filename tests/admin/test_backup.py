@@ -12,7 +12,7 @@ from messaging.storage.rows import frame, prefix_of
 from tests.admin.files import found_in, now_ms, stored_files
 from tests.admin.judge import look
 from tests.cli.command import tuff_command as tuff
-from tuff.disk.archive import MAGIC, VERSION
+from tuff.disk.backup_archive import MAGIC, VERSION
 from tuff.protocol.ids import TopicId
 from tx.files import NEWER
 

@@ -16,7 +16,7 @@ import pytest
 
 from admin.data_directory import new_directory
 from admin.findings import RefusedError
-from process.data_directories import DirectoryNameError
+from process.directory_locks import DirectoryNameError
 from tests.cli.command import tuff_command as tuff
 from tests.http.process import serve
 from tuff.disk.locks import LOCK_FILE, DirectoryLockedError

@@ -7,7 +7,7 @@ import pytest
 
 from admin.hbase_regions import Region
 from admin.hbase_tables import RECORDED_WITHIN_S, STATE_READ_S, RegionObservers
-from messaging.retention.decision import RetentionState
+from messaging.retention.expiry import RetentionState
 from messaging.retention.region_observers import RECORDS, STATE_NAME, RegionRecord, pack_state
 
 NOON_MS = 1_480_000_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.backup import restore_archive
+from admin.backup_and_restore import restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError
 from admin.fsck import check
@@ -27,7 +27,7 @@ from tests.http.process import ServerProcess, serve
 from tuff.cli import main
 from tuff.cli.fsck_and_backup import download
 from tuff.client_errors import ConnectionLostError
-from tuff.disk.archive import ArchiveError, read_parts
+from tuff.disk.backup_archive import ArchiveError, read_parts
 from tuff.protocol.errors import DamagedRecordError
 
 LARGE = "x" * 500_000  # characters; thirty of them are more than sockets hold between two processes

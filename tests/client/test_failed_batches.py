@@ -11,7 +11,7 @@ import pytest
 import tuff
 from tuff import calls
 from tuff.protocol.requests import Message
-from tuff.subscriber import dead_letter
+from tuff.subscriber_and_dead_letters import dead_letter
 
 MIB = 1 << 20
 

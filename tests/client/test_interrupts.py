@@ -19,7 +19,7 @@ from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
 from tuff.blocking import driver
 from tuff.client_errors import ConnectionLostError
-from tuff.commit import CommitProtocol
+from tuff.commit_protocol import CommitProtocol
 from tuff.protocol.errors import TransactionCommittedError, TransactionConflictError
 
 LINE_COUNT_MAX = 1_000  # lines in one transaction; it takes about a hundred

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from admin.backup import restore_archive
+from admin.backup_and_restore import restore_archive
 from tests.faults.history import BEGINNING, Attempt, Outcome, View
 from tests.faults.workload_messages import (
     TOPICS,

@@ -29,7 +29,7 @@ from messaging.storage.rows import (
 )
 from messaging.topics import TopicRecord
 from process.backup_format import next_rows_part, transaction_parts
-from tuff.disk.archive import pack_end, pack_head
+from tuff.disk.backup_archive import pack_end, pack_head
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType

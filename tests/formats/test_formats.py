@@ -24,7 +24,7 @@ from tests.formats.transaction_files import (
     read_proof,
     read_snapshot,
 )
-from tuff.disk.archive import ArchiveError, read_parts
+from tuff.disk.backup_archive import ArchiveError, read_parts
 from tuff.disk.locks import LOCK_FILE, DirectoryLock
 from tuff.disk.records import pack_frame
 from tx.edits import encode_edit

@@ -18,7 +18,7 @@ from tests.messaging.test_rows import GOLDEN as ROW_GOLDEN
 from tests.messaging.test_rows import KEYS, ROWS
 from tests.tx.test_formats import GOLDEN as TRANSACTION_GOLDEN
 from tuff.protocol.ids import Offset
-from tuff.protocol.pointers import POINTER_MAX, PointerList
+from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType
 from tx.conflicts import CommittedChanges
@@ -29,8 +29,8 @@ from tx.outcomes import EndedState, OpenTransaction, Outcome, PackedOutcomes
 from tx.recovery import Recovered, recover
 from tx.snapshot_file import pack_snapshot
 from tx.snapshot_file import read_snapshot as server_read_snapshot
+from tx.snapshot_view import View, ViewChange
 from tx.state import StateImage, fresh_image
-from tx.view import View, ViewChange
 from tx.wal import pack_proof
 
 SNAPSHOT = Path(__file__).resolve().parents[1] / "golden" / "snapshot.hex"

@@ -46,7 +46,7 @@ from process.request_parser import read_target
 from tuff import calls, transaction_calls
 from tuff.calls import PollQuestion, Response
 from tuff.checksum import crc32
-from tuff.disk.archive import ArchiveError, read_parts
+from tuff.disk.backup_archive import ArchiveError, read_parts
 from tuff.disk.records import pack_frame
 from tuff.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff.leveldb.log import Record, read_batch, read_records

@@ -18,7 +18,7 @@ from process.openapi import ENDPOINTS
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.process import ServerProcess
-from tuff.disk.archive import pack_head
+from tuff.disk.backup_archive import pack_head
 
 GENERATED_WITHIN_S = 120
 NAMESPACE = "generated"

@@ -25,7 +25,7 @@ from tuff.protocol.errors import (
     TransactionUnknownError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.pointers import PointerList, VisibilityState
+from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.requests import Isolation, PublishRequest
 from tuff.protocol.transaction import Transaction
 

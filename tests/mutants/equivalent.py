@@ -45,7 +45,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
-        "tuff/subscriber.py",
+        "tuff/subscriber_and_dead_letters.py",
         "SubscriberFlows._try",
         "self._question = None  # number 2 of the function",
         "pass",
@@ -81,7 +81,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "it wakes readers on account of truncated pointers, and they find what they had found",
     (
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "PointerBlocks.__init__",
         "self._next = self._stop = 0",
         "self._next = self._stop = 1",
@@ -215,7 +215,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "an indexed range holds rows of its pointer alone, and one that was inverted stays the same",
     (
-        "tuff/commit.py",
+        "tuff/commit_protocol.py",
         "CommitProtocol.begin",
         "self._interrupts = []",
         "pass",

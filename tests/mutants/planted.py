@@ -119,26 +119,28 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "pointers are handed out before their block is durable",
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "            await self._durable.synced(self._durable.record(edit))\n",
         "            self._durable.record(edit)\n",
         (
-            "tests/tx/test_pointer_blocks.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",
+            "tests/tx/test_pointer_reservation.py::test_a_start_that_finds_no_pointer_waits_for_the_renewal",
         ),
     ),
     Mutant(
         "returned pointers are handed out again",
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
-        ("tests/tx/test_pointer_blocks.py::test_pointers_that_no_start_wants_are_given_back",),
+        ("tests/tx/test_pointer_reservation.py::test_pointers_that_no_start_wants_are_given_back",),
     ),
     Mutant(
         "a pointer block is returned while it is being written",
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "        if self._renewal is None and self._blocks.has_surplus(\n",
         "        if self._blocks.has_surplus(\n",
-        ("tests/tx/test_pointer_blocks.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",),
+        (
+            "tests/tx/test_pointer_reservation.py::test_a_block_on_its_way_to_the_disk_is_not_given_back",
+        ),
     ),
     Mutant(
         "new transactions see commits that are not durable",
@@ -231,7 +233,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "with --data the snapshots directory is not locked",
-        "process/data_directories.py",
+        "process/directory_locks.py",
         '(data, data / "snapshots"))',
         "(data,))",
         (
@@ -285,10 +287,12 @@ MUTANTS: Sequence[Mutant] = (
     # Backups
     Mutant(
         "an incomplete backup archive is accepted",
-        "tuff/disk/archive.py",
+        "tuff/disk/backup_archive.py",
         "    if content != _COUNT.pack(count):\n",
         "    if False:\n",
-        ("tests/disk/test_archive.py::test_an_archive_that_lost_or_gained_a_part_is_refused",),
+        (
+            "tests/disk/test_backup_archive.py::test_an_archive_that_lost_or_gained_a_part_is_refused",
+        ),
     ),
     Mutant(
         "a backup holds rows that were damaged",
@@ -363,7 +367,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a start does not check that it can write its files",
-        "process/data_directories.py",
+        "process/directory_locks.py",
         "            if not os.access(directory, os.W_OK | os.X_OK):\n",
         "            if False:\n",
         (

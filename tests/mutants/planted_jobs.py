@@ -14,21 +14,21 @@ _SINKS = "tests/tx/test_sinks.py"
 JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "retention ignores holds",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "        live_from = min((by_ttl, *held))\n",
         "        live_from = by_ttl\n",
         (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_expires",),
     ),
     Mutant(
         "a hold never expires",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "for each in self.holds if now_ms < each.expires_at_ms)\n",
         "for each in self.holds)\n",
         (f"{_HOLDS}::test_a_held_message_outlives_the_ttl_until_the_hold_expires",),
     ),
     Mutant(
         "payload rows of a held reference row are deleted",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
         "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
         (f"{_HOLDS}::test_a_group_is_held_with_its_stored_payloads",),
@@ -73,10 +73,10 @@ JOB_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "region observers get no holds",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "        return replace(self, ttl_s=max(self.ttl_s, held_ms // 1000 + 1), holds=(), pending=None)\n",
         "        return replace(self, holds=(), pending=None)\n",
-        ("tests/messaging/test_retention_decision.py",),
+        ("tests/messaging/test_expiry.py",),
     ),
     Mutant(
         "a corrupt hold is skipped silently",

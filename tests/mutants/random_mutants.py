@@ -35,16 +35,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     *(f"tx/{name}.py" for name in (
         "commit_and_abort", "conflicts", "consistency", "durable_state", "invalid_list",
-        "manager", "message_rows", "mixed_backups", "pointer_blocks", "recovery", "start_and_checkpoint", "state",
-        "timeouts", "view", "wal", "write_gates_and_key_locks",
+        "manager", "message_rows", "mixed_backups",
+        "pointer_reservation", "recovery", "snapshot_view", "start_and_checkpoint", "state",
+        "timeouts", "wal", "write_gates_and_key_locks",
     )),
     *(f"messaging/{name}.py" for name in (
         "read/messages", "read/scan", "read/tail_cache", "read/visibility", "retention/cleaner",
-        "retention/decision", "storage/pointer_index", "storage/sequencer", "storage/store_state", "write/group_commit",
+        "retention/expiry", "storage/pointer_index", "storage/sequencer", "storage/store_state", "write/group_commit",
         "write/publish",
     )),
     *(f"tuff/{name}.py" for name in (
-        "aio/context", "batching", "commit", "leveldb/database", "subscriber",
+        "aio/context", "batching", "commit_protocol", "leveldb/database",
+        "subscriber_and_dead_letters",
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_database", "leveldb_table", "row_format",

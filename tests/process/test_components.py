@@ -13,7 +13,7 @@ import pytest
 from messaging.storage.engine import StoreError
 from messaging.storage.leveldb import LevelDbStore
 from process.components import ComponentLink, Components, Runtime
-from process.data_directories import DataDirectories
+from process.directory_locks import DataDirectories
 from process.settings import load
 from tests.process.manual_clock import ManualClock
 from tuff.disk.event_loop import InThread

@@ -38,7 +38,7 @@ from tuff.protocol.json_forms import (
     ttl_from_json,
     whole_number,
 )
-from tuff.protocol.pointers import CHUNK_COUNT_MAX, PointerList
+from tuff.protocol.pointer_list import CHUNK_COUNT_MAX, PointerList
 from tuff.protocol.requests import ConsumeRequest, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionType, VisibilityLevel
 

@@ -11,7 +11,7 @@ from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from tuff.protocol.errors import InvalidTransactionError
-from tuff.protocol.pointers import POINTER_MAX, PointerList
+from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
     Transaction,

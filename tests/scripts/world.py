@@ -20,7 +20,7 @@ from aiohttp import ClientSession
 
 from process.clock import SteadyClock
 from process.components import Components, Runtime
-from process.data_directories import DataDirectories
+from process.directory_locks import DataDirectories
 from process.listener import Listener
 from process.settings import load
 from tests.scripts.names import START_MS

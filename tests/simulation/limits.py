@@ -18,16 +18,16 @@ import messaging.write.group_commit
 import messaging.write.settle_and_mark
 import tx.manager
 import tx.outcomes
-import tx.pointer_blocks
-import tx.view
+import tx.pointer_reservation
+import tx.snapshot_view
 import tx.wal
 
 Limits = tuple[tuple[ModuleType, str, int], ...]
 
 # Blocks grow with the rate of starts, and time advances only between operations.
 ALWAYS: Limits = (
-    (tx.pointer_blocks, "BLOCK_COUNT_MIN", 2),
-    (tx.pointer_blocks, "BLOCK_COUNT_MAX", 16),
+    (tx.pointer_reservation, "BLOCK_COUNT_MIN", 2),
+    (tx.pointer_reservation, "BLOCK_COUNT_MAX", 16),
 )
 # For half of the seeds. None is part of a promise: no reply may depend on them.
 SMALL: Limits = (
@@ -35,7 +35,7 @@ SMALL: Limits = (
     (tx.outcomes, "LOOKED_AT_COUNT_MAX", 2),
     (tx.wal, "BATCH_COUNT_MAX", 3),
     (tx.manager, "LOGGED_COUNT_MAX", 10),
-    (tx.view, "ONE_BY_ONE_COUNT_MAX", 1),
+    (tx.snapshot_view, "ONE_BY_ONE_COUNT_MAX", 1),
     (messaging.write.group_commit, "BATCH_COUNT_MAX", 3),
     (messaging.write.settle_and_mark, "MARK_ROWS_MAX", 2),
     (messaging.write.group_commit, "SETTLED_PER_BATCH_MAX", 2),

@@ -90,13 +90,13 @@ BUGS = (
     ),
     planted(
         "pointer-block-used-before-it-is-durable",
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "await self._durable.synced(self._durable.record(edit))",
         "self._durable.record(edit)",
     ),
     planted(
         "returned-pointers-handed-out-again",
-        "tx/pointer_blocks.py",
+        "tx/pointer_reservation.py",
         "        self.clear()\n        self.add(kept)\n        return kept\n",
         "        return kept\n",
     ),
@@ -108,7 +108,7 @@ BUGS = (
     ),
     planted(
         "retention-deletes-the-current-generation",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "return generation < abs(current) or",
         "return generation <= abs(current) or",
     ),
@@ -192,7 +192,7 @@ BUGS = (
     ),
     planted(
         "expired-messages-shown",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "return max(0, now_ms - ttl_s * 1000 + 1)",
         "return 0",
     ),
@@ -271,13 +271,13 @@ BUGS = (
     # Retention holds, named positions, and the epochs and leases of sinks
     planted(
         "retention-ignores-holds",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "        live_from = min((by_ttl, *held))\n",
         "        live_from = by_ttl\n",
     ),
     planted(
         "expired-holds-still-hold",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "for each in self.holds if now_ms < each.expires_at_ms)\n",
         "for each in self.holds)\n",
     ),
@@ -331,7 +331,7 @@ BUGS = (
     ),
     planted(
         "payload-rows-of-a-held-reference-row-deleted",
-        "messaging/retention/decision.py",
+        "messaging/retention/expiry.py",
         "topic.live_from(now_ms=state.now_ms).timestamp_ms\n",
         "live_from_ms(topic.ttl_s, now_ms=state.now_ms)\n",
     ),

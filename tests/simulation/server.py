@@ -15,7 +15,7 @@ from messaging.storage.engine import Store
 from messaging.storage.packed_rows import PackedRowStore
 from process.clock import SteadyClock
 from process.components import Components, Runtime
-from process.data_directories import DataDirectories
+from process.directory_locks import DataDirectories
 from process.settings import Settings
 from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted

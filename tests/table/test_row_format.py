@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.tables.compaction import Compacted
 from tuff.tables.row_format import (
     COMPACTED,

@@ -52,8 +52,8 @@ from tx.outcomes import EndedState
 from tx.recovery import recover
 from tx.settings import TransactionSettings
 from tx.snapshot_file import pack_snapshot, read_snapshot
+from tx.snapshot_view import ViewChange
 from tx.state import Sink, StateImage, TransactionState, fresh_image
-from tx.view import ViewChange
 from tx.wal import pack_edits, pack_proof, read_log
 
 Edits = list[tuple[int, Edit]]

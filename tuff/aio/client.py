@@ -25,14 +25,14 @@ from tuff.calls import (
     Undecided,
     poll_batch,
 )
-from tuff.commit import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
-from tuff.subscriber import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
 T = TypeVar("T")

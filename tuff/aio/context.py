@@ -1,11 +1,11 @@
-"""The transaction context; `tuff.commit` has its commit protocol."""
+"""The transaction context; `tuff.commit_protocol` has its commit protocol."""
 
 from types import TracebackType
 
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
-from tuff.commit import CommitProtocol
+from tuff.commit_protocol import CommitProtocol
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction

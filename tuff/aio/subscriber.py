@@ -1,8 +1,8 @@
-"""The subscriber; `tuff.subscriber` has its flows."""
+"""The subscriber; `tuff.subscriber_and_dead_letters` has its flows."""
 
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver
-from tuff.subscriber import SubscriberFlows
+from tuff.subscriber_and_dead_letters import SubscriberFlows
 
 
 class AsyncSubscriber:

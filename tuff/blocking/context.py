@@ -1,12 +1,12 @@
 # Generated from tuff/aio/context.py by `make blocking`; change that one.
-"""The transaction context; `tuff.commit` has its commit protocol."""
+"""The transaction context; `tuff.commit_protocol` has its commit protocol."""
 
 from types import TracebackType
 
 from tuff import calls
 from tuff.blocking.driver import Driver
 from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
-from tuff.commit import CommitProtocol
+from tuff.commit_protocol import CommitProtocol
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction

@@ -23,7 +23,7 @@ from tuff.address import Address
 from tuff.calls import Call, Request, Response
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, notice, print_json, print_table
-from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
+from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError

@@ -21,7 +21,7 @@ from tuff.blocking.client import Client
 from tuff.cli.output import Result, notice, print_result
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -29,7 +29,7 @@ from tuff.protocol.json_forms import payload_to_json
 from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
-from tuff.subscriber import RECONNECT_FIRST_S, RECONNECT_S_MAX
+from tuff.subscriber_and_dead_letters import RECONNECT_FIRST_S, RECONNECT_S_MAX
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits
@@ -83,8 +83,8 @@ def tail(
 class _Reader:
     """Reads a topic from a start position, and prints to standard error what it waits for.
 
-    `tuff.subscriber` reads without end, and reports neither the transaction that blocks it nor that
-    the server can't be reached. This reader ends after a number of messages, or when all are read.
+    A subscriber reads without end, and reports neither the transaction that blocks it nor that the
+    server can't be reached. This reader ends after a number of messages, or when all are read.
     """
 
     def __init__(

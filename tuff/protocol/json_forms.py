@@ -17,7 +17,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, Offset, topic_id
-from tuff.protocol.pointers import POINTER_MAX, PointerList
+from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
     ConsumeRequest,

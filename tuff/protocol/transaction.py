@@ -19,7 +19,7 @@ from enum import IntEnum, StrEnum
 from typing import Literal
 
 from tuff.protocol.errors import InvalidTransactionError
-from tuff.protocol.pointers import POINTER_MAX, holds, packed
+from tuff.protocol.pointer_list import POINTER_MAX, holds, packed
 from tuff.protocol.values import OpenStrEnum, frozen_value
 
 NO_SHORT_IN_PROGRESS = POINTER_MAX  # `first_short_in_progress` when there is none

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuff.protocol.errors import BadRequestError, TransactionNotInProgressError
-from tuff.protocol.pointers import holds
+from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.row_format import COMPACTED, damaged, metadata_keys
 

@@ -29,7 +29,7 @@ from tuff.hbase_gateway import (
     happybase,
 )
 from tuff.protocol.errors import BadRequestError, StorageUnavailableError
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.tables.hbase_row_format import (
     FAMILY,
     UNDO_COLUMN,

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from tuff.protocol.errors import StorageUnavailableError
-from tuff.protocol.pointers import POINTER_MAX, holds
+from tuff.protocol.pointer_list import POINTER_MAX, holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import (

@@ -10,7 +10,7 @@ from threading import Condition
 
 from tuff.leveldb.scan import Rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
-from tuff.protocol.pointers import holds
+from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
 from tuff.tables.compaction import Compacted, droppable
 from tuff.tables.leveldb_database import DatabaseDamagedError, TableDatabase

@@ -21,7 +21,7 @@ from tuff.protocol.errors import (
     DamagedRecordError,
 )
 from tuff.protocol.json_forms import payload_to_json
-from tuff.protocol.pointers import POINTER_MAX
+from tuff.protocol.pointer_list import POINTER_MAX
 
 FORMAT_VERSION = 1
 TABLE_ID_BYTES = 16

@@ -9,7 +9,7 @@ changes it when the edit is synced, so that no reader sees what a crash would un
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from tuff.protocol.pointers import PointerList
+from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import NO_SHORT_IN_PROGRESS, Transaction, TransactionType
 from tuff.protocol.values import value
 from tx.outcomes import EndedState

@@ -9,7 +9,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
 from tx.edits import PointerRange
-from tx.pointer_blocks import PointerBlocks
+from tx.pointer_reservation import PointerBlocks
 from tx.settings import BLOCK_COUNT_MAX, BLOCK_COUNT_MIN
 
 

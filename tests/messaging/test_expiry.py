@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from messaging.retention.cleaner import _Chunk, _decide_row, _Rules
-from messaging.retention.decision import (
+from messaging.retention.expiry import (
     Decision,
     RetainedRow,
     RetentionState,

@@ -4,7 +4,7 @@ from io import BytesIO
 
 import pytest
 
-from tuff.disk.archive import (
+from tuff.disk.backup_archive import (
     ArchiveError,
     NewerArchiveError,
     pack_end,

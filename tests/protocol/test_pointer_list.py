@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tuff.protocol.pointers import CHUNK_COUNT_MAX, POINTER_MAX, PointerList, holds, packed
+from tuff.protocol.pointer_list import CHUNK_COUNT_MAX, POINTER_MAX, PointerList, holds, packed
 
 # Few values, so that a run meets the same one again; and the ends of the range.
 POINTERS = st.one_of(st.integers(0, 3000), st.sampled_from([POINTER_MAX, POINTER_MAX - 1]))

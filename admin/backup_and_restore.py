@@ -19,7 +19,7 @@ from messaging.storage.engine import Store
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import first_whole
 from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row, unpack_rows
-from tuff.disk.archive import ArchiveError, NewerArchiveError, read_parts
+from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.locks import LOCK_FILE
 from tx.files import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice

@@ -30,7 +30,7 @@ from typing import Generic, Protocol, TypeVar
 from tuff import calls
 from tuff.calls import LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
-from tuff.commit import Opened, during
+from tuff.commit_protocol import Opened, during
 from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, ask, paused, unless
 from tuff.participant import AsyncPositions, Positions, TransactionAware
 from tuff.protocol.errors import (

@@ -281,13 +281,13 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "inputs = (first, taken_to, taken_to != stop)",
     ): "both distinguish a page that is caught up from one that is not",
     (
-        "messaging/storage/store_state.py",
+        "messaging/storage/sequencer.py",
         "Sequencer.next_run",
         "if count == 1:\nreturn (first, first)",
         "pass",
     ): "the last of one offset is computed to be the first; only the cost differs",
     (
-        "messaging/storage/store_state.py",
+        "messaging/storage/sequencer.py",
         "IdleIntervals.add_batch",
         "if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:",
         "if since_ms - self._last.timestamp_ms > IDLE_MS_MIN:",

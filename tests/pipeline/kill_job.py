@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 
-from pipeline import archive, audit, compact, frames, job, replay
+from pipeline import archive, audit, compact, frames, job, replay_archive
 from pipeline.command import run
 from pipeline.manifest import Archive
 from tests.spark.session import make_session
@@ -47,7 +47,7 @@ STEPS: dict[str, dict[str, tuple[object, str]]] = {
         "sweep": (compact, "remove_unnamed_files"),
         "remove": (compact, "remove"),
     },
-    "replay": {"check": (job, "check"), "hour": (replay, "replay_hour")},
+    "replay": {"check": (job, "check"), "hour": (replay_archive, "replay_hour")},
     "audit": {
         "check": (job, "check"),
         "put": (audit, "_replace"),

@@ -6,6 +6,7 @@ LevelDB pass through it alike.
 """
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -58,6 +59,14 @@ class Shim:
     def position(self) -> int:
         """The length of the trace."""
         return self.trace.stat().st_size
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """No traced program is inside a call during the block: each call has happened and is in the
+        trace, or has not begun. If others continue after a traced program, kill it only here."""
+        with self.trace.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     @contextmanager
     def injecting(self, *rules: str) -> Iterator[None]:

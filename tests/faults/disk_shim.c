@@ -5,9 +5,13 @@
 
    SHIM_TRACE   every call that changes a file or makes it durable is appended to this file once it
                 has happened, and before its caller goes on:
-                  record := size(4) call(1) error(1) path_size(2) inode(8) offset(8) path rest
-                in the machine's byte order; `rest` is the data of a write or the new name of a
-                rename; `offset` the length for a truncate.
+                  record := marker(8) size(4) call(1) error(1) path_size(2) inode(8) offset(8) path
+                            rest
+                in the machine's byte order; `size` is that of the whole record; `rest` is the data
+                of a write or the new name of a rename; `offset` the length for a truncate. From
+                before a call until its record is written, the process holds a shared lock (flock)
+                on this file: a program that holds the exclusive lock can kill the process between
+                two calls. SIGKILL cuts a large write short, of the record or of the call itself.
    SHIM_RULES   a file of lines `call part-of-path first count action`, read anew whenever it was
                 replaced: from the first-th call on, `count` calls (0: all) fail with the errno, or
                 wait for -action ms or until other rules count. A write that fails puts down half of
@@ -26,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -36,6 +41,7 @@
 
 enum { CREATE = 1, WRITE, TRUNCATE, SYNC, SYNC_DIRECTORY, RENAME, UNLINK, MKDIR, RMDIR };
 
+#define MARKER "\xd7trace\xd7\n"
 #define RULES_MAX 32
 typedef struct { char call[24], part[200]; long first, count, action, seen; } Rule;
 
@@ -109,9 +115,18 @@ static int path_of(int fd, char *out) {
     return is_ours(out);
 }
 
+static void begin_call(void) {
+    while (trace >= 0 && flock(trace, LOCK_SH) && errno == EINTR) {}
+}
+
+static void end_call(void) {
+    if (trace >= 0 && flock(trace, LOCK_UN)) abort();
+}
+
 static void record(int call, int error, const char *path, uint64_t inode, uint64_t offset, const void *rest, size_t rest_size) {
     if (trace < 0) return;
-    struct __attribute__((packed)) { uint32_t size; uint8_t call, error; uint16_t path_size; uint64_t inode, offset; } head;
+    struct __attribute__((packed)) { char marker[8]; uint32_t size; uint8_t call, error; uint16_t path_size; uint64_t inode, offset; } head;
+    memcpy(head.marker, MARKER, sizeof head.marker);
     head.path_size = (uint16_t)strlen(path);
     head.size = (uint32_t)(sizeof head + head.path_size + rest_size);
     head.call = (uint8_t)call, head.error = (uint8_t)error, head.inode = inode, head.offset = offset;
@@ -193,10 +208,12 @@ static int open_at(int directory, const char *path, int flags, mode_t mode) {
     struct stat before;
     int is_new = lstat(whole, &before) != 0;
     if (is_new) { REFUSED_IF("create", whole) }
+    begin_call();
     int fd = (int)syscall(SYS_openat, directory, path, flags, mode);
     int error = errno;
     if (fd >= 0 && is_new) record(CREATE, 0, whole, inode_of(fd), 0, NULL, 0);
     else if (fd >= 0 && (flags & O_TRUNC)) record(TRUNCATE, 0, whole, inode_of(fd), 0, NULL, 0);
+    end_call();
     pthread_mutex_unlock(&turn);
     errno = error;
     return fd;
@@ -223,10 +240,12 @@ static ssize_t put(int fd, const void *data, size_t size, off_t offset, int has_
     }
     int wanted = spoilt("write", path);
     if (wanted) { size = (size + 1) / 2, short_fd = fd, short_error = wanted; }
+    begin_call();
     if (!has_offset) offset = lseek(fd, 0, (fcntl(fd, F_GETFL) & O_APPEND) ? SEEK_END : SEEK_CUR);
     ssize_t done = has_offset ? syscall(SYS_pwrite64, fd, data, size, offset) : raw_write(fd, data, size);
     int error = errno;
     if (done > 0) record(WRITE, 0, path, inode_of(fd), (uint64_t)offset, data, (size_t)done);
+    end_call();
     pthread_mutex_unlock(&turn);
     errno = error;
     return done;
@@ -250,9 +269,11 @@ static int sync_file(long number, const char *call, int fd) {
     pthread_mutex_lock(&turn);
     int is_directory = S_ISDIR(found.st_mode);
     int wanted = spoilt(is_directory ? "fsync_directory" : call, path);
+    begin_call();
     int done = wanted ? -1 : (int)syscall(number, fd);
     int error = wanted ? wanted : done ? errno : 0;
     record(is_directory ? SYNC_DIRECTORY : SYNC, error, path, found.st_ino, 0, NULL, 0);
+    end_call();
     pthread_mutex_unlock(&turn);
     if (done) errno = error;
     return done;
@@ -266,9 +287,11 @@ static int set_length(int fd, off_t length) {
     if (!path_of(fd, path)) return (int)syscall(SYS_ftruncate, fd, length);
     pthread_mutex_lock(&turn);
     REFUSED_IF("truncate", path)
+    begin_call();
     int done = (int)syscall(SYS_ftruncate, fd, length);
     int error = errno;
     if (!done) record(TRUNCATE, 0, path, inode_of(fd), (uint64_t)length, NULL, 0);
+    end_call();
     pthread_mutex_unlock(&turn);
     errno = error;
     return done;
@@ -283,9 +306,11 @@ static int move(int from_directory, const char *from, int to_directory, const ch
         return (int)syscall(SYS_renameat2, from_directory, from, to_directory, to, 0);
     pthread_mutex_lock(&turn);
     REFUSED_IF("rename", target)
+    begin_call();
     int done = (int)syscall(SYS_renameat2, from_directory, from, to_directory, to, 0);
     int error = errno;
     if (!done) record(RENAME, 0, source, 0, 0, target, strlen(target));
+    end_call();
     pthread_mutex_unlock(&turn);
     errno = error;
     return done;
@@ -300,11 +325,13 @@ static int change_name(int call, const char *told, int directory, const char *pa
     if (ours) {
         pthread_mutex_lock(&turn);
         REFUSED_IF(told, whole)
+        begin_call();
     }
     int done = (int)(call == MKDIR ? syscall(SYS_mkdirat, directory, path, mode) : syscall(SYS_unlinkat, directory, path, flags));
     int error = errno;
     if (ours) {
         if (!done) record(call, 0, whole, 0, 0, NULL, 0);
+        end_call();
         pthread_mutex_unlock(&turn);
     }
     errno = error;

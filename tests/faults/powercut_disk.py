@@ -22,7 +22,8 @@ SECTOR = 512  # bytes that a disk writes as a whole or not at all
 PAGE = 4096  # bytes that the kernel usually writes back as a whole
 GROWN_ODDS = 0.2  # that a file has its new length, whatever part of its data is there
 
-_HEAD = struct.Struct("=IBBHQQ")
+_MARKER = b"\xd7trace\xd7\n"  # each record begins with it
+_HEAD = struct.Struct(f"={len(_MARKER)}sIBBHQQ")
 NOT_READ = frozenset({"LOG", "LOG.old", "LOCK"})  # LevelDB's text log and an empty file: never read
 
 
@@ -53,15 +54,41 @@ class TracedCall:
     stop: int
 
 
+class TornRecordError(Exception):
+    """A record of the trace is incomplete, and is not the last one."""
+
+
 def read_trace(path: Path) -> Iterator[TracedCall]:
+    """The calls of a trace. An incomplete last record is left out: its call has not returned.
+
+    Raises:
+        TornRecordError: any other record is incomplete. Its call may have happened, so what the
+            calls behind it find on the disk is unknown.
+    """
     data, at = path.read_bytes(), 0
     while at < len(data):
-        size, call, error, path_size, inode, offset = _HEAD.unpack_from(data, at)
+        stop, next_marker = _stop_of_record(data, at), data.find(_MARKER, at + 1)
+        if stop is None or 0 <= next_marker < stop:
+            # The size of a torn record reaches into the records behind it.
+            if next_marker < 0 and _MARKER.startswith(data[at : at + len(_MARKER)]):
+                return
+            raise TornRecordError(f"the record at byte {at} of {path} is incomplete")
+        _, _, call, error, path_size, inode, offset = _HEAD.unpack_from(data, at)
         start = at + _HEAD.size
         name = data[start : start + path_size].decode()
-        rest = data[start + path_size : at + size]
-        at += size
-        yield TracedCall(Call(call), error, inode, offset, Path(name), rest, at)
+        yield TracedCall(
+            Call(call), error, inode, offset, Path(name), data[start + path_size : stop], stop
+        )
+        at = stop
+
+
+def _stop_of_record(data: bytes, at: int) -> int | None:
+    """Where the record at this position ends; None if it is incomplete, or no record."""
+    if not data.startswith(_MARKER, at) or len(data) < at + _HEAD.size:
+        return None
+    _, size, *_ = _HEAD.unpack_from(data, at)
+    stop: int = at + size
+    return stop if stop <= len(data) else None
 
 
 @dataclass(slots=True, eq=False)

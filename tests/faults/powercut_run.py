@@ -132,7 +132,8 @@ class TracedRun:
         try:
             if is_killed:
                 _wait_until_most_is_done(history, units, process)
-                server.kill()
+                with self._shim.between_calls():
+                    server.kill()
             assert process.wait(120) == 0
         finally:
             process.kill()

@@ -18,7 +18,7 @@ from tests.faults.powercut_state import Judge
 from tests.http.client import ok
 from tests.http.process import serve
 
-ERROR_AT = 5  # offset of the error byte in a record of the trace
+ERROR_AT = 13  # offset of the error byte in a record of the trace
 
 pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="needs cc, to see what a server does"),

@@ -129,7 +129,6 @@ class _TopicTail:
                     self._change(key, value)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
-        self._plain = self._general = None
         offset_bytes = key[-OFFSET_SIZE:]
         if offset_bytes <= self.after:
             return

@@ -96,6 +96,20 @@ def test_batches_are_processed_in_order_and_each_message_once(bench: Bench) -> N
     assert bench.counted() == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
+def test_a_batch_may_have_a_checkpoint(bench: Bench) -> None:
+    bench.publish("a")
+
+    def process(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        bench.table.put(b"before", b"1")
+        tx.checkpoint()
+        bench.table.put(b"after", b"1")
+
+    count = bench.client.subscriber(bench.topic, process, positions=bench.positions, wait=0).step()
+
+    assert count == 1
+    assert bench.counted() == {b"before": b"1", b"after": b"1"}
+
+
 def test_the_next_subscriber_of_that_name_continues_at_the_stored_position(bench: Bench) -> None:
     bench.publish("a", "b")
     bench.subscriber(batch=1).step()

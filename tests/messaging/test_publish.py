@@ -300,6 +300,20 @@ async def test_entries_of_a_commit_are_one_batch_of_final_rows(
     assert payloads(await service.polls.poll(other, Poll())) == [b"stored"]
 
 
+async def test_a_write_without_rows_causes_no_sync_unless_it_forces_one(
+    world: World, service: MessagingService
+) -> None:
+    def nothing(_batch: WriteBatch) -> None: ...
+
+    world.observed.clear()
+    await service.committer.submit(Write(nothing))
+    before = list(world.observed)
+    await service.committer.submit(Write(WriteBatch.force))
+
+    assert before == []
+    assert world.observed != []
+
+
 async def test_bad_bodies_are_refused_before_the_topic_is_looked_up(
     service: MessagingService,
 ) -> None:

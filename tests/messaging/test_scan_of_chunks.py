@@ -236,6 +236,20 @@ def test_rows_that_the_engine_read_before_it_failed_are_delivered() -> None:
     assert len(read(table, query()).items) == 7
 
 
+def test_behind_a_row_that_the_engine_can_not_read_a_reader_continues_a_millisecond_later() -> None:
+    table = DamagedStore(_store_of([MessageRow(payload=b"x")] * 3, flipped=None).rows)
+    later = message_key(PREFIX, Offset(NOW_MS - 1_000, 0))
+    table.write([(later, MessageRow(payload=b"later").to_bytes(later))])
+    second = Offset(NOW_MS - 2_000, 1)
+    table.is_damaged = lambda key: key == message_key(PREFIX, second)
+
+    with pytest.raises(DamagedRecordError) as raised:
+        read(table, query(start=MessageId(*second).to_int()))
+
+    behind = start_number(MessageId.from_hex(raised.value.members["next"]), inclusive=False)
+    assert [payload for _, payload in read(table, query(start=behind)).items] == [b"later"]
+
+
 def test_a_flipped_bit_in_the_middle_ends_the_page_before_it() -> None:
     table = _store_of([MessageRow(payload=b"%d" % number) for number in range(4)], flipped=2)
 

@@ -18,7 +18,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.rows import MessageRow, PayloadRange, inline_values, message_key
-from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, comparable, query
+from tests.messaging.scan_model import COMMITTED_POINTER, PREFIX, SNAPSHOT, comparable, query
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -463,6 +463,27 @@ def held(tail_cache: TailCache, place: Offset) -> list[int]:
     prefixes = [PREFIX + b"%d" % number for number in range(6)]
     found = [tail_cache.read(replace(asked, prefix=prefix)) for prefix in prefixes]
     return [number for number, each in enumerate(found) if each is not None and each.items]
+
+
+def test_a_page_is_read_again_once_a_row_of_it_is_rolled_back() -> None:
+    tail_cache = TailCache(bytes_max=1 << 20)
+    places = [Offset(950_000, 0), Offset(950_000, 1)]
+    keys = [message_key(PREFIX, place) for place in places]
+    values = inline_values(keys, [b"a", b"b"], pointer=COMMITTED_POINTER)
+    rows = NewRows(PREFIX, keys, values, is_plain=False)
+    tail_cache.apply_batch({}, [rows], high_water_mark=places[-1])
+    start = MessageId(*places[0]).to_int()
+    asked = query(start=start, high_water_mark=places[-1], snapshot=SNAPSHOT)
+    before = tail_cache.read(asked)
+
+    rolled_back = MessageRow(tx_pointer=-COMMITTED_POINTER, payload=b"a").to_bytes(keys[0])
+    tail_cache.apply_batch({keys[0]: rolled_back}, [], high_water_mark=places[-1])
+
+    after = tail_cache.read(asked)
+    assert before is not None
+    assert after is not None
+    assert [payload for _, payload in before.items] == [b"a", b"b"]
+    assert [payload for _, payload in after.items] == [b"b"]
 
 
 def test_plain_rows_are_read_from_memory_once_the_flagged_one_before_them_is_forgotten(

@@ -33,12 +33,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "self._next_sequence += 3",
     ): "numbers of files only rise; each log names the one before it",
     (
-        "messaging/read/tail_cache.py",
-        "_TopicTail.merge_fresh",
-        "self._plain = self._general = None",
-        "pass",
-    ): "merging adds rows behind all items, and a result that was kept names the items it is of",
-    (
         "tx/wal.py",
         "WriteAheadLog.sync_soon",
         "return",
@@ -280,6 +274,37 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "inputs = (first, taken_to, taken_to == stop)",
         "inputs = (first, taken_to, taken_to != stop)",
     ): "both distinguish a page that is caught up from one that is not",
+    (
+        "messaging/read/tail_cache.py",
+        "_TopicTail._read_general",
+        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)",
+        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, now_ms)",
+    ): "the inputs are only compared with each other, and all of them have the same order",
+    (
+        "messaging/read/scan.py",
+        "_Scan._take_rows",
+        "is_whole = [*map(bytes.startswith, values, heads)]",
+        "is_whole = [*map(bytes.startswith, heads, values)]",
+    ): "rows with a payload are then read one by one; only the cost differs",
+    (
+        "messaging/read/scan.py",
+        "_Scan._take_plain",
+        "mark = chunk[0][1][:1]",
+        "mark = chunk[0][1][:0]",
+    ): "all records are then read one by one; only the cost differs",
+    (
+        "tx/snapshot_view.py",
+        "View.after",
+        "if change.cleared:\ninvalid = invalid.without(change.cleared)",
+        "invalid = invalid.without(change.cleared)",
+    ): "taking nothing off a list gives the list itself; only the cost differs",
+    (
+        "tx/state.py",
+        "SinkTable.__init__",
+        "self._of_transaction = {sink.transaction_id: sink.name for sink in self._by_name.values() "
+        "if sink.state is None}",
+        "self._of_transaction = {sink.transaction_id: sink.name for sink in self._by_name.values()}",
+    ): "it is asked for transactions that end, and one that has ended does not end again",
     (
         "messaging/storage/sequencer.py",
         "Sequencer.next_run",

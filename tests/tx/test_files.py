@@ -1,12 +1,13 @@
 """Torn, damaged, missing and foreign files: the service comes up, or stays down with a reason."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from admin.transaction_files import TransactionFiles
-from tests.tx.service import NOW_MS, STORE_ID, NewService, Service, entry
+from tests.tx.service import NOW_MS, STORE_ID, NewService, Service, entry, turns
 from tuff.protocol.errors import (
     TransactionsUnavailableError,
 )
@@ -114,6 +115,21 @@ async def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(
     assert name in again.durable.notes[0]
     for tx in (first, second, third):
         assert await again.state_of(tx.transaction_id) == ("committed", None)
+
+
+async def test_an_image_of_the_state_waits_until_all_of_it_is_durable(service: Service) -> None:
+    tx = await service.begin()
+    service.disk.hold()
+    committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
+    await turns()
+    showing = asyncio.create_task(service.durable.durable_image())
+    await turns()
+    assert not showing.done()
+
+    service.disk.release()
+    await committing
+
+    assert (await showing).pending == ()
 
 
 async def test_a_fallback_over_a_restart_gives_the_same_state(service: Service) -> None:

@@ -146,6 +146,15 @@ async def test_what_is_wanted_is_not_given_back(service: Service) -> None:
     assert reserved_count(service) == wanted
 
 
+def test_two_of_the_smallest_blocks_are_no_surplus() -> None:
+    blocks = PointerBlocks()
+    blocks.add(PointerRange(1, 100))  # as old as 1970
+
+    enough_count = 2 * BLOCK_COUNT_MIN
+    assert not blocks.has_surplus(reserved_count=enough_count, now_ms=NOW_MS)
+    assert blocks.has_surplus(reserved_count=enough_count + 1, now_ms=NOW_MS)
+
+
 async def test_a_block_on_its_way_to_the_disk_is_not_given_back(service: Service) -> None:
     await started_fast(service, 1000)
     service.now_ms += 2_000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.service import STORE_ID, NewService, Service, entry, turns
+from tests.tx.service import NOW_MS, STORE_ID, NewService, Service, entry, turns
 from tuff.protocol.errors import (
     TransactionConflictError,
     TransactionInvalidatedError,
@@ -13,6 +13,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.transaction import TransactionType
 from tx.durable_state import ServiceState
+from tx.edits import BlockReturned
 from tx.mixed_backups import StoreMark
 from tx.settings import BLOCK_COUNT_MIN, RETRY_INTERVAL_MS, TransactionSettings
 
@@ -390,6 +391,10 @@ async def test_a_wait_for_an_edit_after_the_log_failed_is_refused(service: Servi
 
     with pytest.raises(TransactionsUnavailableError, match="can't be written"):
         await service.durable.synced(10**6)
+    log = service.durable._log
+    assert log is not None
+    with pytest.raises(TransactionsUnavailableError, match="can't be written"):
+        log.append(BlockReturned(NOW_MS))
 
 
 async def test_the_state_of_a_service_that_is_down_is_not_given_out(service: Service) -> None:

@@ -144,9 +144,11 @@ async def test_a_transaction_may_claim_and_release_more_than_once_in_its_turn() 
         gates.leave(1)
         await turns()
         assert not waiting.done()
+        assert gates.claiming() == {1}
 
         gates.release(1)
         await waiting
+        assert gates.claiming() == set()
 
     assert gates.claimed_by([b"k"]) is None
     gates.open(1)

@@ -11,7 +11,7 @@ import logging
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,11 +95,14 @@ class PowerCutProgram:
     wrong: list[str] = field(default_factory=list)
 
     def run(self, recording: Recording, *, states: int, seed: int, now_ms: int) -> None:
-        asyncio.run(self._run(recording, states=states, seed=seed, now_ms=now_ms))
+        self.judge(recording, cuts(recording, random.Random(seed), count=states), now_ms=now_ms)
 
-    async def _run(self, recording: Recording, *, states: int, seed: int, now_ms: int) -> None:
+    def judge(self, recording: Recording, found: Iterable[Cut], *, now_ms: int) -> None:
+        asyncio.run(self._judge(recording, found, now_ms=now_ms))
+
+    async def _judge(self, recording: Recording, found: Iterable[Cut], *, now_ms: int) -> None:
         judge = Judge(recording)
-        for cut in cuts(recording, random.Random(seed), count=states):
+        for cut in found:
             home = self.scratch / "state"
             write_tree(cut.tree, home)
             # A table keeps its transaction in the context, so each state gets a task of its own.

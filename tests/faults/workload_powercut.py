@@ -30,7 +30,7 @@ from tests.faults.history import (
 )
 from tests.http.calls import TRANSACTIONS, Topic, Tx, entry
 from tests.http.client import Client, Reply, ok
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionState
 
 NAMESPACE = "cut"
 TOPICS = ("p0", "p1")
@@ -222,9 +222,9 @@ class TableWorker:
     """Puts rows into a table, with a message in the same transaction.
 
     Some attempts fail while the table has its rows in memory, others when it has stored them. It
-    works on until one has committed and the stored rows of one were undone: a server whose sync
-    failed refuses everything until its recovery, on a busy machine longer than all other attempts
-    take.
+    works on until one has committed, and one has aborted after its stored rows were undone: a
+    server whose sync failed refuses everything until its recovery, on a busy machine longer than
+    all other attempts take. It refuses the abort too, or makes it an invalidation.
     """
 
     def __init__(self, shared: Shared, *, number: int, first_unit: int, table: Path) -> None:
@@ -269,7 +269,9 @@ class TableWorker:
             self._has_committed = True
         except ZeroDivisionError:
             outcome = Outcome.FAIL
-            self._has_undone = self._has_undone or self._failing.fails_commit
+            if self._failing.fails_commit and pointer is not None:
+                state = client.transactions.outcome(int(pointer)).state
+                self._has_undone |= state is TransactionState.ABORTED
         finally:
             if pointer is not None:
                 recorder.add(*(Append(key, row_value(key, value)) for key, value in rows))

@@ -11,6 +11,7 @@ import difflib
 import marshal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -90,7 +91,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
 def sites(source: str) -> list[Site]:
     """Every place of a module with each of its alternatives."""
     found = []
-    for index, (name, function) in enumerate(functions(ast.parse(source))):
+    for index, (name, function) in enumerate(functions(_parsed(source))):
         skipped = _skipped(function)
         for place, node in enumerate(ast.walk(function)):
             if id(node) in skipped:
@@ -103,26 +104,73 @@ def sites(source: str) -> list[Site]:
 
 def mutate(file: str, source: str, site: Site) -> Change | None:
     """The mutant of that place; None if it compiles to the same code or not at all."""
-    tree = ast.parse(source)
-    name, function = list(functions(tree))[site.function_index]
-    before = ast.unparse(function)
+    original = _original(source, site.function_index)
+    tree, function = original.parsed()
     node = list(ast.walk(function))[site.node_index]
     operator, instead = list(_alternatives(node, function))[site.alternative]
-    original = _compiled(function)
     # Replaced from its parent: the nodes of the alternative may hold the node itself.
     _Replacing(node, instead).visit(function)
-    ast.fix_missing_locations(tree)
+    ast.fix_missing_locations(function)
     try:
         changed = _compiled(function)
     except (SyntaxError, ValueError):
         return None
-    if same_meaning(original, changed):
+    if same_meaning(original.code, changed):
         return None
-    removed, added = _difference(before, ast.unparse(function))
+    removed, added = _difference(original.unparsed, ast.unparse(function))
     return Change(
-        file=file, function=name, line=site.line, operator=operator,
-        before=removed, after=added, source=ast.unparse(tree),
+        file=file, function=original.name, line=site.line, operator=operator,
+        before=removed, after=added, source=original.module_with(tree),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Original:
+    """A function without a change. Its text is parsed for each mutant, not that of its module."""
+
+    name: str
+    before: str  # the text of the module before the function
+    text: str  # the function with its decorators, indented, in a class for each class around it
+    behind: str
+    code: CodeType
+    unparsed: str
+
+    @property
+    def depth(self) -> int:
+        return self.name.count(".")
+
+    def parsed(self) -> tuple[ast.Module, Function]:
+        """A new tree of `text`, and the function in it."""
+        tree = ast.parse(self.text)
+        [(_, function)] = functions(tree)
+        return tree, function
+
+    def module_with(self, tree: ast.Module) -> str:
+        """The text of the module with the function of this tree."""
+        *_, text = ast.unparse(tree).split("\n", self.depth)
+        return f"{self.before}{text}\n{self.behind}"
+
+
+@cache
+def _original(source: str, index: int) -> _Original:
+    name, function = list(functions(_parsed(source)))[index]
+    lines = [f"{line}\n" for line in source.split("\n")]
+    start = min([function.lineno, *(each.lineno for each in function.decorator_list)]) - 1
+    classes = [f"{'    ' * depth}class C{depth}:\n" for depth in range(name.count("."))]
+    return _Original(
+        name=name,
+        before="".join(lines[:start]),
+        text="".join([*classes, *lines[start : function.end_lineno]]),
+        behind="".join(lines[function.end_lineno :]),
+        code=_compiled(function),
+        unparsed=ast.unparse(function),
+    )
+
+
+@cache
+def _parsed(source: str) -> ast.Module:
+    """The tree of a module; it is not changed."""
+    return ast.parse(source)
 
 
 def _compiled(function: Function) -> CodeType:

@@ -568,7 +568,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/truncate", name="truncateTopic", tag="topics",
-        summary="Remove all messages before a place, for ever", body="TruncateTopicRequest",
+        summary="Remove all messages before an offset, permanently", body="TruncateTopicRequest",
         reply="TruncateTopicResponse", errors=(*_TOPIC_ERRORS, "invalid_message_id", "topic_held"),
     ),
     Endpoint(
@@ -579,7 +579,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/store", name="store", tag="messages",
-        summary="Store messages that the next publish of the transaction brings",
+        summary="Store messages for a later publish of the same transaction",
         body="PublishRequest", avro=True, query=("ttl",), errors=_WRITE_ERRORS,
     ),
     Endpoint(
@@ -589,23 +589,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/poll", name="poll", tag="messages",
-        summary="Read messages from a place on", body="ConsumeRequest", reply="MessageList",
+        summary="Read messages from an offset on", body="ConsumeRequest", reply="MessageList",
         avro=True, arrow=True, query=_READ_QUERY, headers=_READ_HEADERS, errors=_POLL_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
-        summary="The same read for people and scripts", reply="MessageList", arrow=True,
+        summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/offsets", name="getOffsets", tag="messages",
-        summary="The first message, and the last that is decided for a reader", reply="Offsets",
+        summary="The offsets of the first message and of the last one that a reader can receive",
+        reply="Offsets",
         query=("isolation", "tx"), errors=_VIEW_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
-        summary="Parts of a range of about equal size, to be read side by side", reply="SplitList",
+        summary="Split a range into parts of about equal size, for parallel readers",
+        reply="SplitList",
         query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
@@ -614,7 +616,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/holds/{{name}}", name="setHold", tag="topics",
-        summary="Keep messages from the topic's time to live for a while", body="HoldRequest",
+        summary="Set a retention hold: keep messages beyond the topic's time to live",
+        body="HoldRequest",
         reply="Hold", errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds"),
     ),
     Endpoint(
@@ -623,22 +626,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions", name="listPositions", tag="topics",
-        summary="How far readers say to have read", reply="PositionList", errors=_TOPIC_ERRORS,
+        summary="The named positions of a topic", reply="PositionList", errors=_TOPIC_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions/{{name}}", name="getPosition", tag="topics",
-        summary="How far one reader says to have read", reply="Position",
+        summary="One named position", reply="Position",
         errors=(*_TOPIC_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/positions/{{name}}", name="setPosition", tag="topics",
-        summary="Record how far a reader has read", body="PositionRequest", reply="Position",
+        summary="Record a named position", body="PositionRequest", reply="Position",
         errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
         tag="topics",
-        summary="Forget how far a reader has read", errors=(*_TOPIC_ERRORS, "position_not_found"),
+        summary="Delete a named position", errors=(*_TOPIC_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
@@ -656,7 +659,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path=f"{_TX_PATH}/invalid", name="listInvalid", tag="transactions",
-        summary="The invalid list, and what of it is prunable", reply="InvalidList",
+        summary="The invalid list, and which of its pointers can be pruned", reply="InvalidList",
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/invalid/truncate", name="truncateInvalid",
@@ -674,15 +677,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/service/stop", name="stopService", tag="transactions",
-        summary="Take the transaction service down", reply="ServiceResponse",
+        summary="Stop the transaction service", reply="ServiceResponse",
     ),
     Endpoint(
         method="POST", path=f"{_TX_PATH}/service/start", name="startService", tag="transactions",
-        summary="Take the transaction service up again", reply="ServiceResponse",
+        summary="Start the transaction service again", reply="ServiceResponse",
     ),
     Endpoint(
         method="GET", path=_TX_ID_PATH, name="getOutcome", tag="transactions",
-        summary="What became of a transaction", reply="Outcome", errors=("transaction_unknown",),
+        summary="The outcome of a transaction", reply="Outcome", errors=("transaction_unknown",),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
@@ -711,7 +714,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/renew", name="renew", tag="transactions",
-        summary="Let the lease of a long transaction begin anew", reply="RenewResponse",
+        summary="Renew the lease of a long transaction", reply="RenewResponse",
         errors=_ENDED,
     ),
     Endpoint(
@@ -720,7 +723,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path="/v1/sinks/{sink}", name="getSink", tag="sinks",
-        summary="The newest epoch of a sink, and what became of it", reply="Sink",
+        summary="The newest epoch of a sink, and its state", reply="Sink",
         errors=(*_NAMED, "sink_not_found"),
     ),
     Endpoint(
@@ -739,7 +742,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path="/v1/backup", name="takeBackup", tag="data",
-        summary="Everything that is stored, as it is at one moment", raw_types=BACKUP_TYPES,
+        summary="A backup of everything that is stored, as of one moment", raw_types=BACKUP_TYPES,
         errors=(_STORED, _DOWN),
     ),
     Endpoint(
@@ -752,7 +755,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path="/health/ready", name="checkReady", tag="process",
-        summary="What works and what does not", reply="Readiness", unready_status=503,
+        summary="The state of each component, with reasons", reply="Readiness", unready_status=503,
     ),
     Endpoint(
         method="GET", path="/metrics", name="getMetrics", tag="process",

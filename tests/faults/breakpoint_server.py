@@ -82,9 +82,11 @@ class Breaker:
 
     def use_log_disk(self) -> None:
         """Hang or fail, as long as the test lets the disk of the transaction log do so."""
-        if self._log_disk_fault():
-            self._note("used log disk")
+        is_noted = False
         while fault := self._log_disk_fault():
+            if not is_noted:
+                self._note("used log disk")
+                is_noted = True
             if fault == "fail":
                 raise InjectedError("injected: the disk of the transaction log")
             time.sleep(LOOK_AGAIN_S)

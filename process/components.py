@@ -256,7 +256,7 @@ class Components:
             settings,
             self._directories.messages,
             runtime=runtime,
-            why_not_begin=self._why_not_begin,
+            new_store_refusal=self._new_store_refusal,
         )
         store = OpenStore(
             opens,
@@ -282,12 +282,12 @@ class Components:
             committer,
             settings.messaging,
             observe=observe,
-            new_store_refusal=self._why_not_begin,
+            new_store_refusal=self._new_store_refusal,
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
         )
 
-    def _why_not_begin(self) -> str | None:
+    def _new_store_refusal(self) -> str | None:
         """Why no empty message store may be created, in a sentence; None if it may. Blocks."""
         settings, snapshots = self._settings, self._directories.snapshots
         if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
@@ -474,9 +474,9 @@ def _engine(
     directory: Path,
     *,
     runtime: Runtime,
-    why_not_begin: Callable[[], str | None],
+    new_store_refusal: Callable[[], str | None],
 ) -> Callable[[], Store]:
-    """A function that opens the configured store. `why_not_begin`: why no empty store may be
+    """A function that opens the configured store. `new_store_refusal`: why no empty store may be
     created, in a sentence.
 
     Raises:
@@ -485,7 +485,7 @@ def _engine(
     match settings.messaging.store:
         case "leveldb":
             stores = LevelDbOpener(
-                directory, first_whole=first_whole, new_store_refusal=why_not_begin
+                directory, first_whole=first_whole, new_store_refusal=new_store_refusal
             )
             return lambda: PackedRowStore(stores())
         case "memory":

@@ -207,9 +207,8 @@ class StoreState:
         self.may_delete = may_delete
         self._longest_transaction_ms = round(longest_transaction_s * 1000)
         self.seen_lsn: int | None = None  # of the transactions, durably
-        self.recovered_clock_ms: int | None = (
-            None  # recorded clock of the opened store; None if new
-        )
+        # The clock that the opened store had recorded; None for a new store.
+        self.recovered_clock_ms: int | None = None
 
     def load(self, loaded: Loaded) -> None:
         """Set the state from an opened store."""

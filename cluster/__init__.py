@@ -1,0 +1,1 @@
+"""Servers that share one namespace of topics: membership, topic ownership, the leader."""

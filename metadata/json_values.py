@@ -1,0 +1,128 @@
+"""The values that the managers store: JSON objects with a format number. And their keys.
+
+    value := JSON object with the member `format` and those of its kind, keys sorted, UTF-8
+
+A value that a later version of the software wrote has a higher format number, and is not read.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from metadata.keys import encode_key
+from metadata.store import DamagedEntryError, Key, MetadataStore, Versioned
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import TopicId, topic_id
+
+T = TypeVar("T")
+
+
+class Fields:
+    """The members of one JSON object, read with their types. Each method raises ValueError if a
+    member is missing, and TypeError if it has another type."""
+
+    def __init__(self, members: Mapping[str, object]) -> None:
+        self._members = members
+
+    def integer(self, name: str) -> int:
+        return self._typed(name, int, "an integer")
+
+    def text(self, name: str) -> str:
+        return self._typed(name, str, "text")
+
+    def flag(self, name: str) -> bool:
+        return self._typed(name, bool, "true or false")
+
+    def nested(self, name: str) -> "Fields":
+        return Fields(self._typed(name, dict, "an object"))
+
+    def nested_list(self, name: str) -> "list[Fields]":
+        return [
+            Fields(_typed(each, dict, f"a member of {name}", "an object"))
+            for each in self._typed(name, list, "a list")
+        ]
+
+    def maybe_text(self, name: str) -> str | None:
+        return None if self._member(name) is None else self.text(name)
+
+    def maybe_nested(self, name: str) -> "Fields | None":
+        return None if self._member(name) is None else self.nested(name)
+
+    def texts(self) -> dict[str, str]:
+        """All members, which are texts."""
+        return {name: self.text(name) for name in self._members}
+
+    def integers(self) -> dict[str, int]:
+        """All members, which are integers."""
+        return {name: self.integer(name) for name in self._members}
+
+    def _typed(self, name: str, kind: type[T], noun: str) -> T:
+        return _typed(self._member(name), kind, name, noun)
+
+    def _member(self, name: str) -> object:
+        if name not in self._members:
+            raise ValueError(f"{name} is missing")
+        return self._members[name]
+
+
+def encoded(members: Mapping[str, object], *, format_number: int) -> bytes:
+    """The stored bytes of these members."""
+    whole = {"format": format_number, **members}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
+
+
+def decoded(
+    key: Key, data: bytes, made: Callable[[Fields], T], *, format_number: int, what: str
+) -> T:
+    """What `made` makes of the members in the stored bytes. `made` raises ValueError or TypeError
+    for members that make no sense; `what` names the kind of value, as in "owner record".
+
+    Raises:
+        DamagedEntryError: the bytes are no such value; the message has the key.
+    """
+    try:
+        fields = Fields(_typed(json.loads(data), dict, "the value", "an object"))
+        _require_format(fields, format_number)
+        return made(fields)
+    except (ValueError, TypeError, RecursionError) as error:  # of json: ValueError, RecursionError
+        raise DamagedEntryError(
+            f"the {what} under the key {encode_key(key)} can't be read: {error}"
+        ) from None
+
+
+def read_value(
+    store: MetadataStore, key: Key, made: Callable[[Key, bytes], T]
+) -> Versioned[T] | None:
+    """The value under the key, or None. Raises: DamagedEntryError."""
+    found = store.get(key)
+    return None if found is None else Versioned(made(key, found.value), found.version)
+
+
+def topic_key(kind: str, topic: TopicId) -> Key:
+    """The key of the value of this kind that belongs to the topic."""
+    return (kind, topic.namespace, topic.name)
+
+
+def topic_of(key: Key) -> TopicId:
+    """The topic that a key of `topic_key` names.
+
+    Raises:
+        DamagedEntryError: it names no topic.
+    """
+    try:
+        _, namespace, name = key
+        return topic_id(namespace, name)
+    except (ValueError, InvalidNameError):
+        raise DamagedEntryError(f"the key {encode_key(key)} names no topic") from None
+
+
+def _typed(found: object, kind: type[T], name: str, noun: str) -> T:
+    if isinstance(found, kind) and type(found) is kind:  # for isinstance alone, true is an int
+        return found
+    raise TypeError(f"{name} is not {noun}")
+
+
+def _require_format(fields: Fields, format_number: int) -> None:
+    found = fields.integer("format")
+    if found != format_number:
+        raise ValueError(f"its format is {found}, and this version reads {format_number}")

@@ -1,0 +1,304 @@
+"""The servers of a cluster: which are alive, which incarnations were given, and which are fenced
+(decision 0042).
+
+    ("servers", id)      := JSON {format: 1, server_id, address, incarnation, started_ms, topics,
+                                  is_draining}                                       ephemeral
+    ("incarnations", id) := JSON {format: 1, incarnation}
+    ("fenced", id)       := JSON {format: 1, incarnation, offset_ms, offset_seq, cell_ms}
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from metadata.json_values import Fields, decoded, encoded, read_value
+from metadata.keys import encode_key
+from metadata.store import (
+    BadVersionError,
+    DamagedEntryError,
+    EntryExistsError,
+    Expected,
+    Key,
+    MetadataError,
+    MetadataStore,
+    MetadataUnavailableError,
+    NoEntryError,
+    Session,
+    SessionLostError,
+    Versioned,
+)
+from metadata.topic_ownership import Floor, floor_members, floor_of
+
+T = TypeVar("T")
+
+FORMAT = 1
+SERVER_ID_LENGTH_MAX = 64  # characters
+CHANGE_ATTEMPTS_MAX = 1_000  # each failure but the last is a write of another server
+
+_SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SERVERS, _INCARNATIONS, _FENCED = "servers", "incarnations", "fenced"
+
+
+class DuplicateServerError(MetadataError):
+    """A live server has this id already. Nothing was registered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """A live server as it describes itself. `topics` is the number of topics that it owns; a
+    draining server takes no more."""
+
+    server_id: str
+    address: str
+    incarnation: int
+    started_ms: int
+    topics: int
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A server is fenced up to and including this incarnation, and wrote nothing above the floor
+    with them."""
+
+    incarnation: int
+    floor: Floor
+
+
+def check_server_id(server_id: str) -> str:
+    """Returns the id if it is legal. Raises: ValueError."""
+    if _SERVER_ID.fullmatch(server_id) is None:
+        raise ValueError(
+            f"the server id {server_id[:80]!r} is not legal: use 1 to {SERVER_ID_LENGTH_MAX} "
+            "characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+        )
+    return server_id
+
+
+class Members:
+    """The members of the cluster, and this server among them. Calls block, and any thread may call.
+
+    Every method also raises MetadataUnavailableError, as the store does, and DamagedEntryError for
+    entries that it can't read. The constructor raises ValueError for an illegal server id.
+    """
+
+    def __init__(
+        self, store: MetadataStore, server_id: str, address: str, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._server_id = check_server_id(server_id)
+        self._address = address
+        self._now_ms = now_ms
+        self._registered: tuple[ServerInfo, Session] | None = None
+
+    def register(self, session: Session) -> int:
+        """Become a member of the cluster until the session ends; returns the incarnation, which no
+        server of this id had before.
+
+        Raises:
+            DuplicateServerError: a live server has the id.
+            SessionLostError: the session has ended.
+        """
+        self._require_unused_id()
+        incarnation = self._next_incarnation()
+        info = ServerInfo(
+            server_id=self._server_id,
+            address=self._address,
+            incarnation=incarnation,
+            started_ms=self._now_ms(),
+            topics=0,
+            is_draining=False,
+        )
+        try:
+            self._store.put(self._key, _server_bytes(info), Expected.NEW, session=session)
+        except EntryExistsError:
+            self._require_unused_id()
+            raise DuplicateServerError(_duplicate(self._server_id, "another server")) from None
+        self._registered = info, session
+        return incarnation
+
+    def publish_load(self, topics: int, *, is_draining: bool) -> None:
+        """Tell the others how many topics this server owns, and whether it is draining. Needs a
+        `register` before.
+
+        Raises:
+            SessionLostError: the session of this server has ended.
+        """
+        assert self._registered is not None, "register comes first"
+        info, session = self._registered
+        data = _server_bytes(
+            ServerInfo(
+                server_id=info.server_id,
+                address=info.address,
+                incarnation=info.incarnation,
+                started_ms=info.started_ms,
+                topics=topics,
+                is_draining=is_draining,
+            )
+        )
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            found = read_value(self._store, self._key, _server)
+            if found is None or found.value.incarnation != info.incarnation:
+                raise self._session_ended(info.incarnation)
+            try:
+                self._store.put(self._key, data, found.version, session=session)
+            except BadVersionError:
+                continue  # another thread of this server published as well
+            except NoEntryError:
+                raise self._session_ended(info.incarnation) from None
+            return
+        raise _too_many_changes(self._key)
+
+    def members(self) -> dict[str, ServerInfo]:
+        """The live servers by id, as far as the store knows."""
+        return dict(self._scan(_SERVERS, _server))
+
+    def is_alive(self, server_id: str, incarnation: int) -> bool:
+        """Whether this incarnation of the server is a member, as far as the store knows. One that
+        isn't may still run, until it is fenced."""
+        found = read_value(self._store, (_SERVERS, server_id), _server)
+        return found is not None and found.value.incarnation == incarnation
+
+    def incarnations(self) -> dict[str, int]:
+        """The highest incarnation that each server ever had, by id."""
+        return dict(self._scan(_INCARNATIONS, _incarnation))
+
+    def fenced(self, server_id: str) -> Fenced | None:
+        """Up to which incarnation a server is fenced; None if it never was."""
+        found = read_value(self._store, (_FENCED, server_id), _fenced)
+        return None if found is None else found.value
+
+    def record_fence(self, server_id: str, incarnation: int, floor: Floor) -> Fenced:
+        """Record that a server is fenced up to this incarnation, and that it wrote nothing above
+        the floor; returns what is recorded now. Incarnation and floor only rise, so any number of
+        servers may record a fence at the same time, and repeating it is harmless."""
+
+        def merged(old: Fenced | None) -> Fenced:
+            if old is None:
+                return Fenced(incarnation, floor)
+            return Fenced(max(old.incarnation, incarnation), old.floor.raised_to(floor))
+
+        return self._change((_FENCED, check_server_id(server_id)), _fenced, _fenced_bytes, merged)
+
+    @property
+    def _key(self) -> Key:
+        return (_SERVERS, self._server_id)
+
+    def _require_unused_id(self) -> None:
+        found = read_value(self._store, self._key, _server)
+        if found is not None:
+            raise DuplicateServerError(_duplicate(self._server_id, _described(found.value)))
+
+    def _next_incarnation(self) -> int:
+        return self._change(
+            (_INCARNATIONS, self._server_id),
+            _incarnation,
+            _incarnation_bytes,
+            lambda old: 1 if old is None else old + 1,
+        )
+
+    def _change(
+        self,
+        key: Key,
+        read: Callable[[Key, bytes], T],
+        written: Callable[[T], bytes],
+        changed: Callable[[T | None], T],
+    ) -> T:
+        """Change a value by compare-and-set; returns the new one. Without a change it writes
+        nothing."""
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            found: Versioned[T] | None = read_value(self._store, key, read)
+            new = changed(None if found is None else found.value)
+            if found is not None and found.value == new:
+                return new
+            expected = Expected.NEW if found is None else found.version
+            try:
+                self._store.put(key, written(new), expected)
+            except (BadVersionError, EntryExistsError, NoEntryError):
+                continue  # another server changed it first
+            return new
+        raise _too_many_changes(key)
+
+    def _scan(self, kind: str, read: Callable[[Key, bytes], T]) -> Iterator[tuple[str, T]]:
+        for key, found in self._store.scan((kind,)):
+            if len(key) != 2:
+                raise DamagedEntryError(f"the key {encode_key(key)} names no server")
+            yield key[1], read(key, found.value)
+
+    def _session_ended(self, incarnation: int) -> SessionLostError:
+        return SessionLostError(
+            f"the session of the server {self._server_id} (incarnation {incarnation}) has ended"
+        )
+
+
+def _described(info: ServerInfo) -> str:
+    started = datetime.fromtimestamp(info.started_ms / 1_000, UTC).isoformat(timespec="seconds")
+    return f"{info.address} (incarnation {info.incarnation}, started {started})"
+
+
+def _duplicate(server_id: str, user: str) -> str:
+    return (
+        f"the server id {server_id} is already in use by {user}; give this one another "
+        "cluster.server_id, or wait until its session ends"
+    )
+
+
+def _too_many_changes(key: Key) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"the entry {encode_key(key)} changed during each of {CHANGE_ATTEMPTS_MAX} attempts to "
+        "write it; try again later"
+    )
+
+
+def _server_bytes(info: ServerInfo) -> bytes:
+    return encoded(
+        {
+            "server_id": info.server_id,
+            "address": info.address,
+            "incarnation": info.incarnation,
+            "started_ms": info.started_ms,
+            "topics": info.topics,
+            "is_draining": info.is_draining,
+        },
+        format_number=FORMAT,
+    )
+
+
+def _server(key: Key, data: bytes) -> ServerInfo:
+    def server_of(fields: Fields) -> ServerInfo:
+        return ServerInfo(
+            server_id=fields.text("server_id"),
+            address=fields.text("address"),
+            incarnation=fields.integer("incarnation"),
+            started_ms=fields.integer("started_ms"),
+            topics=fields.integer("topics"),
+            is_draining=fields.flag("is_draining"),
+        )
+
+    return decoded(key, data, server_of, format_number=FORMAT, what="entry of a server")
+
+
+def _incarnation_bytes(incarnation: int) -> bytes:
+    return encoded({"incarnation": incarnation}, format_number=FORMAT)
+
+
+def _incarnation(key: Key, data: bytes) -> int:
+    def incarnation_of(fields: Fields) -> int:
+        return fields.integer("incarnation")
+
+    return decoded(key, data, incarnation_of, format_number=FORMAT, what="incarnation counter")
+
+
+def _fenced_bytes(fenced: Fenced) -> bytes:
+    return encoded(
+        {"incarnation": fenced.incarnation, **floor_members(fenced.floor)}, format_number=FORMAT
+    )
+
+
+def _fenced(key: Key, data: bytes) -> Fenced:
+    def fenced_of(fields: Fields) -> Fenced:
+        return Fenced(fields.integer("incarnation"), floor_of(fields))
+
+    return decoded(key, data, fenced_of, format_number=FORMAT, what="fence record")

@@ -1,0 +1,198 @@
+"""Which topics exist, and which servers wrote the ranges of their offsets (decision 0042).
+
+    key   := ("persistence", namespace, name)
+    value := JSON {format: 1, generation, ranges: [range*]}
+    range := {epoch, server_id, incarnation, start_ms, start_seq}
+
+The record of a deleted topic stays, with a negative generation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
+from metadata.store import (
+    Condition,
+    EntryExistsError,
+    Key,
+    MetadataStore,
+    NoEntryError,
+    Versioned,
+)
+from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset, TopicId
+
+FORMAT = 1
+KIND = "persistence"
+RANGES_MAX = 32  # ranges of one topic; each is some 100 bytes, and only the newest ones are read
+GENERATION_LIMIT = 1 << 31  # a topic row has a signed generation of 32 bits
+
+
+class NoTopicPersistenceInfoError(NoEntryError):
+    """The topic has no persistence record. Nothing was written."""
+
+
+class TopicPersistenceInfoExistsError(EntryExistsError):
+    """The topic has a persistence record already. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRange:
+    """The offsets from `start` on were assigned by this incarnation of this server, up to the start
+    of the next range. `epoch` is the version of the owner record that the claim wrote."""
+
+    epoch: int
+    server_id: str
+    incarnation: int
+    start: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistenceInfo:
+    """A persistence record. `generation` is 0 before the topic was ever created, positive while it
+    exists, and negative while it is deleted. `ranges` has the newest claims, oldest first.
+
+    Raises:
+        ValueError: the epochs don't rise, a start is below the one before it or no offset, there
+            are more than RANGES_MAX ranges, or the generation has more than 32 bits.
+    """
+
+    generation: int
+    ranges: tuple[OwnerRange, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not -GENERATION_LIMIT < self.generation < GENERATION_LIMIT:
+            raise ValueError(f"the generation {self.generation} has more than 32 bits")
+        if len(self.ranges) > RANGES_MAX:
+            raise ValueError(f"{len(self.ranges)} ranges are more than {RANGES_MAX}")
+        for each in self.ranges:
+            if not (
+                0 <= each.start.timestamp_ms < TIMESTAMP_LIMIT
+                and 0 <= each.start.seq_id < SEQ_ID_LIMIT
+            ):
+                raise ValueError(f"{tuple(each.start)} is no offset")
+        for older, newer in pairwise(self.ranges):
+            if newer.epoch <= older.epoch:
+                raise ValueError(f"the epoch {newer.epoch} follows the epoch {older.epoch}")
+            # An owner that wrote nothing leaves its start to its successor.
+            if newer.start < older.start:
+                raise ValueError(
+                    f"the start {tuple(newer.start)} follows the start {tuple(older.start)}"
+                )
+
+    def with_claim(self, claimed: OwnerRange) -> "PersistenceInfo":
+        """The record with one more range, and at most the RANGES_MAX newest ones.
+
+        Raises:
+            ValueError: its epoch isn't above that of the newest range, or its start is below.
+        """
+        checked = replace(self, ranges=(*self.ranges[-1:], claimed))
+        return replace(checked, ranges=(*self.ranges, claimed)[-RANGES_MAX:])
+
+
+class TopicPersistenceManager:
+    """Persistence records in a metadata store. Calls block, and any thread may call.
+
+    Every method also raises MetadataUnavailableError, as the store does.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def read_topic_persistence_info(self, topic: TopicId) -> Versioned[PersistenceInfo] | None:
+        """The record, or None if there was never a topic of this name. Raises:
+        DamagedEntryError."""
+        return read_value(self._store, topic_key(KIND, topic), _decoded)
+
+    def write_topic_persistence_info(
+        self, topic: TopicId, info: PersistenceInfo, version: Condition
+    ) -> int:
+        """Write the record if the condition holds; returns its new version. NEW creates it.
+
+        Raises:
+            TopicPersistenceInfoExistsError: the condition is NEW, and there is a record.
+            NoTopicPersistenceInfoError: the condition is a version or ANY, and there is no record.
+            BadVersionError: the record has another version.
+        """
+        try:
+            return self._store.put(topic_key(KIND, topic), _encoded(info), version)
+        except EntryExistsError:
+            raise TopicPersistenceInfoExistsError(
+                f"the topic {topic} has a persistence record"
+            ) from None
+        except NoEntryError:
+            raise NoTopicPersistenceInfoError(
+                f"the topic {topic} has no persistence record"
+            ) from None
+
+    def delete_topic_persistence_info(self, topic: TopicId, version: Condition) -> None:
+        """Remove the record if the condition holds.
+
+        Raises:
+            NoTopicPersistenceInfoError: there is no record, whatever the condition.
+            BadVersionError: it has another version, or the condition is NEW.
+        """
+        try:
+            self._store.delete(topic_key(KIND, topic), version)
+        except NoEntryError:
+            raise NoTopicPersistenceInfoError(
+                f"the topic {topic} has no persistence record"
+            ) from None
+
+    def scan(self) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
+        """The records of all topics, also of deleted ones. It is no snapshot. Raises:
+        DamagedEntryError."""
+        return self._scan((KIND,))
+
+    def scan_namespace(
+        self, namespace: str
+    ) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
+        """As `scan`, for the topics of a namespace."""
+        return self._scan((KIND, namespace))
+
+    def topic_names(self, namespace: str) -> list[str]:
+        """The names of the topics that exist in a namespace, in order; none is no error. It is no
+        snapshot. Raises: DamagedEntryError."""
+        return sorted(
+            topic.name
+            for topic, found in self.scan_namespace(namespace)
+            if found.value.generation > 0
+        )
+
+    def _scan(self, prefix: Key) -> Iterator[tuple[TopicId, Versioned[PersistenceInfo]]]:
+        for key, found in self._store.scan(prefix):
+            yield topic_of(key), Versioned(_decoded(key, found.value), found.version)
+
+
+def _encoded(info: PersistenceInfo) -> bytes:
+    ranges = [
+        {
+            "epoch": each.epoch,
+            "server_id": each.server_id,
+            "incarnation": each.incarnation,
+            "start_ms": each.start.timestamp_ms,
+            "start_seq": each.start.seq_id,
+        }
+        for each in info.ranges
+    ]
+    return encoded({"generation": info.generation, "ranges": ranges}, format_number=FORMAT)
+
+
+def _decoded(key: Key, data: bytes) -> PersistenceInfo:
+    return decoded(key, data, _info_of, format_number=FORMAT, what="persistence record")
+
+
+def _info_of(fields: Fields) -> PersistenceInfo:
+    return PersistenceInfo(
+        generation=fields.integer("generation"),
+        ranges=tuple(_range_of(each) for each in fields.nested_list("ranges")),
+    )
+
+
+def _range_of(fields: Fields) -> OwnerRange:
+    return OwnerRange(
+        epoch=fields.integer("epoch"),
+        server_id=fields.text("server_id"),
+        incarnation=fields.integer("incarnation"),
+        start=Offset(fields.integer("start_ms"), fields.integer("start_seq")),
+    )

@@ -1,0 +1,243 @@
+"""What each operation of the three managers does under each condition: one table for all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from metadata.store import (
+    BadVersionError,
+    Condition,
+    EntryExistsError,
+    Expected,
+    MetadataStore,
+    NoEntryError,
+    Versioned,
+)
+from metadata.subscriptions import (
+    NoSubscriptionStateError,
+    SubscriptionData,
+    SubscriptionDataManager,
+    SubscriptionPreferences,
+    SubscriptionState,
+    SubscriptionStateExistsError,
+)
+from metadata.topic_ownership import (
+    Floor,
+    NoTopicOwnerInfoError,
+    OwnerInfo,
+    TopicOwnerInfoExistsError,
+    TopicOwnershipManager,
+)
+from metadata.topic_persistence import (
+    NoTopicPersistenceInfoError,
+    OwnerRange,
+    PersistenceInfo,
+    TopicPersistenceInfoExistsError,
+    TopicPersistenceManager,
+)
+from tuff.protocol.ids import MessageId, Offset, TopicId
+
+ORDERS = TopicId("shop", "orders")
+FLOOR = Floor(offset_ms=5, offset_seq=6, cell_ms=7)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """One manager's record of one topic; `first` and `second` are two values."""
+
+    first: Any
+    second: Any
+    read: Callable[[], Versioned[Any] | None]
+    create: Callable[[Any], int]
+    write: Callable[[Any, Condition], int]
+    delete: Callable[[Condition], None]
+    exists_error: type[Exception]
+    missing_error: type[Exception]
+
+
+def ownership(store: MetadataStore) -> Operations:
+    manager = TopicOwnershipManager(store)
+    return Operations(
+        first=OwnerInfo(server_id="s1", incarnation=1, floor=FLOOR),
+        second=OwnerInfo(server_id=None, incarnation=2, floor=FLOOR),
+        read=lambda: manager.read_owner_info(ORDERS),
+        create=lambda value: manager.write_owner_info(ORDERS, value, Expected.NEW),
+        write=lambda value, version: manager.write_owner_info(ORDERS, value, version),
+        delete=lambda version: manager.delete_owner_info(ORDERS, version),
+        exists_error=TopicOwnerInfoExistsError,
+        missing_error=NoTopicOwnerInfoError,
+    )
+
+
+def persistence(store: MetadataStore) -> Operations:
+    manager = TopicPersistenceManager(store)
+    claimed = OwnerRange(epoch=1, server_id="s1", incarnation=1, start=Offset(5, 7))
+    return Operations(
+        first=PersistenceInfo(generation=1),
+        second=PersistenceInfo(generation=-1, ranges=(claimed,)),
+        read=lambda: manager.read_topic_persistence_info(ORDERS),
+        create=lambda value: manager.write_topic_persistence_info(ORDERS, value, Expected.NEW),
+        write=lambda value, version: manager.write_topic_persistence_info(ORDERS, value, version),
+        delete=lambda version: manager.delete_topic_persistence_info(ORDERS, version),
+        exists_error=TopicPersistenceInfoExistsError,
+        missing_error=NoTopicPersistenceInfoError,
+    )
+
+
+def replaced_subscription(store: MetadataStore) -> Operations:
+    manager = SubscriptionDataManager(store)
+    return Operations(
+        first=SubscriptionData(
+            state=SubscriptionState(MessageId(5, 6)),
+            preferences=SubscriptionPreferences({"filter": "colour = 'red'"}),
+        ),
+        second=SubscriptionData(state=SubscriptionState(MessageId(8, 0))),
+        read=lambda: manager.read_subscription_data(ORDERS, "billing"),
+        create=lambda value: manager.create_subscription_data(ORDERS, "billing", value),
+        write=lambda value, version: manager.replace_subscription_data(
+            ORDERS, "billing", value, version
+        ),
+        delete=lambda version: manager.delete_subscription_data(ORDERS, "billing", version),
+        exists_error=SubscriptionStateExistsError,
+        missing_error=NoSubscriptionStateError,
+    )
+
+
+def updated_subscription(store: MetadataStore) -> Operations:
+    manager = SubscriptionDataManager(store)
+    preferences = SubscriptionPreferences({"filter": "colour = 'red'"})
+    return Operations(
+        first=SubscriptionData(state=SubscriptionState(MessageId(5, 6)), preferences=preferences),
+        second=SubscriptionData(state=SubscriptionState(MessageId(8, 0)), preferences=preferences),
+        read=lambda: manager.read_subscription_data(ORDERS, "billing"),
+        create=lambda value: manager.create_subscription_data(ORDERS, "billing", value),
+        write=lambda value, version: manager.update_subscription_data(
+            ORDERS, "billing", SubscriptionData(state=value.state), version
+        ),
+        delete=lambda version: manager.delete_subscription_data(ORDERS, "billing", version),
+        exists_error=SubscriptionStateExistsError,
+        missing_error=NoSubscriptionStateError,
+    )
+
+
+MANAGERS = [ownership, persistence, replaced_subscription, updated_subscription]
+
+# (operation, condition, record) -> result, as in the design of the managers. A condition "version"
+# is the version of the first record, which "older" records no longer have.
+RESULTS = {
+    ("create", "new", "missing"): "done",
+    ("create", "new", "current"): "exists",
+    ("write", "version", "missing"): "no record",
+    ("write", "version", "current"): "done",
+    ("write", "version", "older"): "bad version",
+    ("write", "any", "missing"): "no record",
+    ("write", "any", "current"): "done",
+    ("write", "any", "older"): "done",
+    ("delete", "version", "missing"): "no record",
+    ("delete", "version", "current"): "done",
+    ("delete", "version", "older"): "bad version",
+    ("delete", "any", "missing"): "no record",
+    ("delete", "any", "current"): "done",
+    ("delete", "any", "older"): "done",
+    ("delete", "new", "missing"): "no record",
+    ("delete", "new", "current"): "bad version",
+}
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize(("call", "result"), RESULTS.items(), ids="-".join)
+def test_an_operation_has_the_result_of_the_table(
+    store: MetadataStore,
+    manager: Callable[[MetadataStore], Operations],
+    call: tuple[str, str, str],
+    result: str,
+) -> None:
+    operations = manager(store)
+    operation, condition, record = call
+    version = prepared(operations, record)
+    before = operations.read()
+
+    expected = {"new": Expected.NEW, "any": Expected.ANY, "version": version}[condition]
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: operations.create(operations.second),
+        "write": lambda: operations.write(operations.second, expected),
+        "delete": lambda: operations.delete(expected),
+    }
+    errors = {
+        "exists": operations.exists_error,
+        "no record": operations.missing_error,
+        "bad version": BadVersionError,
+    }
+    if result == "done":
+        returned = calls[operation]()
+        after = None if operation == "delete" else Versioned(operations.second, returned)
+        assert operations.read() == after
+        assert returned is None or returned > version
+    else:
+        with pytest.raises(errors[result]):
+            calls[operation]()
+        assert operations.read() == before
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_a_record_that_is_created_again_has_a_higher_version(
+    store: MetadataStore, manager: Callable[[MetadataStore], Operations]
+) -> None:
+    operations = manager(store)
+    first = operations.create(operations.first)
+    operations.delete(first)
+
+    again = operations.create(operations.first)
+
+    assert again > first
+    with pytest.raises(BadVersionError):
+        operations.write(operations.second, first)
+
+
+@pytest.mark.parametrize("manager", MANAGERS[:2])
+def test_a_write_that_expects_no_record_creates_one_or_names_the_topic(
+    store: MetadataStore, manager: Callable[[MetadataStore], Operations]
+) -> None:
+    operations = manager(store)
+
+    operations.write(operations.first, Expected.NEW)
+
+    with pytest.raises(operations.exists_error, match="shop:orders"):
+        operations.write(operations.first, Expected.NEW)
+
+
+@pytest.mark.parametrize("manager", MANAGERS[2:])
+@pytest.mark.parametrize("record", ["missing", "current"])
+def test_only_create_makes_a_subscription(
+    store: MetadataStore, manager: Callable[[MetadataStore], Operations], record: str
+) -> None:
+    operations = manager(store)
+    prepared(operations, record)
+    before = operations.read()
+
+    with pytest.raises(BadVersionError, match="'billing' to the topic shop:orders"):
+        operations.write(operations.second, Expected.NEW)
+
+    assert operations.read() == before
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_the_errors_are_those_of_the_store(
+    store: MetadataStore, manager: Callable[[MetadataStore], Operations]
+) -> None:
+    operations = manager(store)
+
+    assert issubclass(operations.exists_error, EntryExistsError)
+    assert issubclass(operations.missing_error, NoEntryError)
+
+
+def prepared(operations: Operations, record: str) -> int:
+    """Make the record as a case wants it; returns the version that the case names."""
+    version = operations.create(operations.first)
+    if record == "missing":
+        operations.delete(version)
+    if record == "older":
+        operations.write(operations.first, version)
+    return version

@@ -1,6 +1,20 @@
-"""Settings of the tests of metadata."""
+"""Settings and fixtures of the tests of metadata."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from metadata.leveldb import LevelDbMetadataStore
+from metadata.store import MetadataStore
+
 # The suite that the tests of each store import shows both sides of a failed comparison, too.
 pytest.register_assert_rewrite("tests.metadata.conformance", "tests.metadata.store_machine")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetadataStore]:
+    """An empty store, for tests of what is above it."""
+    store = LevelDbMetadataStore(tmp_path / "metadata")
+    yield store
+    store.close()

@@ -93,7 +93,9 @@ def test_a_server_with_another_layout_is_refused(
 def test_all_differences_are_named(store: MetadataStore) -> None:
     require_layout(store, OURS)
 
-    with pytest.raises(LayoutMismatchError, match="id .*; its messages .*; its owners .*; its ser"):
+    with pytest.raises(
+        LayoutMismatchError, match=r"id .*; its messages .*; its owners .*; its ser"
+    ):
         require_layout(store, Layout(cluster_id=OTHER_ID, managers={}, messages=""))
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions: merged parts, deletions, and races. The table of results is in test_managers.py."""
+"""Subscriptions: merged parts, deletions, races. The table of results is in test_managers.py."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -149,9 +149,7 @@ def test_an_update_of_a_version_fails_if_another_writer_wrote_meanwhile(
 
     disturbed = SubscriptionDataManager(Disturbed(store, set_preferences))
     with pytest.raises(BadVersionError):
-        disturbed.update_subscription_data(
-            ORDERS, "billing", SubscriptionData(state=AT_8), created
-        )
+        disturbed.update_subscription_data(ORDERS, "billing", SubscriptionData(state=AT_8), created)
 
     found = manager.read_subscription_data(ORDERS, "billing")
     assert found is not None

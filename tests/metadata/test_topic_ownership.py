@@ -58,7 +58,7 @@ def test_a_scan_without_records_is_empty(store: MetadataStore) -> None:
         ),
     ],
 )
-def test_an_unreadable_record_is_reported_with_its_key(
+def test_an_unreadable_owner_record_is_reported_with_its_key(
     store: MetadataStore, data: bytes, reason: str
 ) -> None:
     store.put(("owners", "shop", "orders"), data, Expected.NEW)
@@ -70,7 +70,7 @@ def test_an_unreadable_record_is_reported_with_its_key(
         list(manager.scan())
 
 
-def test_an_unreadable_record_can_be_replaced(store: MetadataStore) -> None:
+def test_an_unreadable_owner_record_can_be_replaced(store: MetadataStore) -> None:
     store.put(("owners", "shop", "orders"), b"?", Expected.NEW)
     manager = TopicOwnershipManager(store)
 
@@ -79,7 +79,9 @@ def test_an_unreadable_record_can_be_replaced(store: MetadataStore) -> None:
     assert manager.read_owner_info(ORDERS) == Versioned(OWNED, version)
 
 
-@pytest.mark.parametrize("key", [("owners", "shop"), ("owners", "a", "b", "c"), ("owners", "a", "!")])
+@pytest.mark.parametrize(
+    "key", [("owners", "shop"), ("owners", "a", "b", "c"), ("owners", "a", "!")]
+)
 def test_a_key_that_names_no_topic_is_reported(store: MetadataStore, key: tuple[str, ...]) -> None:
     store.put(key, b"", Expected.NEW)
 

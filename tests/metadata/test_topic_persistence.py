@@ -129,7 +129,7 @@ def test_a_scan_has_every_topic_also_deleted_ones(store: MetadataStore) -> None:
         (b'{"format":1,"generation":2147483648,"ranges":[]}', "more than 32 bits"),
     ],
 )
-def test_an_unreadable_record_is_reported_with_its_key(
+def test_an_unreadable_persistence_record_is_reported_with_its_key(
     store: MetadataStore, data: bytes, reason: str
 ) -> None:
     store.put(("persistence", "shop", "orders"), data, Expected.NEW)

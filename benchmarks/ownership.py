@@ -27,7 +27,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import BadVersionError, Expected, MetadataStore, Versioned
@@ -149,6 +149,10 @@ def race(claimers: Sequence[Claimer], topics: Sequence[TopicId], *, contenders: 
             pool.submit(_racing, each, index, len(claimers), topics, contenders, barrier)
             for index, each in enumerate(claimers)
         ]
+        errors = [each.exception() for each in running]
+        for error in errors:
+            if error is not None and not isinstance(error, BrokenBarrierError):
+                raise error  # the one that broke the barrier for the others
         tallies = [each.result() for each in running]
     duration_s = time.perf_counter() - began
     winners: Winners = {}

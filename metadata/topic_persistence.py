@@ -16,6 +16,7 @@ from metadata.store import (
     Condition,
     EntryExistsError,
     Key,
+    MetadataError,
     MetadataStore,
     NoEntryError,
     Versioned,
@@ -34,6 +35,10 @@ class NoTopicPersistenceInfoError(NoEntryError):
 
 class TopicPersistenceInfoExistsError(EntryExistsError):
     """The topic has a persistence record already. Nothing was written."""
+
+
+class StaleClaimError(MetadataError):
+    """The topic was claimed with a higher epoch. So this claim is over, and nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +86,20 @@ class PersistenceInfo:
                 )
 
     def with_claim(self, claimed: OwnerRange) -> "PersistenceInfo":
-        """The record with one more range, and at most the RANGES_MAX newest ones.
+        """The record with one more range, and at most the RANGES_MAX newest ones. Repeating it is
+        harmless.
 
         Raises:
-            ValueError: its epoch isn't above that of the newest range, or its start is below.
+            StaleClaimError: another server has claimed the topic later.
+            ValueError: the start is below that of the newest range, or is no offset.
         """
+        if claimed in self.ranges[-1:]:
+            return self
+        if self.ranges and claimed.epoch <= self.ranges[-1].epoch:
+            raise StaleClaimError(
+                f"the claim with the epoch {claimed.epoch} is behind that of the server "
+                f"{self.ranges[-1].server_id} with the epoch {self.ranges[-1].epoch}"
+            )
         checked = replace(self, ranges=(*self.ranges[-1:], claimed))
         return replace(checked, ranges=(*self.ranges, claimed)[-RANGES_MAX:])
 

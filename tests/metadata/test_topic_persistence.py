@@ -9,6 +9,7 @@ from metadata.topic_persistence import (
     RANGES_MAX,
     OwnerRange,
     PersistenceInfo,
+    StaleClaimError,
     TopicPersistenceManager,
 )
 from tuff.protocol.ids import Offset, TopicId
@@ -56,25 +57,42 @@ def test_an_owner_that_wrote_nothing_leaves_its_start_to_its_successor() -> None
 @pytest.mark.parametrize(
     ("claimed", "reason"),
     [
-        (replace(SECOND, epoch=4), "the epoch 4 follows the epoch 4"),
-        (replace(SECOND, epoch=3), "the epoch 3 follows the epoch 4"),
         (replace(SECOND, start=Offset(9, 9)), r"the start \(9, 9\) follows the start \(10, 0\)"),
         (replace(SECOND, start=Offset(10, 65_536)), r"\(10, 65536\) is no offset"),
         (replace(SECOND, start=Offset(-1, 0)), r"\(-1, 0\) is no offset"),
     ],
 )
-def test_epochs_rise_and_starts_do_not_fall(claimed: OwnerRange, reason: str) -> None:
+def test_starts_are_offsets_and_do_not_fall(claimed: OwnerRange, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         PersistenceInfo(generation=1, ranges=(FIRST,)).with_claim(claimed)
     with pytest.raises(ValueError, match=reason):
         PersistenceInfo(generation=1, ranges=(FIRST, claimed))
 
 
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_epochs_rise(epoch: int) -> None:
+    with pytest.raises(ValueError, match=f"the epoch {epoch} follows the epoch 4"):
+        PersistenceInfo(generation=1, ranges=(FIRST, replace(SECOND, epoch=epoch)))
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_a_claim_is_refused_after_a_later_one(epoch: int) -> None:
+    with pytest.raises(StaleClaimError, match=f"epoch {epoch} is behind .* s1 with the epoch 4"):
+        PersistenceInfo(generation=1, ranges=(FIRST,)).with_claim(replace(SECOND, epoch=epoch))
+
+
+def test_a_claim_is_repeated_without_harm() -> None:
+    assert OF_TWO.with_claim(SECOND) == OF_TWO
+
+
 def test_a_claim_is_compared_with_the_newest_range_also_when_the_oldest_is_dropped() -> None:
     ranges = tuple(replace(FIRST, epoch=epoch) for epoch in range(RANGES_MAX))
+    info = PersistenceInfo(generation=1, ranges=ranges)
 
-    with pytest.raises(ValueError, match="the epoch 31 follows the epoch 31"):
-        PersistenceInfo(generation=1, ranges=ranges).with_claim(replace(FIRST, epoch=31))
+    with pytest.raises(StaleClaimError):
+        info.with_claim(replace(SECOND, epoch=31))
+    with pytest.raises(ValueError, match="the start"):
+        info.with_claim(replace(FIRST, epoch=32, start=Offset(9, 0)))
 
 
 def test_too_many_ranges_are_refused() -> None:

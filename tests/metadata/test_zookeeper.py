@@ -1,0 +1,70 @@
+"""The metadata store in ZooKeeper: the tests of every store, on a real server."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+from kazoo.client import KazooClient
+
+from metadata.keys import encode_key
+from metadata.store import Key, Session
+from metadata.zookeeper import ZooKeeperStore
+from metadata.zookeeper_session import ZooKeeperSession
+from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
+from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer
+
+pytestmark = NEEDS_JAVA
+
+_root = count()  # one for each test, since all use the same server
+
+
+class ZooKeeperStores:
+    """Clients of one root."""
+
+    timeout_s = 1.0
+    example_count = 10
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self._server = server
+        self._root = f"/test-{next(_root)}"
+        self._opened: list[ZooKeeperStore] = []
+
+    def open(self) -> ZooKeeperStore:
+        store = ZooKeeperStore(self._server.address, root=self._root, elapsed_s=time.monotonic)
+        self._opened.append(store)
+        return store
+
+    def end_session(self, session: Session) -> None:
+        """Another client that knows a session's password can close it."""
+        assert isinstance(session, ZooKeeperSession)
+        id_and_password = session._connection.client.client_id
+        other = KazooClient(self._server.address, client_id=id_and_password)
+        other.start()
+        other.stop()
+        other.close()
+
+    def write_raw(self, key: Key, data: bytes) -> None:
+        with closing(KazooClient(self._server.address)) as client:
+            client.start()
+            client.set(f"{self._root}/entries/{encode_key(key)}", data)
+            client.stop()
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stores(server: ZooKeeperServer) -> Iterator[ZooKeeperStores]:
+    stores = ZooKeeperStores(server)
+    yield stores
+    stores.close()

@@ -1,0 +1,141 @@
+"""A real ZooKeeper server for tests, from the jars that Spark brings, on a free loopback port.
+
+A shell starts the JVM, and kills it when its own standard input ends. So the JVM never outlives the
+tests, however they end.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.http.client import until
+from tests.spark.session import java
+
+JARS = ("zookeeper-3", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+OPTIONS = (
+    "-Xmx64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+)
+MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+TICK_MS = 100  # a session ends with the tick behind its timeout
+SESSION_MS_MAX = 60_000  # without it: 20 ticks
+ANSWERS_WITHIN_S = 60.0  # seconds; 0.3 on an idle machine
+ENDS_WITHIN_S = 20.0
+SHELL = 'java=$1; shift; "$java" "$@" </dev/null & echo $!; read -r end; kill -KILL $!; wait'
+
+
+class ZooKeeperServer:
+    """One server. A restart continues with its data and its sessions, on the same port."""
+
+    def __init__(
+        self, home: Path, *, port: int | None = None, session_ms_max: int = SESSION_MS_MAX
+    ) -> None:
+        """Start it, and return once it serves. Its log is `HOME/zookeeper.log`."""
+        self.port = free_port() if port is None else port
+        self.address = f"127.0.0.1:{self.port}"
+        self._log = home / "zookeeper.log"
+        self._settings = home / "zoo.cfg"
+        (home / "data").mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(
+            f"tickTime={TICK_MS}\n"
+            f"maxSessionTimeout={session_ms_max}\n"
+            f"dataDir={home / 'data'}\n"
+            f"clientPort={self.port}\n"
+            "clientPortAddress=127.0.0.1\n"  # as an argument, the port is one of all interfaces
+            "maxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+            "4lw.commands.whitelist=srvr,cons\n",
+            "utf-8",
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start it after `stop` or `kill`, with its data."""
+        command = [str(java()), *OPTIONS, "-cp", class_path(), MAIN, str(self._settings)]
+        with self._log.open("ab") as log:
+            self._shell = subprocess.Popen(
+                ["sh", "-c", SHELL, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C ends the tests, and the JVM with them
+            )
+        assert self._shell.stdout is not None
+        self.pid = int(self._shell.stdout.readline())
+        try:
+            until(self._serves, within_s=ANSWERS_WITHIN_S, what=f"ZooKeeper serves, {self._log}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end. Its sessions stay for their timeouts."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def command(self, word: str) -> str:
+        """The answer to one of its commands of four letters."""
+        with socket.create_connection(("127.0.0.1", self.port), ENDS_WITHIN_S) as connection:
+            connection.sendall(word.encode())
+            with connection.makefile("rb") as answer:
+                return answer.read().decode()
+
+    def _serves(self) -> bool:
+        with suppress(OSError):
+            return self.command("srvr").startswith("Zookeeper version")
+        assert self.is_running(), f"ZooKeeper ended; see {self._log}"
+        return False
+
+    def is_running(self) -> bool:
+        """Whether there is a process; a dead one is kept by the shell until `stop` or `kill`."""
+        with suppress(FileNotFoundError):
+            status = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+            return status != "Z"
+        return False
+
+    def _end(self, by: signal.Signals) -> None:
+        if self._shell.poll() is None:
+            os.kill(self.pid, by)  # the shell waits for it only now: the number is still its own
+            until(lambda: not self.is_running(), within_s=ENDS_WITHIN_S)
+        self._shell.communicate()
+
+
+def free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def class_path() -> str:
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    return os.pathsep.join(str(next(jars.glob(f"{name}*.jar"))) for name in JARS)
+
+
+def why_missing() -> str | None:
+    """What this machine lacks for a ZooKeeper, in a sentence; None if nothing."""
+    if java() is None:
+        return "ZooKeeper needs Java, and there is none; put one on PATH or set JAVA_HOME"
+    return None
+
+
+NEEDS_JAVA = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))

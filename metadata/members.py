@@ -9,7 +9,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -128,16 +128,7 @@ class Members:
         """
         assert self._registered is not None, "register comes first"
         info, session = self._registered
-        data = _server_bytes(
-            ServerInfo(
-                server_id=info.server_id,
-                address=info.address,
-                incarnation=info.incarnation,
-                started_ms=info.started_ms,
-                topics=topics,
-                is_draining=is_draining,
-            )
-        )
+        data = _server_bytes(replace(info, topics=topics, is_draining=is_draining))
         for _ in range(CHANGE_ATTEMPTS_MAX):
             found = read_value(self._store, self._key, _server)
             if found is None or found.value.incarnation != info.incarnation:

@@ -190,7 +190,7 @@ class HBaseMetadataStore:
         )
         with self._lock:
             self._sessions.append(session)
-        self._in_background(session.keep_alive)
+        self._begin(session.keep_alive)
         self._poll_from_now_on()
         return session
 
@@ -198,8 +198,7 @@ class HBaseMetadataStore:
         """As the interface says. A session whose end can't be written ends after its timeout."""
         self._is_closing.set()
         with self._lock:
-            sessions, self._sessions = self._sessions, []
-            opened, self._opened = self._opened, []
+            sessions, opened = list(self._sessions), list(self._opened)
             self._watches.clear()
         for session in sessions:
             try:
@@ -267,11 +266,25 @@ class HBaseMetadataStore:
         if not session.is_live or not self._is_session_live(session.id):
             raise SessionLostError(f"the session {session.id} has ended")
 
+    def _begin(self, work: Callable[[], None]) -> None:
+        """Do it in a thread of its own."""
+
+        def work_and_close() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    opened = list(self._opened)
+                for gateways in opened:  # callbacks may have used any of them
+                    gateways.close_own()
+
+        self._in_background(work_and_close)
+
     def _poll_from_now_on(self) -> None:
         with self._lock:
             is_first, self._is_polling = not self._is_polling, True
         if is_first:
-            self._in_background(self._poll_until_closed)
+            self._begin(self._poll_until_closed)
 
     def _poll_until_closed(self) -> None:
         pause_s = 0.0

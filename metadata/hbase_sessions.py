@@ -155,6 +155,7 @@ class HBaseSession:
         self._lost = lost
         self._lock = Lock()
         self._is_over = False
+        self._is_ended = False  # in the table
         self._is_closing = Event()  # wakes the thread that waits for its next heartbeat
         self._entry = first_entry(timeout_s=timeout_s)
         self._heard_s = elapsed_s()  # the store heard of this session then, or later
@@ -170,11 +171,13 @@ class HBaseSession:
         with self._lock:
             self._is_over = True
         self._is_closing.set()
-        # A heartbeat may be on its way, and its writer learns that it was too late.
-        while (cell := self._table.cell(self._row)) is not None:
-            session = SessionState.from_cell(self.id, cell)
-            if session is None or self._table.replace(self._row, cell, end_of(session)) is None:
-                return
+        # A heartbeat may be on its way. Then either it comes too late, or the end is repeated.
+        while not self._is_ended:
+            cell = self._table.cell(self._row)
+            session = None if cell is None else SessionState.from_cell(self.id, cell)
+            self._is_ended = (
+                session is None or self._table.replace(self._row, cell, end_of(session)) is None
+            )
 
     def keep_alive(self) -> None:
         """Send heartbeats until the session has ended."""

@@ -197,6 +197,19 @@ class Gateways:
         """Whether a connection is still that of this thread."""
         return connection is not None and getattr(self._of_thread, "connection", None) is connection
 
+    def close_own(self) -> None:
+        """Close this thread's connection, before the thread ends. Otherwise its connection is
+        collected as garbage while `close` may be closing it, and is closed twice at once."""
+        connection = getattr(self._of_thread, "connection", None)
+        if connection is None:
+            return
+        self._of_thread.connection = None
+        with self._lock:
+            is_open = connection in self._open  # otherwise `close` closes it
+            self._open.discard(connection)
+        if is_open:
+            _close(connection)
+
     def interrupt(self) -> None:
         """Shut all connections down at once, which ends the calls in flight, and refuse later
         calls. Any thread may call."""

@@ -1,0 +1,379 @@
+"""The metadata store of a cluster in HBase (decision 0042).
+
+Each method is one or two calls to a Thrift gateway; an ephemeral entry takes one more, which reads
+the row of its session. A write is a read and a compare-and-put of one cell, with the durability of
+HBase's default, `SYNC_WAL`.
+
+HBase neither reports changes nor knows sessions. So a background thread of each open store polls:
+it reads the rows of all sessions, ends those without heartbeats (metadata/hbase_sessions.py), and
+reads every entry below each watched prefix. Its interval is a quarter of the shortest timeout of a
+session, between 0.05 and 0.5 seconds. So a watch of a prefix with many or large entries is
+expensive: it transfers all of them in each poll.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock
+
+from metadata.entry import (
+    NONCE_BYTES,
+    Entry,
+    live,
+    next_entry,
+    next_tombstone,
+    require_timeout,
+    require_value,
+    require_version,
+)
+from metadata.hbase_sessions import (
+    BEATS_PER_TIMEOUT,
+    POLL_S_MAX,
+    HBaseSession,
+    SessionState,
+    SilentSessions,
+    end_of,
+    poll_pause_s,
+)
+from metadata.hbase_table import (
+    SESSIONS,
+    HBaseMetadataSettings,
+    MetadataTable,
+    entry_row,
+    key_of,
+    rows_below,
+    session_row,
+)
+from metadata.keys import encode_key
+from metadata.store import (
+    Condition,
+    DamagedEntryError,
+    Key,
+    MetadataError,
+    MetadataUnavailableError,
+    Session,
+    SessionLostError,
+    Versioned,
+)
+from tuff.hbase_gateway import Addresses, Gateways
+
+log = logging.getLogger(__name__)
+
+POLL_CALL_S = 2.0  # seconds; behind a hanging gateway, a poll is late by this time
+BEHIND_SESSIONS = b"s0"  # the first row behind those of the sessions
+
+Background = Callable[[Callable[[], None]], object]  # runs the callable in a thread of its own
+# What a watch compares: row -> version, and whether the entry is live; None: it is damaged.
+Watched = Mapping[bytes, tuple[int, bool] | None]
+
+
+def create_table(settings: HBaseMetadataSettings, *, elapsed_s: Callable[[], float]) -> None:
+    """Create the table of the metadata store if there is none. Several servers may do so at once.
+
+    Raises: MetadataUnavailableError.
+    """
+    gateways = settings.gateways(
+        call_s=settings.call_s, addresses=Addresses(settings.addresses), elapsed_s=elapsed_s
+    )
+    table = MetadataTable(settings.table, gateways, answer_s=settings.answer_s, elapsed_s=elapsed_s)
+    try:
+        table.create()
+        table.require_exists()
+    finally:
+        gateways.close()
+
+
+class HBaseMetadataStore:
+    """One table in HBase (`MetadataStore`), for any number of processes.
+
+    `_lock` guards the sessions, the watches, and whether the polls have begun. Callbacks are called
+    without it, by the thread that polls.
+    """
+
+    def __init__(
+        self,
+        settings: HBaseMetadataSettings,
+        *,
+        elapsed_s: Callable[[], float],
+        in_background: Background,
+    ) -> None:
+        """`elapsed_s`: a monotonic clock; `in_background`: one thread polls, from the first use of
+        a session or watch on, and one more sends the heartbeats of each session.
+
+        Raises: MetadataUnavailableError: also if the table is missing.
+        """
+        self._settings = settings
+        self._elapsed_s = elapsed_s
+        self._in_background = in_background
+        self._addresses = Addresses(settings.addresses)
+        self._lock = Lock()
+        self._opened: list[Gateways] = []
+        self._sessions: list[HBaseSession] = []
+        self._watches: dict[_Watch, Watched] = {}
+        self._is_polling = False
+        self._is_closing = Event()
+        self._silent = SilentSessions()
+        self._table = self._opened_table(settings.answer_s, settings.call_s, self._addresses)
+        self._polled = self._opened_table(settings.answer_s, POLL_CALL_S, self._addresses)
+        try:
+            self._table.require_exists()
+        except MetadataUnavailableError:
+            self.close()
+            raise
+
+    def get(self, key: Key) -> Versioned[bytes] | None:
+        entry = live(self._stored(key)[1], self._is_session_live)
+        return None if entry is None else Versioned(entry.value, entry.version)
+
+    def put(
+        self, key: Key, value: bytes, expected: Condition, *, session: Session | None = None
+    ) -> int:
+        require_value(value)
+        if session is not None:
+            encode_key(key)  # refuses what is no key, before the session
+            self._require_live(session)
+
+        def entry(found: Entry | None, *, is_live: bool) -> Entry:
+            return next_entry(
+                key,
+                found,
+                is_live=is_live,
+                value=value,
+                expected=expected,
+                session=None if session is None else session.id,
+                nonce=_nonce(),
+            )
+
+        return self._replace(key, entry)
+
+    def delete(self, key: Key, expected: Condition) -> None:
+        def tombstone(found: Entry | None, *, is_live: bool) -> Entry:
+            return next_tombstone(key, found, is_live=is_live, expected=expected, nonce=_nonce())
+
+        self._replace(key, tombstone)
+
+    def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
+        start, stop = rows_below(prefix)
+        return self._scan(start, stop)
+
+    def require(self, key: Key, version: int) -> None:
+        while True:
+            cell, found = self._stored(key)
+            # The write is before the read of the session: if the session is live then, it was so
+            # when the entry had this version.
+            if cell is not None and not self._table.touch(entry_row(key), cell):
+                continue  # it was replaced meanwhile
+            is_live = live(found, self._is_session_live) is not None
+            require_version(key, found, is_live=is_live, version=version)
+            return
+
+    def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
+        watch = _Watch(prefix, changed)
+        before = self._watched(self._table, prefix, self._live_sessions(self._table))
+        with self._lock:
+            self._watches[watch] = before
+        self._poll_from_now_on()
+        return partial(self._cancel, watch)
+
+    def open_session(self, *, timeout_s: float, lost: Callable[[], None]) -> Session:
+        require_timeout(timeout_s)
+        beat_s = timeout_s / BEATS_PER_TIMEOUT
+        session = HBaseSession(
+            self._table,
+            # With addresses of its own: after a hanging gateway, it is the turn of another one.
+            self._opened_table(beat_s, beat_s, Addresses(self._settings.addresses)),
+            timeout_s=timeout_s,
+            elapsed_s=self._elapsed_s,
+            lost=lost,
+        )
+        with self._lock:
+            self._sessions.append(session)
+        self._begin(session.keep_alive)
+        self._poll_from_now_on()
+        return session
+
+    def close(self) -> None:
+        """As the interface says. A session whose end can't be written ends after its timeout."""
+        self._is_closing.set()
+        with self._lock:
+            sessions, opened = list(self._sessions), list(self._opened)
+            self._watches.clear()
+        for session in sessions:
+            try:
+                session.close()
+            except MetadataUnavailableError as error:
+                log.warning("the session %s ends after its timeout: %s", session.id, error)
+        for gateways in opened:
+            gateways.close()
+
+    def _opened_table(self, answer_s: float, call_s: float, addresses: Addresses) -> MetadataTable:
+        gateways = self._settings.gateways(
+            call_s=call_s, addresses=addresses, elapsed_s=self._elapsed_s
+        )
+        with self._lock:
+            self._opened.append(gateways)
+        return MetadataTable(
+            self._settings.table, gateways, answer_s=answer_s, elapsed_s=self._elapsed_s
+        )
+
+    def _stored(self, key: Key) -> tuple[bytes | None, Entry | None]:
+        return self._decoded(key, self._table.cell(entry_row(key)))
+
+    def _decoded(self, key: Key, cell: bytes | None) -> tuple[bytes | None, Entry | None]:
+        return cell, None if cell is None else Entry.from_bytes(cell, key)
+
+    def _replace(self, key: Key, decide: Callable[..., Entry]) -> int:
+        """Store the entry that `decide` returns for the present one; returns its version.
+
+        A writer that was overtaken decides again, on the entry of the writer that overtook it.
+        """
+        cell, found = self._stored(key)
+        while True:
+            is_live = live(found, self._is_session_live) is not None
+            entry = decide(found, is_live=is_live)
+            refused = self._table.replace(entry_row(key), cell, entry)
+            if refused is None:
+                return entry.version
+            cell, found = self._decoded(key, refused.found)
+
+    def _scan(self, start: bytes, stop: bytes) -> Iterator[tuple[Key, Versioned[bytes]]]:
+        for rows in self._table.scan(start, stop, tombstones=False):
+            entries = [(key, Entry.from_bytes(cell, key)) for key, cell in map(_with_key, rows)]
+            sessions = {entry.session for _, entry in entries if entry.session is not None}
+            live_sessions = self._live_of(sessions)
+            for key, entry in entries:
+                if live(entry, live_sessions.__contains__) is not None:
+                    yield key, Versioned(entry.value, entry.version)
+
+    def _is_session_live(self, session_id: str) -> bool:
+        return session_id in self._live_of({session_id})
+
+    def _live_of(self, session_ids: set[str]) -> set[str]:
+        """Which of these sessions are live. From then on, this store observes all sessions."""
+        if not session_ids:
+            return set()
+        self._poll_from_now_on()
+        rows = {session_row(session_id): session_id for session_id in session_ids}
+        return {
+            rows[row]
+            for row, cell in self._table.cells(sorted(rows)).items()
+            if SessionState.from_cell(rows[row], cell) is not None
+        }
+
+    def _require_live(self, session: Session) -> None:
+        if not session.is_live or not self._is_session_live(session.id):
+            raise SessionLostError(f"the session {session.id} has ended")
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        """Do it in a thread of its own."""
+
+        def work_and_close() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    opened = list(self._opened)
+                for gateways in opened:  # callbacks may have used any of them
+                    gateways.close_own()
+
+        self._in_background(work_and_close)
+
+    def _poll_from_now_on(self) -> None:
+        with self._lock:
+            is_first, self._is_polling = not self._is_polling, True
+        if is_first:
+            self._begin(self._poll_until_closed)
+
+    def _poll_until_closed(self) -> None:
+        pause_s = 0.0
+        is_available = True
+        while not self._is_closing.wait(pause_s):
+            try:
+                pause_s = self._poll()
+            except MetadataError as error:
+                if is_available and not self._is_closing.is_set():
+                    log.warning("the sessions of the cluster are not observed: %s", error)
+                is_available, pause_s = False, POLL_S_MAX
+            else:
+                is_available = True
+
+    def _poll(self) -> float:
+        """End silent sessions, and report changes; returns the seconds until the next poll."""
+        asked_s = self._elapsed_s()
+        sessions = self._live_sessions(self._polled)
+        silent = self._silent.observe(sessions, asked_s=asked_s, answered_s=self._elapsed_s())
+        for session in silent:
+            # Refused: its holder was faster, or another observer.
+            if self._polled.replace(session_row(session.id), session.cell, end_of(session)) is None:
+                log.warning("the session %s had no heartbeat for its timeout: ended", session.id)
+                del sessions[session.id]
+        self._report(sessions)
+        return poll_pause_s(sessions)
+
+    def _report(self, sessions: Mapping[str, SessionState]) -> None:
+        with self._lock:
+            watches = list(self._watches)
+        for watch in watches:
+            now = self._watched(self._polled, watch.prefix, sessions)
+            with self._lock:
+                # It may have been cancelled meanwhile.
+                is_changed = self._watches.get(watch, now) != now
+                if is_changed:
+                    self._watches[watch] = now
+            if is_changed:
+                watch.changed()
+
+    def _live_sessions(self, table: MetadataTable) -> dict[str, SessionState]:
+        sessions = {}
+        for rows in table.scan(SESSIONS, BEHIND_SESSIONS, tombstones=False):
+            for row, cell in rows:
+                session_id = row.removeprefix(SESSIONS).decode()
+                try:
+                    session = SessionState.from_cell(session_id, cell)
+                except DamagedEntryError as error:
+                    # The others must be observed all the same.
+                    log.warning("a session is ignored: %s", error)
+                else:
+                    if session is not None:
+                        sessions[session_id] = session
+        return sessions
+
+    def _watched(
+        self, table: MetadataTable, prefix: Key, sessions: Mapping[str, SessionState]
+    ) -> Watched:
+        """What a watch compares: the entry at the prefix, and all entries below it."""
+        found: dict[bytes, tuple[int, bool] | None] = {}
+        at = entry_row(prefix)
+        rows = [(at, cell)] if (cell := table.cell(at)) is not None else []
+        for piece in (rows, *table.scan(*rows_below(prefix), tombstones=True)):
+            for row, data in piece:
+                try:
+                    entry = Entry.from_bytes(data, key_of(row))
+                except DamagedEntryError:
+                    found[row] = None
+                else:
+                    is_live = live(entry, sessions.__contains__) is not None
+                    found[row] = entry.version, is_live
+        return found
+
+    def _cancel(self, watch: "_Watch") -> None:
+        with self._lock:
+            self._watches.pop(watch, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watch:
+    """Each is another one, also with an equal prefix."""
+
+    prefix: Key
+    changed: Callable[[], None]
+
+
+def _with_key(row: tuple[bytes, bytes]) -> tuple[Key, bytes]:
+    return key_of(row[0]), row[1]
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)

@@ -1,0 +1,217 @@
+"""Sessions of a metadata store in HBase, which itself has no sessions (decision 0042).
+
+A session is a row: an entry whose version is a heartbeat counter, and whose value is the timeout.
+
+    value := {"timeout_s": seconds}                                                JSON
+
+The holder raises the version by a compare-and-put, several times in each timeout. Every open store
+observes the rows of all sessions. A store that finds the same version for a whole timeout ends the
+session: it replaces the row by a tombstone, by a compare-and-put on the cell that it found. So of a
+heartbeat and an end only one succeeds, and every reader finds the same outcome in the row.
+
+No clock is compared with that of another machine: holder and observers measure how long something
+takes, each on its own monotonic clock.
+"""
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Event, Lock
+
+from metadata.entry import NONCE_BYTES, Entry, next_tombstone
+from metadata.hbase_table import PAUSE_S_MIN, MetadataTable, session_row
+from metadata.store import DamagedEntryError, Expected, Key, MetadataUnavailableError
+
+log = logging.getLogger(__name__)
+
+SESSION_ID_BYTES = 16  # random bytes; no two sessions ever have equal ids
+BEATS_PER_TIMEOUT = 4  # two heartbeats may fail, with a hanging gateway each
+POLLS_PER_TIMEOUT = 4
+POLL_S_MIN, POLL_S_MAX = 0.05, 0.5  # seconds between two polls, which read the sessions
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session as its row says."""
+
+    id: str
+    cell: bytes
+    entry: Entry
+    timeout_s: float
+
+    @classmethod
+    def from_cell(cls, session_id: str, cell: bytes) -> "SessionState | None":
+        """None: the session has ended. Raises: DamagedEntryError."""
+        entry = Entry.from_bytes(cell, session_key(session_id))
+        if entry.is_deleted:
+            return None
+        try:
+            timeout_s = float(json.loads(entry.value)["timeout_s"])
+        except (ValueError, KeyError, TypeError):
+            raise DamagedEntryError(
+                f"the session {session_id} has {entry.value[:40]!r} in place of its timeout"
+            ) from None
+        return cls(session_id, cell, entry, timeout_s)
+
+
+def first_entry(*, timeout_s: float) -> Entry:
+    """The entry of a new session."""
+    return Entry(
+        value=json.dumps({"timeout_s": timeout_s}).encode(),
+        version=1,
+        nonce=_nonce(),
+        session=None,
+        is_deleted=False,
+    )
+
+
+def next_beat(entry: Entry) -> Entry:
+    """The entry of the next heartbeat."""
+    return Entry(
+        value=entry.value,
+        version=entry.version + 1,
+        nonce=_nonce(),
+        session=None,
+        is_deleted=False,
+    )
+
+
+def end_of(session: SessionState) -> Entry:
+    """The tombstone of a session."""
+    return next_tombstone(
+        session_key(session.id), session.entry, is_live=True, expected=Expected.ANY, nonce=_nonce()
+    )
+
+
+def session_key(session_id: str) -> Key:
+    """Names a session in errors; no entry has this key."""
+    return ("session", session_id)
+
+
+class SilentSessions:
+    """Decides which sessions have ended, from what one observer saw. For one thread."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}  # version, and when it was found first
+
+    def observe(
+        self, sessions: Mapping[str, SessionState], *, asked_s: float, answered_s: float
+    ) -> list[SessionState]:
+        """The sessions whose version has been the same for their whole timeout, given all sessions
+        that were found by a read between these two times of the observer's clock.
+
+        Between the answer in which a version was found first, and the question to which it was the
+        answer again, the holder has sent no heartbeat that arrived.
+        """
+        seen: dict[str, tuple[int, float]] = {}
+        silent = []
+        for session in sessions.values():
+            version, since_s = self._seen.get(session.id, (0, 0.0))
+            if version != session.entry.version:
+                version, since_s = session.entry.version, answered_s
+            elif asked_s - since_s >= session.timeout_s:
+                silent.append(session)
+            seen[session.id] = version, since_s
+        self._seen = seen
+        return silent
+
+
+def poll_pause_s(sessions: Mapping[str, SessionState]) -> float:
+    """Seconds until the sessions are read again."""
+    timeouts_s = [session.timeout_s for session in sessions.values()]
+    shortest_s = min(timeouts_s, default=POLL_S_MAX * POLLS_PER_TIMEOUT)
+    return max(POLL_S_MIN, min(POLL_S_MAX, shortest_s / POLLS_PER_TIMEOUT))
+
+
+class HBaseSession:
+    """A session of this process (`Session`). `keep_alive` needs a thread of its own.
+
+    `_lock` guards the changes of `_is_over` and `_is_closing`, so that `lost` is called at most
+    once, and not after `close`.
+    """
+
+    def __init__(
+        self,
+        table: MetadataTable,
+        beats: MetadataTable,
+        *,
+        timeout_s: float,
+        elapsed_s: Callable[[], float],
+        lost: Callable[[], None],
+    ) -> None:
+        """A new session, with its row. `beats`: the same table, for heartbeats; its calls take a
+        part of the timeout at most.
+
+        Raises: MetadataUnavailableError.
+        """
+        self.id = secrets.token_hex(SESSION_ID_BYTES)
+        self._table = table
+        self._beats = beats
+        self._row = session_row(self.id)
+        self._timeout_s = timeout_s
+        self._elapsed_s = elapsed_s
+        self._lost = lost
+        self._lock = Lock()
+        self._is_over = False
+        self._is_ended = False  # in the table
+        self._is_closing = Event()  # wakes the thread that waits for its next heartbeat
+        self._entry = first_entry(timeout_s=timeout_s)
+        self._heard_s = elapsed_s()  # the store heard of this session then, or later
+        refused = table.replace(self._row, None, self._entry)
+        assert refused is None, "a random id was used twice"
+
+    @property
+    def is_live(self) -> bool:
+        return not self._is_over and self._elapsed_s() - self._heard_s < self._timeout_s
+
+    def close(self) -> None:
+        """Raises: MetadataUnavailableError: the session ends after its timeout instead."""
+        with self._lock:
+            self._is_over = True
+        self._is_closing.set()
+        # A heartbeat may be on its way. Then either it comes too late, or the end is repeated.
+        while not self._is_ended:
+            cell = self._table.cell(self._row)
+            session = None if cell is None else SessionState.from_cell(self.id, cell)
+            self._is_ended = (
+                session is None or self._table.replace(self._row, cell, end_of(session)) is None
+            )
+
+    def keep_alive(self) -> None:
+        """Send heartbeats until the session has ended."""
+        pause_s = self._timeout_s / BEATS_PER_TIMEOUT
+        while not self._is_closing.wait(pause_s):
+            if not self._beat():
+                self._end()
+                return
+
+    def _beat(self) -> bool:
+        """Whether the session goes on after one heartbeat, which is repeated while it does."""
+        sent_s = self._elapsed_s()
+        entry = next_beat(self._entry)
+        cell = self._entry.to_bytes()
+        while self.is_live:
+            try:
+                refused = self._beats.replace(self._row, cell, entry)
+            except MetadataUnavailableError:
+                # Repeated with the same bytes: each of the attempts may be the one that succeeds.
+                self._is_closing.wait(PAUSE_S_MIN)
+                continue
+            if refused is not None:
+                return False  # only the end of the session is another version
+            self._entry, self._heard_s = entry, sent_s
+            return True
+        return False
+
+    def _end(self) -> None:
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        if is_first:
+            log.warning("the session %s with the metadata store in HBase was lost", self.id)
+            self._lost()
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)

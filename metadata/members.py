@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 FORMAT = 1
 SERVER_ID_LENGTH_MAX = 64  # characters
+TIME_LIMIT_MS = 253_402_300_800_000  # ms; the year 10,000, from which on datetime shows no time
 CHANGE_ATTEMPTS_MAX = 1_000  # each failure but the last is a write of another server
 
 _SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -263,12 +264,19 @@ def _server(key: Key, data: bytes) -> ServerInfo:
             server_id=fields.text("server_id"),
             address=fields.text("address"),
             incarnation=fields.integer("incarnation"),
-            started_ms=fields.integer("started_ms"),
+            started_ms=_time_ms(fields, "started_ms"),
             topics=fields.integer("topics"),
             is_draining=fields.flag("is_draining"),
         )
 
     return decoded(key, data, server_of, format_number=FORMAT, what="entry of a server")
+
+
+def _time_ms(fields: Fields, name: str) -> int:
+    found = fields.integer(name)
+    if not 0 <= found < TIME_LIMIT_MS:
+        raise ValueError(f"{name} is {found}, which is no time")
+    return found
 
 
 def _incarnation_bytes(incarnation: int) -> bytes:

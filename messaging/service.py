@@ -17,8 +17,8 @@ from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions
 from messaging.retention.region_observers import RegionObservers
 from messaging.settings import MessagingSettings
-from messaging.storage.engine import StoreError
-from messaging.storage.loading import load
+from messaging.storage.engine import Store, StoreError
+from messaging.storage.loading import Loaded, load, load_member
 from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import OpenStore, StoreState
@@ -44,7 +44,8 @@ class MessagingService:
 
     `new_store_refusal` returns why an empty store must not be accepted as a new one, and
     `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
-    is None for a store that no other server can take over.
+    is None for a store that no other server can take over. A server of a cluster opens without any
+    topic; `messaging/topic_handover.py` adds and removes them.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class MessagingService:
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
     ) -> None:
-        self._load = partial(load, new_store_refusal=new_store_refusal)
+        self._load: Callable[[Store], Loaded] = load_member
+        if not state.topics.is_shared:
+            self._load = partial(load, new_store_refusal=new_store_refusal)
         self._lack_of_space = lack_of_space
         self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership

@@ -24,6 +24,7 @@ from messaging.storage.rows import (
 )
 from tuff.protocol.errors import (
     DamagedRecordError,
+    OwnershipMovingError,
     TopicNotFoundError,
 )
 from tuff.protocol.exchange import Request, read_query
@@ -110,6 +111,7 @@ class Topic:
     decided: TopicRecord | None = None
     durable: TopicRecord | None = None
     damage: str | None = None
+    is_released: bool = False  # another server of the cluster owns it, or is about to
     waiters: dict[asyncio.Event, None] = field(default_factory=dict)
     messages_published: int = 0
     bytes_published: int = 0
@@ -141,7 +143,10 @@ class Topic:
         return self._require(self.durable)
 
     def require_readable(self) -> None:
-        """Raises: DamagedRecordError: its row can't be read, so its generation is unknown."""
+        """Raises: DamagedRecordError: its row can't be read, so its generation is unknown;
+        OwnershipMovingError: another server owns it."""
+        if self.is_released:
+            raise ownership_moving(self.id)
         if self.damage is not None:
             raise DamagedRecordError(
                 f"the metadata of the topic {self.id} {self.damage}",
@@ -161,26 +166,47 @@ class Topic:
 
 
 class TopicRegistry:
-    """All topics that ever existed, by id. Lives on the event loop."""
+    """All topics that ever existed, by id; in a cluster those that this server owns. Lives on the
+    event loop.
 
-    def __init__(self) -> None:
+    `is_shared`: other servers own the topics that are not here, so it is not known here whether
+    they exist.
+    """
+
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
         self._topics: dict[TopicId, Topic] = {}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
-    def load(self, topic: TopicId, record: TopicRecord | str) -> None:
-        """Add a topic from its metadata row, or the reason why the row can't be read."""
+    def load(self, topic: TopicId, record: TopicRecord | str | None) -> None:
+        """Add a topic from its metadata row, or the reason why the row can't be read; None: it has
+        no row yet."""
         if isinstance(record, str):
             self._topics[topic] = Topic(topic, damage=record)
         else:
             self._topics[topic] = Topic(topic, decided=record, durable=record)
 
+    def is_foreign(self, topic: TopicId) -> bool:
+        """Whether another server of the cluster owns a topic, or is about to: nothing of it may be
+        written here."""
+        found = self._topics.get(topic)
+        return self.is_shared and (found is None or found.is_released)
+
+    def remove(self, topic: TopicId) -> None:
+        """Forget a topic that another server owns from now on. Requests under way that hold it are
+        refused, and its long polls wake."""
+        found = self._topics.pop(topic)
+        found.is_released = True
+        found.wake()
+
     def find(self, topic: TopicId) -> Topic:
-        """The topic. Raises: TopicNotFoundError: no topic ever had this id."""
+        """The topic. Raises: TopicNotFoundError: no topic ever had this id; OwnershipMovingError:
+        this server of a cluster does not own it."""
         found = self._topics.get(topic)
         if found is None:
-            raise topic_not_found(topic)
+            raise (ownership_moving if self.is_shared else topic_not_found)(topic)
         return found
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
@@ -188,7 +214,10 @@ class TopicRegistry:
         return self._topics.get(topic)
 
     def find_or_add(self, topic: TopicId) -> Topic:
-        """The topic, added if it is new; it exists for clients once it has a durable row."""
+        """The topic, added if it is new; it exists for clients once it has a durable row. Raises:
+        OwnershipMovingError: this server of a cluster does not own it."""
+        if self.is_shared:
+            return self.find(topic)
         return self._topics.setdefault(topic, Topic(topic))
 
     def live(self) -> Iterator[TopicId]:
@@ -197,6 +226,13 @@ class TopicRegistry:
             record = self._topics[topic].durable
             if record is not None and record.generation > 0:
                 yield topic
+
+
+def ownership_moving(topic: TopicId) -> OwnershipMovingError:
+    """The error for a topic that another server of the cluster owns, or is about to."""
+    return OwnershipMovingError(
+        f"the topic {topic} is moving to another server, or has moved; try again"
+    )
 
 
 def topic_not_found(topic: TopicId) -> TopicNotFoundError:

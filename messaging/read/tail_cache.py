@@ -266,6 +266,18 @@ class TailCache:
         self._since = pack_offset(*since)  # a topic without a tail got no rows behind this offset
         self._size_bytes = 0
 
+    def skip_to(self, since: Offset) -> None:
+        """Topics without a tail may have got rows up to this offset that were not seen here: this
+        server did not own them."""
+        self._since = max(self._since, pack_offset(*since))
+
+    def forget(self, prefix: bytes) -> None:
+        """Forget the tail of a topic, by the prefix of its keys."""
+        tail = self._tails.pop(prefix, None)
+        if tail is not None:
+            self._size_bytes -= tail.size_bytes
+            self._filled.pop(prefix, None)
+
     def apply_batch(
         self,
         puts: Mapping[bytes, bytes | None],

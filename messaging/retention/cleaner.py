@@ -224,6 +224,7 @@ class RetentionCleaner:
                     yield table + prefix_of(topic.id, first), table + prefix_of(topic.id, stop)
 
     def _apply(self, chunk: _Chunk, rules: _Rules, batch: WriteBatch) -> None:
+        _leave_out_moved(chunk, rules)
         for pointer, prefix, offset in chunk.inversions:
             batch.invert(pointer, prefix, offset, offset)
         rules.may_delete = rules.may_delete and self._state.may_delete()
@@ -257,6 +258,19 @@ def _observed_topics(rules: _Rules) -> dict[bytes, TopicRule]:
         for name, (topic, rule) in rules.topics.items()
         if topic.decided is topic.durable
     }
+
+
+def _leave_out_moved(chunk: _Chunk, rules: _Rules) -> None:
+    """In a cluster, a topic may have moved to another server since its rows were read. Nothing of
+    it may be written here any more."""
+    moved = {name for name, (topic, _) in rules.topics.items() if topic.is_released}
+    if moved:
+        chunk.deletes = {
+            key: count for key, count in chunk.deletes.items() if row_prefix(key)[:-4] not in moved
+        }
+        chunk.inversions = [each for each in chunk.inversions if each[1][:-4] not in moved]
+        for topic in [each for each in chunk.log_starts if each.is_released]:
+            del chunk.log_starts[topic]
 
 
 def _first_kept(rule: TopicRule) -> int:

@@ -6,17 +6,20 @@ block. They run on worker threads, and several threads may call at once.
 
 from collections.abc import Collection, Generator, Sequence
 from operator import itemgetter
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tuff.disk.locks import StoreError
+from tuff.protocol.ids import Offset
 
 __all__ = [
     "SCAN_CHUNK_COUNT_MAX",
     "CanBeTakenOver",
+    "Floor",
     "HasRegions",
     "Interruptible",
     "ReportsCorruption",
     "Rows",
+    "SharedStore",
     "Store",
     "StoreDamagedError",
     "StoreError",
@@ -115,6 +118,31 @@ class CanBeTakenOver(Protocol):
 
         Raises: TakenOverError; StoreError: the storage system does not answer now.
         """
+
+
+class Floor(NamedTuple):
+    """The highest offset that a server assigned, and the highest timestamp in ms of its cells. The
+    next owner of its topics has to stay above both: with lower ones, its rows would come before
+    rows that readers have seen, or be hidden by older cells."""
+
+    last: Offset
+    cell_ms: int
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A store whose tables several servers share (decision 0042). Any thread may call."""
+
+    @property
+    def cell_ms(self) -> int:
+        """The timestamp in ms of the newest cells of this server."""
+
+    def raise_time(self, floor_ms: int) -> None:
+        """Give all cells that are written from now on a timestamp above this one."""
+
+    def wait_until_shared(self) -> None:
+        """Wait until other servers can read everything that was written before this call. Raises:
+        StoreError."""
 
 
 @runtime_checkable

@@ -1,4 +1,8 @@
-"""Loads the state from an opened store: topics, pointer index, last batch, metadata. Blocks."""
+"""Loads the state from an opened store: topics, pointer index, last batch, metadata. Blocks.
+
+A single server loads everything at its start. A server of a cluster loads what describes its own
+store, and each topic when it becomes the topic's owner (decision 0042).
+"""
 
 import logging
 from collections import defaultdict
@@ -26,9 +30,11 @@ from messaging.storage.rows import (
     Position,
     StoreMetadata,
     offset_in,
+    prefix_of,
     prefix_stop,
     split_named_row_key,
     split_topic,
+    topic_key,
 )
 from messaging.topics import TopicRecord
 from tuff.protocol.ids import Offset, TopicId
@@ -69,6 +75,52 @@ def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: 
     )
 
 
+def load_member(store: Store) -> Loaded:
+    """The state of a server of a cluster at its start: it owns no topic. Raises: StoreError."""
+    value = store.get(METADATA_KEY)
+    try:
+        metadata = None if value is None else StoreMetadata.from_bytes(METADATA_KEY, value)
+    except DamagedRowError as error:
+        raise _unreadable("the store's metadata row", error) from None
+    return Loaded(topics={}, index=[], last_batch=read_member_last_batch(store), metadata=metadata)
+
+
+def read_member_last_batch(store: Store) -> LastBatch:
+    """How far a server of a cluster has written. Raises: StoreError."""
+    value = store.get(LAST_BATCH_KEY)
+    try:
+        return LastBatch() if value is None else LastBatch.from_bytes(LAST_BATCH_KEY, value)
+    except DamagedRowError as error:
+        raise _unreadable("the last-batch row of the store", error) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTopics:
+    """What the store has of some topics. One without a row has None, and one whose row can't be
+    read has the reason. `index`: the rows of the pointer index that name one of them."""
+
+    records: dict[TopicId, TopicRecord | str | None]
+    index: list[IndexedRange]
+
+
+def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
+    """The state of these topics. Takes a few calls for each, and one scan of the pointer index.
+    Raises: StoreError."""
+    found: dict[TopicId, TopicRecord | str] = {}
+    for topic in topics:
+        key = topic_key(topic)
+        if (value := store.get(key)) is not None:
+            found[topic] = _record(topic, key, value)
+    for topic, record in list(found.items()):
+        if isinstance(record, TopicRecord):
+            prefix = prefix_of(topic, record.generation)
+            _load_holds_and_positions(store, found, below=prefix)
+    return LoadedTopics(
+        records={topic: found.get(topic) for topic in topics},
+        index=[entry for entry in _load_index(store) if entry.topic in topics],
+    )
+
+
 def read_last_batch(store: Store) -> LastBatch:
     """How far the store was written. Raises: StoreError."""
     value = store.get(LAST_BATCH_KEY)
@@ -88,10 +140,12 @@ def read_last_batch(store: Store) -> LastBatch:
     return LastBatch(last=highest)
 
 
-def read_last_batch_again(store: Store, possible: Collection[LastBatch]) -> LastBatch:
-    """How far a store was written that this server had open before. Raises: StoreError: it is
-    another store, or it has changed since."""
-    found = read_last_batch(store)
+def read_last_batch_again(
+    store: Store, possible: Collection[LastBatch], *, is_shared: bool
+) -> LastBatch:
+    """How far a store was written that this server had open before. `is_shared`: by the servers of
+    a cluster. Raises: StoreError: it is another store, or it has changed since."""
+    found = (read_member_last_batch if is_shared else read_last_batch)(store)
     if found not in possible:
         numbers = " or ".join(str(number) for number in sorted({m.batch_number for m in possible}))
         raise StoreError(
@@ -134,19 +188,25 @@ def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
             raise StoreDamagedError(
                 f"the topic row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
             ) from None
-        try:
-            topics[topic] = TopicRecord.from_bytes(key, value)
-        except DamagedRowError as error:
-            log.warning("the metadata of the topic %s %s", topic, error.finding)
-            topics[topic] = f"{error.finding}; {error.advice}"
+        topics[topic] = _record(topic, key, value)
     return topics
 
 
-def _load_holds_and_positions(store: Store, topics: dict[TopicId, TopicRecord | str]) -> None:
-    """Give each topic's record its holds and positions."""
+def _record(topic: TopicId, key: bytes, value: bytes) -> TopicRecord | str:
+    try:
+        return TopicRecord.from_bytes(key, value)
+    except DamagedRowError as error:
+        log.warning("the metadata of the topic %s %s", topic, error.finding)
+        return f"{error.finding}; {error.advice}"
+
+
+def _load_holds_and_positions(
+    store: Store, topics: dict[TopicId, TopicRecord | str], *, below: bytes = b""
+) -> None:
+    """Give each topic's record its holds and positions. `below`: only those of this prefix."""
     holds: defaultdict[TopicId, dict[str, Hold]] = defaultdict(dict)
     positions: defaultdict[TopicId, dict[str, Position]] = defaultdict(dict)
-    for table, topic, name, key, value in _named_rows(store, topics):
+    for table, topic, name, key, value in _named_rows(store, topics, below):
         try:
             if table == HOLDS:
                 holds[topic][name] = Hold.from_bytes(key, value)
@@ -166,11 +226,12 @@ def _load_holds_and_positions(store: Store, topics: dict[TopicId, TopicRecord | 
 
 
 def _named_rows(
-    store: Store, topics: dict[TopicId, TopicRecord | str]
+    store: Store, topics: dict[TopicId, TopicRecord | str], below: bytes
 ) -> Iterator[tuple[bytes, TopicId, str, bytes, bytes]]:
     """Table, topic, name, key and value of each row of its topic's current generation."""
     for table in (HOLDS, POSITIONS):
-        for key, value in scan_reporting_corruption(store, table, prefix_stop(table)):
+        start = table + below
+        for key, value in scan_reporting_corruption(store, start, prefix_stop(start)):
             topic, generation, name = _split(key)
             record = topics.get(topic)
             if isinstance(record, TopicRecord) and record.generation == generation:

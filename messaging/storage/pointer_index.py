@@ -160,6 +160,20 @@ class PointerIndex:
         if not ranges:
             self._ranges.pop(entry.pointer, None)
 
+    def forget(self, topic: TopicId) -> None:
+        """Remove all ranges of a topic that another server owns from now on."""
+        for entry in [
+            entry
+            for ranges in self._ranges.values()
+            for entry in ranges.values()
+            if entry.topic == topic
+        ]:
+            self.discard(entry)
+
+    def is_settling(self, topic: TopicId) -> bool:
+        """Whether index rows of the topic are about to be deleted."""
+        return any(topic in each.topics for each in self.settling.values())
+
     def ranges(self, pointer: int) -> list[IndexedRange]:
         """The ranges of a pointer that is not settled."""
         return list(self._ranges.get(pointer, {}).values())

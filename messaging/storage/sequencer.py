@@ -68,6 +68,11 @@ class IdleIntervals:
         """There may be rows anywhere up to this offset, except in the known intervals."""
         self._last = max(self._last, last)
 
+    def restart(self, last: Offset) -> None:
+        """Other servers may have written rows of a topic anywhere up to this offset."""
+        self._intervals.clear()
+        self.assume_rows(last)
+
     def add_batch(self, last: Offset, *, since_ms: int) -> None:
         """A batch wrote rows up to this offset, at `since_ms` or later."""
         if last > self._last:

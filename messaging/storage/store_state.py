@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from messaging.read.tail_cache import TailCache
 from messaging.storage.engine import Interruptible, Rows, Store, StoreError
-from messaging.storage.loading import Loaded
+from messaging.storage.loading import Loaded, LoadedTopics
 from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
 from messaging.storage.pointer_index import PointerIndex
 from messaging.storage.rows import LastBatch, StoreMetadata
@@ -193,8 +193,10 @@ class StoreState:
         may_delete: Callable[[], bool],
         tail_bytes_max: int,
         longest_transaction_s: float,
+        is_shared: bool = False,
     ) -> None:
-        self.topics = TopicRegistry()
+        """`is_shared`: servers of a cluster share the store, and each owns some of the topics."""
+        self.topics = TopicRegistry(is_shared=is_shared)
         self.index = PointerIndex()
         self.sequencer = Sequencer()
         self.tail_cache = TailCache(bytes_max=tail_bytes_max)
@@ -233,6 +235,23 @@ class StoreState:
         self.sequencer.raise_above(Offset(self.metadata.handed_ms, 0))
         self.high_water_mark = self.sequencer.last
         self.tail_cache.restart(self.high_water_mark)
+
+    def add_topics(self, loaded: LoadedTopics) -> None:
+        """This server owns these topics from now on. The sequencer is above all of their rows."""
+        last = self.sequencer.last
+        for topic_id, record in loaded.records.items():
+            self.topics.load(topic_id, record)
+        self.index.load(loaded.index, now_ms=self.now_ms())
+        # What these know of other topics' rows was learnt from the batches of this server.
+        self.tail_cache.skip_to(last)
+        self.idle_intervals.restart(last)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Another server owns this topic from now on."""
+        self.topics.remove(topic.id)
+        self.index.forget(topic.id)
+        if topic.durable is not None:
+            self.tail_cache.forget(topic.prefix(topic.durable.generation))
 
     @property
     def possible_last_batches(self) -> tuple[LastBatch, LastBatch]:

@@ -300,8 +300,12 @@ class GroupCommitter:
         self._recovering = True
         try:
             # Acknowledged messages are in that store: memory must not be used with another one.
-            possible = self._state.possible_last_batches
-            last_batch = await self._store.open(partial(read_last_batch_again, possible=possible))
+            read = partial(
+                read_last_batch_again,
+                possible=self._state.possible_last_batches,
+                is_shared=self._state.topics.is_shared,
+            )
+            last_batch = await self._store.open(read)
         # Any failure to open it (the engine, the directory, its lock) is the reason why it is down,
         # and it is tried again.
         except Exception as error:  # noqa: BLE001 - callers get the reason

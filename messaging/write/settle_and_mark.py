@@ -145,7 +145,7 @@ class TransactionRows:
         await self._committer.submit(Write(build, internal=True))
 
     def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
-        for entry in ranges:
+        for entry in self._of_own_topics(ranges):
             batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
@@ -155,9 +155,14 @@ class TransactionRows:
         self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: WriteBatch
     ) -> None:
         self._invert(ranges, batch)
-        for entry in entries:
+        for entry in self._of_own_topics(entries):
             batch.delete(entry.key)
         batch.on_durable(partial(self._state.index.marked, entries))
+
+    def _of_own_topics(self, entries: Iterable[IndexedRange]) -> Iterator[IndexedRange]:
+        # A topic may have moved to another server since its ranges were listed. Its rows are marked
+        # there.
+        return (each for each in entries if not self._state.topics.is_foreign(each.topic))
 
 
 def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:

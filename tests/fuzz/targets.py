@@ -379,8 +379,10 @@ TARGETS: Sequence[Target] = (
     _target("region-record", _region_record, UnreadableRecordError, _like("region-record")),
     Target("journal-commit", _commit, (journal.DamagedJournalError,), _commits),
     Target(
-        "journal-layout", journal.unpack_layout, (journal.DamagedJournalError,),
-        lambda: [journal.pack_layout(16)],
+        "journal-layout", journal.StoredLayout.from_bytes, (journal.DamagedJournalError,),
+        lambda: [
+            journal.StoredLayout(16).to_bytes(), journal.StoredLayout(2, "c1").to_bytes()
+        ],
     ),
     Target("table-version", _version, (TuffError, MalformedKeyError), _hex(
         "100072" "6170706c6500006b75fbd7646bfff8" "41",

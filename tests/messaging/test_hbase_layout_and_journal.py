@@ -20,6 +20,7 @@ from messaging.storage.hbase.layout import (
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.table_admin import plans
 from messaging.storage.rows import (
+    LAST_BATCH_KEY,
     MESSAGES,
     PAYLOADS,
     MessageRow,
@@ -165,11 +166,28 @@ def test_a_body_larger_than_a_cell_is_split_into_chunks() -> None:
 def test_slots_are_ordered_by_their_numbers() -> None:
     numbers = [1, 255, 256, 2**40]
 
-    rows = [journal.slot_row(number) for number in numbers]
+    rows = [journal.slot_row(b"name", number) for number in numbers]
 
     assert rows == sorted(rows)
     assert [journal.slot_number(row) for row in rows] == numbers
-    assert journal.unpack_layout(journal.pack_layout(16)) == 16
+
+
+@pytest.mark.parametrize("layout", [journal.StoredLayout(16), journal.StoredLayout(2, "c1")])
+def test_a_layout_is_read_as_it_was_written(layout: journal.StoredLayout) -> None:
+    assert journal.StoredLayout.from_bytes(layout.to_bytes()) == layout
+
+
+def test_each_incarnation_of_a_server_has_its_own_journal_and_store_rows() -> None:
+    first, second = (journal.Member("c1", "s1", number) for number in (1, 2))
+    layouts = [Layout(16, name=each.journal_name) for each in (first, second)]
+
+    own = [layout.place(LAST_BATCH_KEY) for layout in layouts]
+
+    assert own == [
+        ("metadata", b"smark@is1:" + bytes(7) + b"\x01"),
+        ("metadata", b"smark@is1:" + bytes(7) + b"\x02"),
+    ]
+    assert layouts[0].place(b"tdefault:t1:") == LAYOUT.place(b"tdefault:t1:")
 
 
 @pytest.mark.parametrize(
@@ -185,13 +203,16 @@ def test_slots_are_ordered_by_their_numbers() -> None:
         b'{"format": 1, "salts": true}',
         b'{"format": 1, "salts": 0}',
         b'{"format": 1, "salts": -3}',
+        b'{"format": 2, "salts": 1}',
+        b'{"format": 2, "salts": 1, "cluster": 7}',
+        b'{"format": 3, "salts": 1, "cluster": "c1"}',
         b"[" * 100_000,
     ],
 )
 def test_a_malformed_layout_is_damage(value: bytes) -> None:
     """The layout has no checksum, since people read it. Some of these raised other errors."""
     with pytest.raises(journal.DamagedJournalError):
-        journal.unpack_layout(value)
+        journal.StoredLayout.from_bytes(value)
 
 
 @pytest.mark.parametrize("cut", range(1, 13))

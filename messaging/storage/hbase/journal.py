@@ -1,8 +1,9 @@
 """The journal in HBase: every batch in one cell, before its rows are put (decision 0023).
 
-    slot row   := "j" number(8)                      d:p is one commit, or the claim of a server
-    chunk row  := "c" token(16) number(8) index(4)   d:p is a piece of a body too large for a cell
-    layout row := "layout"                           d:p is JSON: format, salts
+    slot row   := name "j" number(8)                      d:p is one commit, or a server's claim
+    chunk row  := name "c" token(16) number(8) index(4)   d:p is a piece of a body, of a large one
+    name       := nothing, or in a cluster "i" server_id ":" incarnation(8)
+    layout row := "layout"                                d:p is JSON: format, salts, [cluster]
     commit     := format(1) crc(4) token(16) timestamp(8) first(8) chunks(4) length(2) owner(length)
                   body
     body       := (key_length(4) value_length(4) key value)*      no value: a length of 2^32 - 1
@@ -18,6 +19,9 @@ A server takes the tables over by writing a claim, a commit without rows, into t
 thereby fences off the server before it, whose next slot is taken. Slots whose rows are in the
 tables are deleted, but recent claims stay: a replaced server that wakes up late still finds its
 next slot taken by a claim.
+
+In a cluster each incarnation of a server has a journal of its own, by its name. Its first claim is
+the first slot ever: if another server was there before, that one has fenced it (decision 0042).
 """
 
 import json
@@ -43,6 +47,7 @@ from tuff.hbase_gateway import Gateways
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+CLUSTER_FORMAT = 2  # of the layout of a cluster's tables, which a single server must not open
 CHUNK_BYTES = 4 << 20  # bytes; HBase's default limit for a cell is 10 MB
 LAYOUT_ROW = b"layout"
 SLOTS, CHUNKS = b"j", b"c"
@@ -113,7 +118,11 @@ class _WrittenSlot(NamedTuple):
 
 
 class Journal:
-    """The journal of one table prefix, for one thread; any thread may call `require_owned`."""
+    """A journal, for one thread; any thread may call `require_owned` and `raise_time`.
+
+    `name` is empty for the one journal of a single server. `is_first`: nobody but this server may
+    have written to it.
+    """
 
     def __init__(
         self,
@@ -122,7 +131,13 @@ class Journal:
         prefix: str,
         *,
         now_ms: Callable[[], int],
+        name: bytes = b"",
+        is_first: bool = False,
     ) -> None:
+        self._name = name
+        self._slots, self._chunks = name + SLOTS, name + CHUNKS
+        self._is_first = is_first
+        self._time_floor_ms = 0
         self._gateways = gateways
         self._writes = writes
         self._prefix = prefix
@@ -175,7 +190,7 @@ class Journal:
     def _require_not_replaced(self, number: int, newest: Commit, own: OwnClaims) -> None:
         if newest.token in own.tokens:
             own.hold(number)
-        elif own.held_since is not None:
+        elif own.held_since is not None or self._is_first:
             raise TakenOverError(
                 f"another server, {newest.owner}, has taken the tables {self._prefix}* over; stop "
                 "one of the two"
@@ -192,6 +207,10 @@ class Journal:
 
     def _taken_over(self) -> TakenOverError:
         return TakenOverError(f"another server has taken the tables {self._prefix}* over")
+
+    def raise_time(self, floor_ms: int) -> None:
+        """Give all later commits a timestamp above this one, in ms."""
+        self._time_floor_ms = max(self._time_floor_ms, floor_ms)
 
     def add(self, rows: Rows, *, first: int) -> None:
         """Commit a batch; the rows of all slots before `first` are in the tables.
@@ -211,7 +230,7 @@ class Journal:
 
         Raises: TakenOverError; StoreError: HBase can't tell now.
         """
-        behind = RowRange(JOURNAL, slot_row(self.number + 1), prefix_stop(SLOTS))
+        behind = RowRange(JOURNAL, self._slot_row(self.number + 1), prefix_stop(self._slots))
         for found in keys_with_sizes(gateways, self._prefix, behind):
             number = slot_number(found.row)
             # The writing thread may have taken slots meanwhile, and not updated `number` yet.
@@ -220,9 +239,10 @@ class Journal:
 
     def _is_ours(self, slot: bytes, gateways: Gateways) -> bool:
         found = gateways.call(lambda connection: connection.client.getRow(self._table, slot, {}))
+        number = slot_number(slot)
         if not found:  # this server deleted it, since many slots followed
-            return slot_number(slot) <= self.number
-        with journal_errors(f"commit {slot_number(slot)}"):
+            return number <= self.number
+        with journal_errors(f"commit {number}"):
             return token_of(found[0].columns[BODY].value) == self._token
 
     def forget_others(self, own: OwnClaims) -> None:
@@ -231,8 +251,8 @@ class Journal:
         Raises: StoreError.
         """
         assert own.held_since is not None
-        chunks = RowRange(JOURNAL, CHUNKS, prefix_stop(CHUNKS))
-        slots = RowRange(JOURNAL, SLOTS, slot_row(self.number))
+        chunks = RowRange(JOURNAL, self._chunks, prefix_stop(self._chunks))
+        slots = RowRange(JOURNAL, self._slots, self._slot_row(self.number))
         recent_ms = self._now_ms() - CLAIM_KEPT_MS
         # Only older chunks than our claim: a server that takes over right now writes chunks, too.
         old = [
@@ -255,17 +275,19 @@ class Journal:
         Raises: StoreError: the outcome is unknown.
         """
         number = self.number + 1
-        timestamp_ms = max(self._now_ms(), self.timestamp_ms + 1)
+        timestamp_ms = max(self._now_ms(), self.timestamp_ms + 1, self._time_floor_ms + 1)
         commit = Commit(
             token=self._token, timestamp_ms=timestamp_ms, first=first, owner=self._owner, rows=rows
         )
         cell, chunks = pack(commit)
-        chunk_rows = [chunk_row(self._token, number, index) for index in range(len(chunks))]
+        chunk_rows = [
+            self._chunk_row(number, index, token=self._token) for index in range(len(chunks))
+        ]
         self._writes.change(
             self._table,
             [(row, {BODY: chunk}) for row, chunk in zip(chunk_rows, chunks, strict=True)],
         )
-        row = slot_row(number)
+        row = self._slot_row(number)
         if not self._writes.put_if_absent(self._table, row, cell):
             return False
         self.number, self.timestamp_ms = number, timestamp_ms
@@ -284,7 +306,7 @@ class Journal:
         self._writes.change(self._table, [(row, None) for row in rows])
 
     def _newest(self) -> _Slot | None:
-        everything = RowRange(JOURNAL, SLOTS, prefix_stop(SLOTS))
+        everything = RowRange(JOURNAL, self._slots, prefix_stop(self._slots))
         for row, cell in read(self._gateways, self._prefix, [everything], reverse=True):
             return _Slot(slot_number(row), cell)
         return None
@@ -301,7 +323,7 @@ class Journal:
         number = self.number - 1
         rows: dict[bytes, bytes | None] = {}
         if newest.first < number:
-            since = RowRange(JOURNAL, slot_row(newest.first), slot_row(number))
+            since = RowRange(JOURNAL, self._slot_row(newest.first), self._slot_row(number))
             found = [
                 _Slot(slot_number(row), cell)
                 for row, cell in read(self._gateways, self._prefix, [since], reverse=False)
@@ -322,29 +344,45 @@ class Journal:
             token, count = token_of(slot.cell), chunk_count(slot.cell)
             pieces: Mapping[bytes, bytes] = {}
             if count:
-                start = chunk_row(token, slot.number, 0)
-                behind = chunk_row(token, slot.number, count)
+                start = self._chunk_row(slot.number, 0, token=token)
+                behind = self._chunk_row(slot.number, count, token=token)
                 segment = [RowRange(JOURNAL, start, behind)]
                 pieces = dict(read(self._gateways, self._prefix, segment, reverse=False))
             return unpack(slot.cell, [pieces[row] for row in sorted(pieces)])
 
+    def _slot_row(self, number: int) -> bytes:
+        return slot_row(self._name, number)
 
-def slot_row(number: int) -> bytes:
-    return SLOTS + _NUMBER.pack(number)
+    def _chunk_row(self, number: int, index: int, *, token: bytes) -> bytes:
+        return self._name + CHUNKS + _CHUNK.pack(token, number, index)
+
+
+def slot_row(name: bytes, number: int) -> bytes:
+    return name + SLOTS + _NUMBER.pack(number)
 
 
 def slot_number(row: bytes) -> int:
-    (number,) = _NUMBER.unpack_from(row, len(SLOTS))
-    return int(number)
+    """The number at the end of a slot's row."""
+    return int(_NUMBER.unpack(row[-_NUMBER.size :])[0])
 
 
 def chunk_number(row: bytes) -> int:
-    """The slot that a chunk was written for."""
-    return int(_CHUNK.unpack_from(row, len(CHUNKS))[1])
+    """The number of the slot that a chunk was written for."""
+    return int(_CHUNK.unpack(row[-_CHUNK.size :])[1])
 
 
-def chunk_row(token: bytes, number: int, index: int) -> bytes:
-    return CHUNKS + _CHUNK.pack(token, number, index)
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One incarnation of a server of a cluster, which has a journal of its own."""
+
+    cluster_id: str
+    server_id: str  # without a colon
+    incarnation: int  # a number that no other start of this server has
+
+    @property
+    def journal_name(self) -> bytes:
+        """What the rows of its journal begin with."""
+        return b"i" + self.server_id.encode() + b":" + _NUMBER.pack(self.incarnation)
 
 
 def pack(commit: Commit) -> tuple[bytes, list[bytes]]:
@@ -383,25 +421,40 @@ def unpack(cell: bytes, chunks: Iterable[bytes] = ()) -> Commit:
     return Commit(token=token, timestamp_ms=timestamp_ms, first=first, owner=owner, rows=rows)
 
 
-def pack_layout(salt_count: int) -> bytes:
-    """The value of the layout row."""
-    return json.dumps({"format": FORMAT, "salts": salt_count}).encode()
+@dataclass(frozen=True, slots=True)
+class StoredLayout:
+    """The layout of the tables: the number of salts, and the id of the cluster that they belong to;
+    None for the tables of a single server."""
 
+    salt_count: int
+    cluster_id: str | None = None
 
-def unpack_layout(value: bytes) -> int:
-    """The number of salts. Raises: DamagedJournalError."""
-    try:
-        found = json.loads(value)
-        written, salts = found["format"], found["salts"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedJournalError(f"{value[:40]!r} is not a layout") from None
-    if written != FORMAT:
-        raise DamagedJournalError(
-            f"the tables are of format {written!r}, and this server reads format {FORMAT}"
-        )
-    if type(salts) is not int or salts < 1:
-        raise DamagedJournalError(f"{salts!r} is not a number of salts")
-    return salts
+    def to_bytes(self) -> bytes:
+        """The value of the layout row."""
+        if self.cluster_id is None:
+            return json.dumps({"format": FORMAT, "salts": self.salt_count}).encode()
+        form = {"format": CLUSTER_FORMAT, "salts": self.salt_count, "cluster": self.cluster_id}
+        return json.dumps(form).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> "StoredLayout":
+        """Raises: DamagedJournalError."""
+        try:
+            found = json.loads(value)
+            written, salts = found["format"], found["salts"]
+            cluster_id = found["cluster"] if written == CLUSTER_FORMAT else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DamagedJournalError(f"{value[:40]!r} is not a layout") from None
+        if written not in (FORMAT, CLUSTER_FORMAT):
+            raise DamagedJournalError(
+                f"the tables are of format {written!r}, and this server reads the formats {FORMAT} "
+                f"and {CLUSTER_FORMAT}"
+            )
+        if type(salts) is not int or salts < 1:
+            raise DamagedJournalError(f"{salts!r} is not a number of salts")
+        if cluster_id is not None and not isinstance(cluster_id, str):
+            raise DamagedJournalError(f"{cluster_id!r} is not the id of a cluster")
+        return cls(salts, cluster_id)
 
 
 def _fields(cell: bytes) -> tuple[bytes, int, int, int, int]:

@@ -3,6 +3,9 @@
     message row  := salt(1) row key                 of the table PREFIXmessage
     payload row  := salt(1) row key                 of the table PREFIXpayload
     metadata row := store key                       of the table PREFIXmetadata, for all other keys
+    own row      := store key "@" name              likewise, of the two rows that describe the
+                                                    store of one server of a cluster, by the name
+                                                    of its journal
     salt         := CRC-32 of UTF8("ns:topic:") modulo the number of salts
     cells        := d:t all of the value but the payload, d:p the payload
                     a reference row has no d:p; a metadata row has nothing but d:p
@@ -14,7 +17,15 @@ the regions. The number of salts is stored when the tables are made, and never c
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messaging.storage.rows import MESSAGES, PAYLOADS, is_reference, payload_start, prefix_stop
+from messaging.storage.rows import (
+    LAST_BATCH_KEY,
+    MESSAGES,
+    METADATA_KEY,
+    PAYLOADS,
+    is_reference,
+    payload_start,
+    prefix_stop,
+)
 from tuff.checksum import crc32
 
 MESSAGE, PAYLOAD, METADATA, JOURNAL = "message", "payload", "metadata", "journal"
@@ -40,17 +51,19 @@ Segment = list[RowRange]  # merged by key; all keys of a segment sort before tho
 
 
 class Layout:
-    """Maps keys to tables and rows, for a number of salts."""
+    """Maps keys to tables and rows, for a number of salts. `name`: of the journal of the server;
+    empty for a single server."""
 
-    def __init__(self, salt_count: int) -> None:
+    def __init__(self, salt_count: int, *, name: bytes = b"") -> None:
         assert 1 <= salt_count <= SALTS_MAX
         self.salt_count = salt_count
+        self._own_rows = {key: key + b"@" + name for key in (LAST_BATCH_KEY, METADATA_KEY) if name}
 
     def place(self, key: bytes) -> tuple[str, bytes]:
         """The table and the row of a key."""
         table = SALTED.get(key[:1])
         if table is None:
-            return METADATA, key
+            return METADATA, self._own_rows.get(key, key)
         return table, bytes((self._salt(_topic_part(key)),)) + key[1:]
 
     def segments(self, start: bytes, stop: bytes) -> list[Segment]:

@@ -7,16 +7,31 @@ are read from memory. An opening puts the rows of all commits again that may be 
 tables. That is idempotent, since cells have the timestamp of their batch, and HBase returns the
 newest cell. A scan is not a consistent snapshot; above this interface, readers stop at the
 high-water mark.
+
+The servers of a cluster share the tables. Each incarnation of a server has a journal of its own,
+and any server can fence another one by taking its journal over (decision 0042).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from threading import Condition, Event
 
-from messaging.storage.engine import Rows, StoreError
+from messaging.storage.engine import Floor, Rows, StoreError
 from messaging.storage.hbase import journal
-from messaging.storage.hbase.connections_and_writes import Change, StoreConnections, regions_of
-from messaging.storage.hbase.journal import Journal, OwnClaims, journal_errors
+from messaging.storage.hbase.connections_and_writes import (
+    Change,
+    StoreConnections,
+    Writes,
+    regions_of,
+)
+from messaging.storage.hbase.journal import (
+    Journal,
+    Member,
+    OwnClaims,
+    StoredLayout,
+    journal_errors,
+)
 from messaging.storage.hbase.layout import (
     BODY,
     JOURNAL,
@@ -24,13 +39,15 @@ from messaging.storage.hbase.layout import (
     SALTED,
     TABLES,
     Layout,
+    RowRange,
     cells_of,
     encoded_name,
     value_of,
 )
 from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from tuff.hbase_gateway import Addresses, Connection, Gateways
+from messaging.storage.rows import LAST_BATCH_KEY, LastBatch, prefix_stop
+from tuff.hbase_gateway import Addresses, Connection, Gateways, Mutation
 
 SETTLE_AFTER_S = 0.05  # seconds that rows wait for others, to be put together
 SETTLE_ROWS = 1_000  # rows that are put at once; as many as fit into one call
@@ -58,8 +75,11 @@ class HBaseOpener:
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
         in_background: Background,
+        member: Member | None = None,
     ) -> None:
-        """`rows_live_s`: the longest time that messages may have to be kept, in seconds."""
+        """`rows_live_s`: the longest time that messages may have to be kept, in seconds; `member`:
+        this server in its cluster, None for a single server."""
+        self._member = member
         self._settings = settings
         self._rows_live_s = rows_live_s
         self._now_ms = now_ms
@@ -73,9 +93,7 @@ class HBaseOpener:
 
     def __call__(self) -> "HBaseStore":
         """Raises: StoreError: HBase can't be reached, or refuses the call; TakenOverError."""
-        connections = self._connections = StoreConnections(
-            self._settings, self._addresses, self._admin_address, elapsed_s=self._elapsed_s
-        )
+        connections = self._connections = self._connected()
         if self._is_interrupted:  # `interrupt` may have run before these connections existed
             self.interrupt()
         try:
@@ -86,16 +104,52 @@ class HBaseOpener:
                 self._own_claims,
                 now_ms=self._now_ms,
                 in_background=self._in_background,
+                member=self._member,
             )
         except BaseException:
             connections.close()
             raise
+
+    def fence(self, member: Member) -> Floor:
+        """Take the journal of another server over, so that it can commit nothing any more, and put
+        the rows that it committed. Any thread may call; repeating it is harmless.
+
+        Raises:
+            TakenOverError: a third server fences it at this moment.
+            StoreError: it may or may not be fenced.
+        """
+        prefix = self._settings.prefix
+        with closing(self._connected()) as connections:
+            gateways, writes = connections.gateways, connections.writes
+            tables = _Tables(gateways, writes, prefix, name=member.journal_name)
+            commits = Journal(
+                gateways, writes, prefix, now_ms=self._now_ms, name=member.journal_name
+            )
+            claims = OwnClaims()
+            commits.claim(claims, tables.put)
+            commits.forget_others(claims)
+            value = tables.get(LAST_BATCH_KEY)
+            last = LastBatch.from_bytes(LAST_BATCH_KEY, value) if value else LastBatch()
+            return Floor(last.last, commits.timestamp_ms)
+
+    def adopt_tables(self, cluster_id: str) -> None:
+        """Make sure that the tables belong to this cluster; tables without any commit are adopted.
+
+        Raises: StoreError: they belong to another one or to a single server.
+        """
+        with closing(self._connected()) as connections:
+            _adopt(connections.gateways, self._settings.prefix, cluster_id)
 
     def interrupt(self) -> None:
         """End the calls in flight to HBase, and refuse all later ones. Any thread may call."""
         self._is_interrupted = True
         if self._connections is not None:
             self._connections.interrupt()
+
+    def _connected(self) -> StoreConnections:
+        return StoreConnections(
+            self._settings, self._addresses, self._admin_address, elapsed_s=self._elapsed_s
+        )
 
     def _require_time_to_live(self, gateways: Gateways) -> None:
         """Raises: StoreError: the tables' time to live is too short."""
@@ -128,17 +182,28 @@ class HBaseStore:
         *,
         now_ms: Callable[[], int],
         in_background: Background,
+        member: Member | None,
     ) -> None:
         """`own_claims`: the claims of this server; a new one is added."""
         self._connections = connections
-        self._gateways = connections.gateways
+        self._gateways = gateways = connections.gateways
         self._prefix = settings.prefix
         self._in_background = in_background
-        self._writes = connections.writes
         self._require_enabled()
-        self._layout = Layout(self._salt_count())
-        self._commits = Journal(self._gateways, self._writes, self._prefix, now_ms=now_ms)
-        self._commits.claim(own_claims, self._put)
+        name = b"" if member is None else member.journal_name
+        self._tables = _Tables(gateways, connections.writes, self._prefix, name=name)
+        _require_owner(self._tables.stored_layout, self._prefix, member)
+        self._commits = Journal(
+            gateways,
+            connections.writes,
+            self._prefix,
+            now_ms=now_ms,
+            name=name,
+            is_first=member is not None,
+        )
+        self._commits.claim(own_claims, self._tables.put)
+        # Again: a cluster may have adopted the tables between the first look and the claim.
+        _require_owner(_stored_layout(gateways, self._prefix), self._prefix, member)
         self._commits.forget_others(own_claims)
         self._changed = Condition()
         self._enough = Event()
@@ -157,9 +222,7 @@ class HBaseStore:
             for rows in (self._waiting, self._going):
                 if key in rows:
                     return rows[key]
-        table, row = self._layout.place(key)
-        cells = self._cells(table, row)
-        return value_of(cells) if cells else None
+        return self._tables.get(key)
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
         self._gateways.require_open()
@@ -177,7 +240,7 @@ class HBaseStore:
 
     def message_regions(self) -> list[str]:
         """The encoded names of the regions of the message table. Raises: StoreError."""
-        table = self._table(MESSAGE)
+        table = _table(self._prefix, MESSAGE)
         return [encoded_name(region.name) for region in regions_of(self._gateways, table)]
 
     def require_owned(self) -> None:
@@ -205,6 +268,24 @@ class HBaseStore:
             begins, self._is_settling = not self._is_settling, True
         if begins:
             self._begin_settling()
+
+    @property
+    def cell_ms(self) -> int:
+        """The timestamp in ms of the newest cells of this server."""
+        return self._commits.timestamp_ms
+
+    def raise_time(self, floor_ms: int) -> None:
+        """Give all cells that are written from now on a timestamp above this one."""
+        self._commits.raise_time(floor_ms)
+
+    def wait_until_shared(self) -> None:
+        """Wait until everything that was written before this call is in the tables. Raises:
+        StoreError."""
+        self._enough.set()
+        with self._changed:
+            number = self._newest[0]
+            self._changed.wait_for(lambda: self._settled >= number or self._failure is not None)
+            self._require_sound()
 
     def settle(self) -> None:
         """Wait until all rows are in the tables. Raises: StoreError."""
@@ -253,7 +334,7 @@ class HBaseStore:
                 number, timestamp_ms = self._newest
             failure = None
             try:
-                self._put(rows, timestamp_ms)
+                self._tables.put(rows, timestamp_ms)
             except Exception as error:  # noqa: BLE001 - the next write raises it, and the store is reopened
                 failure = error
             with self._changed:
@@ -266,7 +347,7 @@ class HBaseStore:
                     return
 
     def _scan(self, start: bytes, stop: bytes, newer: Sequence[Row], *, reverse: bool) -> Rows:
-        segments = self._layout.segments(start, stop)
+        segments = self._tables.layout.segments(start, stop)
         stored = (
             row
             for segment in (reversed(segments) if reverse else segments)
@@ -278,38 +359,101 @@ class HBaseStore:
         # A gateway retries a put to a disabled table until its time-out, and never reports the
         # reason.
         for name in TABLES:
-            table = self._table(name)
+            table = _table(self._prefix, name)
             if not self._gateways.call(partial(_is_enabled, table=table)):
                 raise StoreError(
                     f"HBase refuses: the table {table.decode()} is disabled; enable it"
                 )
 
-    def _salt_count(self) -> int:
-        cells = self._cells(JOURNAL, journal.LAYOUT_ROW)
-        if not cells:
-            raise StoreError(
-                f"the tables {self._prefix}* are not prepared; use `tuff hbase deploy`"
-            )
-        with journal_errors("the layout of the tables"):
-            return journal.unpack_layout(cells[BODY])
 
-    def _put(self, rows: journal.Rows, timestamp_ms: int) -> None:
-        """Put rows into the tables, or delete them there. Idempotent."""
+class _Tables:
+    """The rows of the tables, by their keys. Any thread may call."""
+
+    def __init__(self, gateways: Gateways, writes: Writes, prefix: str, *, name: bytes) -> None:
+        """`name`: of the journal. Raises: StoreError."""
+        self._gateways = gateways
+        self._writes = writes
+        self._prefix = prefix
+        self.stored_layout = _stored_layout(gateways, prefix)
+        self.layout = Layout(self.stored_layout.salt_count, name=name)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under a key. Raises: StoreError."""
+        table, row = self.layout.place(key)
+        cells = _cells(self._gateways, self._prefix, table, row)
+        return value_of(cells) if cells else None
+
+    def put(self, rows: journal.Rows, timestamp_ms: int) -> None:
+        """Put rows, or delete those without a value. Idempotent. Raises: StoreError."""
         by_table: dict[str, list[Change]] = {}
         for key, value in rows.items():
-            table, row = self._layout.place(key)
+            table, row = self.layout.place(key)
             cells = None if value is None else cells_of(table, value)
             by_table.setdefault(table, []).append((row, cells))
-        for table, changes in by_table.items():
-            self._writes.change(self._table(table), changes, timestamp_ms=timestamp_ms)
+        for name, changes in by_table.items():
+            self._writes.change(_table(self._prefix, name), changes, timestamp_ms=timestamp_ms)
 
-    def _cells(self, name: str, row: bytes) -> Mapping[bytes, bytes]:
-        table = self._table(name)
-        found = self._gateways.call(lambda connection: connection.client.getRow(table, row, {}))
-        return {name: cell.value for name, cell in found[0].columns.items()} if found else {}
 
-    def _table(self, name: str) -> bytes:
-        return (self._prefix + name).encode()
+def _require_owner(stored: StoredLayout, prefix: str, member: Member | None) -> None:
+    wanted = None if member is None else member.cluster_id
+    if stored.cluster_id == wanted:
+        return
+    owner = _owner_text(stored.cluster_id)
+    if wanted is None:
+        advice = "start it with the settings [cluster] of that cluster"
+    else:
+        advice = f"this server is one of the cluster {wanted}"
+    raise StoreError(
+        f"the tables {prefix}* belong to {owner}: {advice}, or name other tables in hbase.prefix"
+    )
+
+
+def _owner_text(cluster_id: str | None) -> str:
+    return "a single server" if cluster_id is None else f"the cluster {cluster_id}"
+
+
+def _adopt(gateways: Gateways, prefix: str, cluster_id: str) -> None:
+    stored = _stored_layout(gateways, prefix)
+    if stored.cluster_id is None:
+        _require_no_commits(gateways, prefix)
+        wanted = StoredLayout(stored.salt_count, cluster_id)
+        mutation = Mutation(isDelete=False, column=BODY, value=wanted.to_bytes(), writeToWAL=True)
+        gateways.call(
+            lambda connection: connection.client.checkAndPut(
+                _table(prefix, JOURNAL), journal.LAYOUT_ROW, BODY, stored.to_bytes(), mutation, {}
+            )
+        )
+        stored = _stored_layout(gateways, prefix)
+        # Again: a single server that looked at the layout before it changed may have begun.
+        _require_no_commits(gateways, prefix)
+    _require_owner(stored, prefix, Member(cluster_id, "", 0))
+
+
+def _require_no_commits(gateways: Gateways, prefix: str) -> None:
+    slots = RowRange(JOURNAL, journal.SLOTS, prefix_stop(journal.SLOTS))
+    for _ in read(gateways, prefix, [slots], reverse=True):
+        raise StoreError(
+            f"the tables {prefix}* belong to a single server, and a cluster can't take them over: "
+            "name tables in hbase.prefix that were made for the cluster"
+        )
+
+
+def _stored_layout(gateways: Gateways, prefix: str) -> StoredLayout:
+    cells = _cells(gateways, prefix, JOURNAL, journal.LAYOUT_ROW)
+    if not cells:
+        raise StoreError(f"the tables {prefix}* are not prepared; use `tuff hbase deploy`")
+    with journal_errors("the layout of the tables"):
+        return StoredLayout.from_bytes(cells[BODY])
+
+
+def _cells(gateways: Gateways, prefix: str, name: str, row: bytes) -> Mapping[bytes, bytes]:
+    table = _table(prefix, name)
+    found = gateways.call(lambda connection: connection.client.getRow(table, row, {}))
+    return {name: cell.value for name, cell in found[0].columns.items()} if found else {}
+
+
+def _table(prefix: str, name: str) -> bytes:
+    return (prefix + name).encode()
 
 
 def _is_enabled(connection: Connection, *, table: bytes) -> bool:

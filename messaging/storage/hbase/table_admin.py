@@ -172,7 +172,7 @@ def write_layout(gateways: Gateways, settings: HBaseSettings) -> int:
     """Store the layout of the rows, unless it is stored already. Returns the number of salts that
     is stored then. Raises: StoreError."""
     table = (settings.prefix + JOURNAL).encode()
-    value = journal.pack_layout(settings.salts)
+    value = journal.StoredLayout(settings.salts).to_bytes()
     mutation = Mutation(isDelete=False, column=BODY, value=value, writeToWAL=True)
 
     def write(connection: Any) -> bytes:
@@ -180,7 +180,7 @@ def write_layout(gateways: Gateways, settings: HBaseSettings) -> int:
         client.checkAndPut(table, journal.LAYOUT_ROW, BODY, None, mutation, {})
         return bytes(client.getRow(table, journal.LAYOUT_ROW, {})[0].columns[BODY].value)
 
-    return journal.unpack_layout(gateways.call(write))
+    return journal.StoredLayout.from_bytes(gateways.call(write)).salt_count
 
 
 def _family(table: Any) -> Any:

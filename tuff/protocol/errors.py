@@ -261,6 +261,14 @@ class StartingError(UnavailableError):
     retry_safe = True
 
 
+class OwnershipMovingError(UnavailableError):
+    """No server of the cluster can execute this now: the topic or the leadership of transactions
+    is moving, or its owner can't be reached. Nothing was done."""
+
+    code = "ownership_moving"
+    retry_safe = True
+
+
 class StorageUnavailableError(UnavailableError):
     """The message store can't be read or written now. A write may or may not have happened."""
 

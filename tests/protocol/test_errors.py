@@ -118,5 +118,5 @@ def test_a_caller_can_catch_all_endings_of_a_transaction_at_once() -> None:
 def test_trying_again_is_safe_only_where_the_server_did_nothing() -> None:
     safe = {code for code, kind in BY_CODE.items() if kind.retry_safe}
 
-    assert safe == {"overloaded", "shutting_down", "starting", "ownership_moving"}
+    assert safe == {"overloaded", "ownership_moving", "shutting_down", "starting"}
     assert OverloadedError("full").retry_safe

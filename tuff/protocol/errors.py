@@ -262,8 +262,8 @@ class StartingError(UnavailableError):
 
 
 class OwnershipMovingError(UnavailableError):
-    """No server of the cluster can execute this now: the topic or the leadership of transactions
-    is moving, or its owner can't be reached. Nothing was done."""
+    """In a cluster, another server is about to own the topic or to lead the transactions; nothing
+    was done."""
 
     code = "ownership_moving"
     retry_safe = True

@@ -116,13 +116,14 @@ async def test_a_request_that_is_lost_on_a_kept_connection_is_sent_once(
 async def test_a_write_uses_no_connection_that_the_owner_has_closed(peers: Peers) -> None:
     """The owner closes it while the event loop is busy."""
     listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(WITHIN_S)
     first_is_answered = threading.Event()
 
     def serve() -> None:
         first, _ = listening.accept()
         first.recv(65_536)
         first.sendall(OK)
-        first_is_answered.wait()
+        first_is_answered.wait(WITHIN_S)
         first.close()
 
     def serve_again() -> None:

@@ -772,12 +772,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
 _WHILE_CLOSED = ("shutting_down", "starting")
-# While the component that answers it is down.
+# While the component that answers it is down, or moves to another server of the cluster.
 _OF_TAG: Mapping[str, tuple[str, ...]] = {
-    "topics": (_STORED,),
-    "messages": (_STORED,),
-    "transactions": (_DOWN,),
-    "sinks": (_DOWN,),
+    "topics": (_STORED, "ownership_moving"),
+    "messages": (_STORED, "ownership_moving"),
+    "transactions": (_DOWN, "ownership_moving"),
+    "sinks": (_DOWN, "ownership_moving"),
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 

@@ -42,14 +42,20 @@ class Owner:
 class Ownership(Protocol):
     """Who owns which topic."""
 
-    async def owner_of(self, topic: TopicId, *, may_claim: bool, creates: bool) -> Owner | None:
-        """The server that owns the topic; None if it is this one.
+    async def owner_of(
+        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+    ) -> Owner | None:
+        """The server that owns the topic, or shall claim it; None if it is this one, which then
+        serves it.
 
-        `may_claim`: this server may become the owner of a topic that has none; else such a topic
-        raises OwnershipMovingError. `creates`: the request creates the topic, so it need not exist.
+        `is_forwarded`: another server has sent the request here, so this server claims a topic that
+        has no owner. `creates`: the request creates the topic, so it need not exist.
 
         Raises: OwnershipMovingError, TopicNotFoundError.
         """
+
+    async def note_change(self, topic: TopicId) -> None:
+        """A topic of this server was created or deleted. Raises: OwnershipMovingError."""
 
 
 class Leader(Protocol):
@@ -83,7 +89,7 @@ def topic_route(
             topic = topic_id(request.parameters["ns"], request.parameters["t"])
         except InvalidNameError:
             return None  # this server refuses it as well as any
-        return await ownership.owner_of(topic, may_claim=not request.is_forwarded, creates=creates)
+        return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
     return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
 

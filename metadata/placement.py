@@ -4,6 +4,7 @@ Both are pure: the caller reads the members, writes the records, and moves the t
 """
 
 from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2b
 
 from metadata.members import ServerInfo
 
@@ -18,6 +19,14 @@ def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]
     fewest = min(each.topics for each in ready)
     lightest = sorted(each.server_id for each in ready if each.topics == fewest)
     return lightest[chance(len(lightest))]
+
+
+def preferred(topic: str, members: Mapping[str, ServerInfo]) -> str | None:
+    """The id of the server that takes over a topic whose owner ended, among those that don't drain;
+    None if there is none. All servers agree without asking each other, and the topics of a server
+    that ends are spread over all others (rendezvous hashing)."""
+    ready = [each.server_id for each in members.values() if not each.is_draining]
+    return max(ready, key=lambda server_id: _weight(topic, server_id), default=None)
 
 
 def topics_to_release(
@@ -49,3 +58,7 @@ def topics_to_release(
 
 def _quotient_up(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
+
+
+def _weight(topic: str, server_id: str) -> bytes:
+    return blake2b(f"{server_id}/{topic}".encode(), digest_size=8).digest()

@@ -1,0 +1,399 @@
+"""Which topics this server owns, and how it claims and releases them (decision 0042, Topic
+ownership).
+
+The owner record of a topic is changed by compare-and-set only. What is cached here about other
+servers is a hint: a request that goes to the wrong server is refused there, and asked again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from cluster.membership import Identity, Membership
+from cluster.routing import Owner
+from metadata.members import ServerInfo
+from metadata.placement import least_loaded, preferred, topics_to_release
+from metadata.store import (
+    BadVersionError,
+    EntryExistsError,
+    Expected,
+    MetadataError,
+    NoEntryError,
+    Versioned,
+)
+from metadata.topic_ownership import NO_FLOOR, Floor, OwnerInfo, TopicOwnershipManager
+from metadata.topic_persistence import (
+    OwnerRange,
+    PersistenceInfo,
+    StaleClaimError,
+    TopicPersistenceManager,
+)
+from tuff.disk.event_loop import InThread
+from tuff.disk.locks import StoreError
+from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, UnavailableError
+from tuff.protocol.ids import TopicId
+
+log = logging.getLogger(__name__)
+
+CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
+CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
+ADOPTED_COUNT_MAX = 500  # topics of ended servers that one look takes over
+REBALANCE_TOLERANCE_PERCENT = 10  # more topics than the mean that a server keeps
+REBALANCE_COUNT_MAX = 50  # topics that one look gives away
+
+_LOST_RACES = (BadVersionError, EntryExistsError, NoEntryError, StaleClaimError)
+
+
+class Handover(Protocol):
+    """The message store, as far as ownership needs it. All methods raise UnavailableError (its
+    kinds) while it can't be used."""
+
+    async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
+        """Load these topics and serve them from now on, above the floor."""
+
+    async def give(self, topic: TopicId) -> Floor:
+        """Stop serving a topic; returns the floor of what was written."""
+
+    def generation(self, topic: TopicId) -> int:
+        """The generation of a topic that is served here; 0 without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A topic of this server: the epoch of its ownership, and what its record says."""
+
+    epoch: int
+    info: OwnerInfo
+
+
+class TopicOwnership:
+    """Lives on the event loop; the metadata store is asked in threads. One change of a topic's
+    ownership is under way at a time.
+
+    `chance(n)` is a number below n, each with the same probability.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        membership: Membership,
+        owners: TopicOwnershipManager,
+        persistence: TopicPersistenceManager,
+        handover: Handover,
+        *,
+        in_thread: InThread,
+        chance: Callable[[int], int],
+    ) -> None:
+        self._me = identity
+        self._membership = membership
+        self._owners = owners
+        self._persistence = persistence
+        self._handover = handover
+        self._in_thread = in_thread
+        self._chance = chance
+        self._owned: dict[TopicId, _Owned] = {}
+        self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
+        self._changing: dict[TopicId, asyncio.Future[None]] = {}
+        self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
+        self.is_draining = False
+        self.claimed_count = 0
+        self.released_count = 0
+
+    async def owner_of(
+        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+    ) -> Owner | None:
+        """The server that owns the topic, or shall claim it; None if it is this one, which then
+        serves it.
+
+        Raises:
+            TopicNotFoundError: no topic ever had this name, and the request does not create it.
+            OwnershipMovingError: nobody can tell now.
+        """
+        if topic in self._owned and topic not in self._changing:
+            return None
+        if (cached := self._live_owner(self._cached.get(topic))) is not None:
+            if is_forwarded:
+                del self._cached[topic]  # the other server believes that it is ours
+            else:
+                return cached
+        with _as_moving(topic):
+            async with self._change(topic):
+                if topic in self._owned:
+                    return None
+                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
+
+    async def note_change(self, topic: TopicId) -> None:
+        """A topic of this server was created or deleted: record its generation, which decides
+        whether other servers list it. Raises: OwnershipMovingError: it is recorded later."""
+        with _as_moving(topic):
+            await self._in_thread(
+                partial(self._record_generation, topic, self._handover.generation(topic))
+            )
+
+    async def move(self, topic: TopicId, server_id: str) -> None:
+        """Give a topic of this server to another one.
+
+        Raises:
+            OwnershipMovingError: this server does not own it, or the other one is not alive.
+            UnavailableError: its kinds; who owns the topic now is in its owner record.
+        """
+        to = self.members.get(server_id)
+        if to is None:
+            raise OwnershipMovingError(f"there is no live server {server_id} in the cluster")
+        with _as_moving(topic):
+            async with self._change(topic):
+                await self._release(topic, to)
+
+    async def drain(self) -> None:
+        """Give all topics to the other servers, and claim no more. Raises: UnavailableError (its
+        kinds): some are still here."""
+        self.is_draining = True
+        await self.publish_load()
+        for topic in sorted(self._owned):
+            await self._release_to_any(topic)
+
+    async def rebalance(self) -> None:
+        """Give topics away if this server has many more than the others. Raises: UnavailableError.
+        """
+        loads = [each.topics for each in self.members.values() if not each.is_draining]
+        if self.is_draining or not loads:
+            return
+        count = topics_to_release(
+            len(self._owned),
+            loads,
+            tolerance_percent=REBALANCE_TOLERANCE_PERCENT,
+            shed_max=REBALANCE_COUNT_MAX,
+        )
+        for topic in sorted(self._owned)[:count]:
+            await self._release_to_any(topic)
+
+    async def refresh(self) -> None:
+        """Read the members again. Raises: MetadataError."""
+        self.members = await self._in_thread(self._membership.members)
+
+    async def adopt(self) -> None:
+        """Claim this server's share of the topics whose owners ended. The retention of a topic, and
+        the end of transactions in it, need an owner even while nobody asks for the topic. Raises:
+        UnavailableError (its kinds)."""
+        if self.is_draining:
+            return
+        for topic in await self._in_thread(self._orphans):
+            await self.owner_of(topic, is_forwarded=True, creates=False)
+
+    async def publish_load(self) -> None:
+        """Tell the others how many topics this server has. Raises: MetadataError."""
+        publish = partial(
+            self._membership.publish_load, len(self._owned), is_draining=self.is_draining
+        )
+        await self._in_thread(publish)
+
+    def topics(self) -> dict[TopicId, int]:
+        """The topics of this server, with the epochs of their ownership."""
+        return {topic: each.epoch for topic, each in self._owned.items()}
+
+    def _change(self, topic: TopicId) -> "_Change":
+        return _Change(self._changing, topic)
+
+    async def _find_or_claim(
+        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+    ) -> Owner | None:
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            found = await self._in_thread(partial(self._owners.read_owner_info, topic))
+            owner = await self._owner_in(found)
+            if owner is not None:
+                self._remember(topic, owner)
+                return self._address_of(owner)
+            if found is None and not creates and not await self._exists(topic):
+                raise TopicNotFoundError(
+                    f"there is no topic {topic}: it was never created, or it was deleted"
+                )
+            if not is_forwarded and (other := self._lighter_server()) is not None:
+                return other
+            try:
+                await self._claim(topic, found)
+            except _LOST_RACES as error:
+                log.info("lost the race for the topic %s: %s", topic, error)
+                continue
+            return None
+        raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
+
+    async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
+        """The live server that an owner record names, other than this one."""
+        if found is None or found.value.server_id is None:
+            return None
+        server_id, incarnation = found.value.server_id, found.value.incarnation
+        if (server_id, incarnation) == (self._me.server_id, self._me.incarnation):
+            return None
+        # The members that are known here may be old; a live server must not be fenced.
+        alive = partial(self._membership.is_alive, server_id, incarnation)
+        if not await self._in_thread(alive):
+            return None
+        known = self.members.get(server_id)
+        if known is None or known.incarnation != incarnation:
+            await self.refresh()
+        return server_id, incarnation
+
+    async def _exists(self, topic: TopicId) -> bool:
+        read = partial(self._persistence.read_topic_persistence_info, topic)
+        return await self._in_thread(read) is not None
+
+    async def _claim(self, topic: TopicId, found: Versioned[OwnerInfo] | None) -> None:
+        """Raises: one of `_LOST_RACES`; UnavailableError (its kinds), MetadataError, StoreError."""
+        epoch, info = await self._in_thread(partial(self._write_claim, topic, found))
+        await self._handover.take([topic], info.floor)
+        self._owned[topic] = _Owned(epoch, info)
+        self._cached.pop(topic, None)
+        self.claimed_count += 1
+        generation = self._handover.generation(topic)
+        await self._in_thread(partial(self._record_generation, topic, generation))
+
+    def _write_claim(
+        self, topic: TopicId, found: Versioned[OwnerInfo] | None
+    ) -> tuple[int, OwnerInfo]:
+        """Write the owner record, and append to the persistence record; the epoch and the record.
+        Blocks."""
+        floor = NO_FLOOR if found is None else found.value.floor
+        if found is not None and found.value.server_id is not None:
+            before = found.value
+            if (before.server_id, before.incarnation) != (
+                self._me.server_id,
+                self._me.incarnation,
+            ):
+                floor = floor.raised_to(
+                    self._membership.fence(found.value.server_id, found.value.incarnation)
+                )
+        info = OwnerInfo(
+            server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
+        )
+        version = Expected.NEW if found is None else found.version
+        epoch = self._owners.write_owner_info(topic, info, version)
+        self._append_range(topic, epoch, floor)
+        return epoch, info
+
+    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> None:
+        stored = self._persistence.read_topic_persistence_info(topic)
+        claimed = OwnerRange(
+            epoch=epoch,
+            server_id=self._me.server_id,
+            incarnation=self._me.incarnation,
+            start=floor.offset,
+        )
+        before = PersistenceInfo(generation=0) if stored is None else stored.value
+        self._persistence.write_topic_persistence_info(
+            topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
+        )
+
+    def _record_generation(self, topic: TopicId, generation: int) -> None:
+        stored = self._persistence.read_topic_persistence_info(topic)
+        if stored is None or stored.value.generation == generation:
+            return
+        changed = replace(stored.value, generation=generation)
+        self._persistence.write_topic_persistence_info(topic, changed, stored.version)
+
+    async def _release_to_any(self, topic: TopicId) -> None:
+        with _as_moving(topic):
+            async with self._change(topic):
+                if topic in self._owned:
+                    await self._release(topic, self._lightest_other())
+
+    async def _release(self, topic: TopicId, to: ServerInfo | None) -> None:
+        """Give a topic to a server, or to nobody."""
+        owned = self._owned.pop(topic, None)
+        if owned is None:
+            raise OwnershipMovingError(f"this server does not own the topic {topic}")
+        try:
+            floor = await self._handover.give(topic)
+        except BaseException:
+            self._owned[topic] = owned
+            raise
+        info = OwnerInfo(
+            server_id=None if to is None else to.server_id,
+            incarnation=self._me.incarnation if to is None else to.incarnation,
+            floor=owned.info.floor.raised_to(floor),
+        )
+        # If this fails, the record names this server, which claims the topic again when asked.
+        await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
+        self.released_count += 1
+
+    def _orphans(self) -> list[TopicId]:
+        """Topics whose owners ended, and that this server shall claim. Blocks."""
+        members = self._membership.members()
+        found = []
+        for topic, stored in self._owners.scan():
+            owner = stored.value
+            known = members.get(owner.server_id or "")
+            if owner.server_id is None or (known and known.incarnation == owner.incarnation):
+                continue
+            if preferred(str(topic), members) == self._me.server_id:
+                found.append(topic)
+                if len(found) == ADOPTED_COUNT_MAX:
+                    break
+        return found
+
+    def _remember(self, topic: TopicId, owner: tuple[str, int]) -> None:
+        if len(self._cached) >= CACHED_COUNT_MAX:
+            self._cached.clear()
+        self._cached[topic] = owner
+
+    def _live_owner(self, owner: tuple[str, int] | None) -> Owner | None:
+        if owner is None:
+            return None
+        known = self.members.get(owner[0])
+        if known is None or known.incarnation != owner[1]:
+            return None
+        return Owner(known.server_id, known.address)
+
+    def _address_of(self, owner: tuple[str, int]) -> Owner:
+        found = self._live_owner(owner)
+        if found is None:
+            raise OwnershipMovingError(f"the server {owner[0]} has just started or ended")
+        return found
+
+    def _lighter_server(self) -> Owner | None:
+        """Another server that shall claim a topic without an owner; None: this one."""
+        mine = self.members.get(self._me.server_id)
+        chosen = least_loaded(self.members, self._chance)
+        if mine is None or chosen is None or chosen == self._me.server_id:
+            return None
+        found = self.members[chosen]
+        if not self.is_draining and len(self._owned) <= found.topics:
+            return None
+        return Owner(found.server_id, found.address)
+
+    def _lightest_other(self) -> ServerInfo | None:
+        others = {key: each for key, each in self.members.items() if key != self._me.server_id}
+        chosen = least_loaded(others, self._chance)
+        return None if chosen is None else others[chosen]
+
+
+class _Change:
+    """One change of a topic's ownership at a time."""
+
+    def __init__(self, changing: dict[TopicId, asyncio.Future[None]], topic: TopicId) -> None:
+        self._changing = changing
+        self._topic = topic
+
+    async def __aenter__(self) -> None:
+        while (before := self._changing.get(self._topic)) is not None:
+            await asyncio.shield(before)
+        self._changing[self._topic] = asyncio.get_running_loop().create_future()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._changing.pop(self._topic).set_result(None)
+
+
+@contextmanager
+def _as_moving(topic: TopicId) -> Iterator[None]:
+    """A failure of a store is an OwnershipMovingError: nothing was done for the client."""
+    try:
+        yield
+    except (MetadataError, StoreError) as error:
+        raise OwnershipMovingError(f"the owner of the topic {topic} is not known: {error}") from None
+    except OwnershipMovingError:
+        raise
+    except UnavailableError as error:
+        raise OwnershipMovingError(f"the topic {topic} can't be served yet: {error}") from None

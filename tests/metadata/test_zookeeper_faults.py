@@ -1,6 +1,7 @@
 """The metadata store in ZooKeeper while its server is gone, hangs, or loses connections."""
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -127,7 +128,6 @@ def test_calls_are_refused_while_there_is_no_server_and_answered_afterwards(
             lambda: store.get(KEY),
             lambda: list(store.scan(("owners",))),
             lambda: store.put(KEY, b"", ANY),
-            lambda: store.require(KEY, version),
         ]
 
         server.kill()
@@ -201,6 +201,16 @@ def test_a_session_is_lost_once_while_the_server_hangs_and_a_new_one_can_be_open
         another.close()
         session.close()
         assert losses == ["lost"]
+
+
+def test_a_server_that_accepts_connections_and_never_answers_is_passed_over(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},{server.address}"
+        for _ in range(2):  # the order is random
+            with closing(store_of(hosts, root)) as store:
+                assert store.open_session(timeout_s=60.0, lost=lambda: None).is_live
 
 
 def test_watches_are_called_after_a_lost_connection_and_made_again(

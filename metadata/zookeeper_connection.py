@@ -20,7 +20,7 @@ from kazoo.exceptions import (
     ThrottledOpError,
     ZookeeperError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 from kazoo.retry import KazooRetry
 
@@ -28,6 +28,9 @@ from metadata.store import MetadataError, MetadataUnavailableError
 
 CLOSE_S_MAX = 5.0  # seconds; a server that hangs does not delay the end of the process for longer
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0  # seconds between attempts to connect
+RECONNECTS_PER_TIMEOUT = 8  # a session is not lost because the next attempt comes too late
+HANDSHAKE_S_MAX = 1.5  # seconds; a server may accept a connection and never answer while it starts
+HANDSHAKES_PER_TIMEOUT = 3  # likewise, for short timeouts: two servers may hang
 
 REPLY_LOST = (
     ConnectionLoss,
@@ -63,8 +66,11 @@ class Connection:
         self.client = KazooClient(
             hosts=hosts,
             timeout=timeout_s,
+            handler=_handler(min(HANDSHAKE_S_MAX, timeout_s / HANDSHAKES_PER_TIMEOUT)),
             connection_retry=KazooRetry(
-                max_tries=-1, delay=RECONNECT_S_MIN, max_delay=RECONNECT_S_MAX
+                max_tries=-1,
+                delay=RECONNECT_S_MIN,
+                max_delay=min(RECONNECT_S_MAX, timeout_s / RECONNECTS_PER_TIMEOUT),
             ),
         )
         self.call_s = call_s
@@ -187,6 +193,28 @@ def split_hosts(hosts: str) -> tuple[str, str]:
 def refused(error: ZookeeperError) -> MetadataError:
     """The error for an answer of ZooKeeper that the store has no use for."""
     return MetadataError(f"ZooKeeper refused the call: {type(error).__name__}")
+
+
+def _handler(handshake_s: float) -> SequentialThreadingHandler:
+    """kazoo's handler of threads and sockets, which waits for one connection, and for one piece of
+    an answer, for this time at most. kazoo itself waits for as long as the session's timeout: one
+    silent server would cost the session."""
+    handler = SequentialThreadingHandler()
+    create_connection, select = handler.create_connection, handler.select
+
+    def create_in_time(*arguments: Any, timeout: float, **options: Any) -> Any:
+        return create_connection(*arguments, timeout=min(timeout, handshake_s), **options)
+
+    def select_in_time(
+        reads: list[Any], writes: list[Any], errors: list[Any], timeout: float
+    ) -> Any:
+        is_idle = len(reads) > 1  # it waits for answers and for requests
+        within_s = timeout if is_idle else min(timeout, handshake_s)
+        return select(reads, writes, errors, within_s)
+
+    handler.create_connection = create_in_time
+    handler.select = select_in_time
+    return handler
 
 
 def _maybe_node(result: Any, left_s: float) -> Any:

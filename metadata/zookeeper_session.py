@@ -14,15 +14,14 @@ from contextlib import suppress
 from threading import Event, Lock, current_thread
 
 from kazoo.exceptions import KazooException, NodeExistsError, SessionExpiredError
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Close, Connect
 
 from metadata.store import MetadataUnavailableError
-from metadata.zookeeper_connection import Connection, ask, unreachable
+from metadata.zookeeper_connection import HANDSHAKE_S_MAX, Connection, ask, unreachable
 
 REQUESTS_PER_TIMEOUT = 8  # a lost connection leaves time for several after it was made again
-HANDSHAKE_S_MAX = 2.0  # seconds; one server of several may hang
+STEP_S_MAX = 1.0  # seconds between looks whether the holder has closed it, while there is no answer
 
 _FRAME = struct.Struct(">i")
 _CLOSE = struct.pack(">ii", 1, Close.type)
@@ -53,6 +52,7 @@ class ZooKeeperSession:
         self._connection = connection
         self._path = path
         self._timeout_s = timeout_s
+        self._pause_s = timeout_s / REQUESTS_PER_TIMEOUT
         self._lost = lost
         self._elapsed_s = elapsed_s
         self._ending = Lock()
@@ -87,7 +87,7 @@ class ZooKeeperSession:
 
     def _keep(self) -> None:
         """Confirm the session until it has ended; tell of its loss."""
-        while not self._has_ended.wait(self._timeout_s / REQUESTS_PER_TIMEOUT):
+        while not self._has_ended.wait(self._pause_s):
             if not self._confirm() and self._end():
                 try:
                     self._lost()
@@ -97,15 +97,21 @@ class ZooKeeperSession:
 
     def _confirm(self) -> bool:
         """Ask for the znode. Returns False if it has ended, or was not confirmed in time."""
+        if not self.is_live:
+            return False
         sent_s = self._elapsed_s()
-        left_s = self._confirmed_s + self._timeout_s - sent_s
-        if left_s <= 0:
-            return False
+        answer = self._connection.client.exists_async(self._path)
+        while not answer.wait(min(self._pause_s, STEP_S_MAX)):
+            if self._has_ended.is_set() or not self.is_live:
+                return False
         try:
-            znode = self._connection.client.exists_async(self._path).get(timeout=left_s)
-        except (SessionExpiredError, KazooTimeoutError):
+            znode = answer.get_nowait()
+        except SessionExpiredError:
             return False
-        except KazooException:  # the connection is lost, and perhaps made again in time
+        except (
+            KazooException,
+            RuntimeError,
+        ):  # the connection is lost, and perhaps made again in time
             return True
         if znode is None:
             return False

@@ -20,6 +20,7 @@ from tx.files import (
     KnownFile,
     NewerFilesError,
     free_path,
+    leftovers,
     list_files,
     newer,
     read_header,
@@ -93,7 +94,17 @@ class TransactionFiles:
         """Raises: OSError: a file can't be read."""
         self._directory = directory
         paths = list_files(directory) if directory.is_dir() else []
-        self._files = [_read(path, kind) for path, kind in paths]
+        files = [_read(path, kind) for path, kind in paths]
+        late = {
+            known.path
+            for known in leftovers(
+                KnownFile(file.path, file.kind, file.header)
+                for file in files
+                if isinstance(file.header, FileHeader)
+            )
+        }
+        self._files = [file for file in files if file.path not in late]
+        self._leftovers = [file for file in files if file.path in late]
 
     def check(self, mark: StoreMark | None) -> TransactionFilesReport:
         """Check each file alone, and recover the state from all of them.
@@ -169,7 +180,13 @@ class TransactionFiles:
                 findings += self._check_content(file, proven_lengths.get(header.sequence))
             except DamagedFilesError as error:
                 findings.append(self._finding(file.name, error))
-        return [*findings, *self._missing_logs(by_age)]
+        return [*findings, *self._missing_logs(by_age), *map(self._leftover, self._leftovers)]
+
+    def _leftover(self, file: _File) -> Finding:
+        location = f"{self._directory.name}/{file.name}"
+        reason = "a server made it when another one led transactions already, so it is ignored"
+        advice = "nothing; the server that leads removes it with one of its next snapshots"
+        return Finding(location, reason, advice, is_corruption=False)
 
     def _check_content(self, file: _File, proven_length: int | None) -> list[Finding]:
         if file.kind is FileKind.SNAPSHOT:
@@ -211,7 +228,7 @@ def write_transaction_files(
     """
     make_directory(directory)
     log = FileHeader(sequence=1, store_id=store_id, created_ms=now_ms, lsn=image.lsn + 1)
-    path = free_path(directory, FileKind.LOG, now_ms=now_ms)
+    path = free_path(directory, FileKind.LOG, now_ms=now_ms, epoch=log.epoch)
     create_log(path, log, (), open_file=DiskFile).file.close()
     snapshot = FileHeader(sequence=2, store_id=store_id, created_ms=now_ms, lsn=image.lsn)
     return write_snapshot(directory, snapshot, image)[0]

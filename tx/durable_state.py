@@ -2,13 +2,14 @@
 (design §4, Decide, record, apply).
 
 Only `record` changes the decided state, and only a finished sync changes the view. When the log
-fails, the state is recovered from the files, and continues in new ones.
+fails, the state is recovered from the files, and continues in new ones. A server that leads several
+(decision 0042) and finds that another one leads is down for good: it recovers nothing any more.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from tx.files import (
     FileHeader,
     FileKind,
     KnownFile,
+    epoch_of,
+    first_sequence,
     free_path,
     list_files,
     stored_id,
     superfluous,
 )
+from tx.leadership import Leadership, NotLeaderError, Tenure
 from tx.message_rows import EndedRows
 from tx.mixed_backups import StoreMark
 from tx.recovery import Recovered, recover_durably
@@ -79,6 +83,7 @@ class _Opened:
     file: LogFile
     snapshot: KnownFile
     files: list[KnownFile]
+    leftovers: list[KnownFile]
     notes: list[str]
 
 
@@ -122,7 +127,8 @@ class DurableState:
         self._in_thread_files = in_thread_files
         self._arrivals = arrivals
         self._new_store_id = store_id
-        self._open_file = open_file
+        self._open_file = self._open_unfenced = open_file
+        self._tenure = Tenure(None)
         self._timeout = SharedTimeout(settings.ending_timeout_s, too_late=self._too_late)
         self._status_changed = status_changed
         self._observe = observe
@@ -130,6 +136,7 @@ class DurableState:
         self._log: WriteAheadLog | None = None
         self._log_changed = asyncio.Event()
         self._files: list[KnownFile] = []
+        self._leftovers: list[KnownFile] = []
         self._next_sequence = 1
         self._mark: StoreMark | None = None
         self._stop_reason: str | None = None
@@ -229,11 +236,23 @@ class DurableState:
         await self.synced_in_time(self.state.last_pending_lsn)
         return self.state.image()
 
-    async def open(self, mark: StoreMark | None, listener: RecoveryListener) -> None:
+    @property
+    def lost_leadership(self) -> str | None:
+        """Why this process can't lead transactions any more; None while it may, and where it has
+        the files alone."""
+        return self._tenure.ended
+
+    async def open(
+        self, mark: StoreMark | None, listener: RecoveryListener, leadership: Leadership | None
+    ) -> None:
         """Recover and come up. If the files can't be used the service is down, with a reason. Files
         that are older than the mark are damage. This and each later recovery calls the listener.
+
+        Without `leadership` no other server uses the files.
         """
         self._mark, self._listener = mark, listener
+        self._tenure = Tenure(leadership)
+        self._open_file = self._tenure.fenced(self._open_unfenced)
         await self.reopen()
 
     async def begin_unused(self, mark: StoreMark) -> None:
@@ -268,7 +287,8 @@ class DurableState:
         """Close the files, if any are open, and recover from them, unless the service just came
         up."""
         async with self._reopening:
-            if self.status.state is ServiceState.DOWN and not self._is_closed:
+            is_down = self.status.state is ServiceState.DOWN
+            if is_down and not self._is_closed and self._tenure.ended is None:
                 await self._reopen()
 
     async def _reopen(self) -> None:
@@ -282,8 +302,7 @@ class DurableState:
         except DamagedFilesError as error:
             self.disable(str(error))
         except OSError as error:
-            self.disable(f"the transaction files can't be used: {error}")
-            self._failed_at_ms = self._now_ms()
+            self._failed(f"the transaction files can't be used: {error}")
         else:
             self._come_up(opened)
 
@@ -320,38 +339,59 @@ class DurableState:
 
         Raises:
             TransactionsUnavailableError: the service is down.
+            NotLeaderError: another server leads; the service is down now.
             OSError: a file can't be made; the service continues with the files it has.
         """
-        async with self._making_files:
-            known, size = await self._write_snapshot()
-            await self._remove_superfluous()
+        try:
+            async with self._making_files:
+                known, size = await self._write_snapshot()
+                await self._remove_superfluous()
+        except NotLeaderError as error:
+            self._failed(str(error))
+            raise
         return known.path.name, size
 
     async def _write_snapshot(self) -> tuple[KnownFile, int]:
         now_ms, log_sequence = self._now_ms(), self._next_sequence
         self._next_sequence += 2
         path = await self._in_thread_files(
-            partial(free_path, self._directory, FileKind.LOG, now_ms=now_ms)
+            partial(self._free_log_path, now_ms=now_ms, sequence=log_sequence)
         )
         # From here to the roll nothing may be recorded: the new log starts where the image ends.
         image = self.decided.image()
         log_header = self._header(log_sequence, image.lsn + 1)
         self._files.append(await self._whole_log.roll(path, log_header))
         header = self._header(log_sequence + 1, image.lsn)
-        known, size = await self._in_thread_files(
-            partial(write_snapshot, self._directory, header, image)
-        )
+        known, size = await self._in_thread_files(partial(self._make_snapshot, header, image))
         self._files.append(known)
         self.newest_snapshot = known
         return known, size
 
+    def _make_snapshot(self, header: FileHeader, image: StateImage) -> tuple[KnownFile, int]:
+        made = write_snapshot(self._directory, header, image)
+        self._tenure.require()
+        return made
+
     async def _remove_superfluous(self) -> None:
         for known in superfluous(self._files, retain=self._settings.snapshot_retain):
-            try:
-                await self._in_thread_files(partial(remove_file, known.path))
-            except OSError as error:
-                log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
+            await self._remove(known)
             self._files.remove(known)
+        while self._leftovers:
+            await self._remove(self._leftovers.pop())
+
+    async def _remove(self, known: KnownFile) -> None:
+        try:
+            await self._in_thread_files(partial(self._remove_file, known.path))
+        except NotLeaderError:
+            raise
+        except OSError as error:
+            log.warning("%s is no longer needed and can't be removed: %s", known.path, error)
+
+    def _remove_file(self, path: Path) -> None:
+        # This server has led after it wrote the snapshot that makes the file superfluous. So each
+        # later leader finds that snapshot, and does not need the file.
+        self._tenure.require()
+        remove_file(path)
 
     @property
     def logged_count(self) -> int:
@@ -377,28 +417,44 @@ class DurableState:
 
     async def _recover(self) -> _Opened:
         recovered = await self._in_thread_files(
-            partial(recover_durably, self._directory, self._mark)
+            partial(recover_durably, self._directory, self._mark, self._tenure)
         )
-        return await (self._begin() if recovered is None else self._continue(recovered))
+        if recovered is None:
+            return await self._begin_first()
+        if self._tenure.is_shared and recovered.log_sequence == 0:
+            return await self._begin_behind_snapshot(recovered)
+        return await self._continue(recovered)
 
-    async def _begin(self) -> _Opened:
+    async def _begin_first(self) -> _Opened:
         mark = self._mark
         # A message store has its id before the first file is made, so that files beside an empty
         # message store prove that its messages are lost (decision 0037).
         self.store_id = mark.store_id if mark and mark.store_id else self._new_store_id()
-        self._next_sequence = 3
         state = TransactionState(fresh_image(now_ms=self._now_ms()))
+        return await self._begin(state, first_sequence(self._tenure.epoch))
+
+    async def _begin_behind_snapshot(self, recovered: Recovered) -> _Opened:
+        # Another leader may have made that snapshot, and a third one, in the meantime, another. The
+        # log names no snapshot, so each leader begins with its own.
+        self.store_id = recovered.store_id
+        sequence = recovered.next_sequence(self._tenure.epoch)
+        opened = await self._begin(recovered.state, sequence)
+        files = [*recovered.files, *opened.files]
+        return replace(opened, files=files, leftovers=recovered.leftovers, notes=recovered.notes)
+
+    async def _begin(self, state: TransactionState, sequence: int) -> _Opened:
+        self._next_sequence = sequence + 2
         # The snapshot comes first: alone it is an empty beginning, and a log alone is damage.
         snapshot, _ = await self._in_thread_files(
-            partial(write_snapshot, self._directory, self._header(1, 0), state.image())
+            partial(self._make_snapshot, self._header(sequence, 0), state.image())
         )
-        header, edits = self._header(2, 1), self._first_edits(state)
+        header, edits = self._header(sequence + 1, 1), self._first_edits(state)
         file = await self._in_thread_files(partial(self._make_log, header, edits))
-        return _Opened(state, file, snapshot, [snapshot, file.known], [])
+        return _Opened(state, file, snapshot, [snapshot, file.known], [], [])
 
     async def _continue(self, recovered: Recovered) -> _Opened:
         self.store_id = recovered.store_id
-        sequence = recovered.next_sequence
+        sequence = recovered.next_sequence(self._tenure.epoch)
         self._next_sequence = sequence + 2
         state, image = recovered.state, recovered.state.image()
         if not state.is_clean and self.recovery_count == 0:
@@ -415,14 +471,18 @@ class DurableState:
         edits = self._first_edits(state)
         file = await self._in_thread_files(partial(self._make_log, header, edits))
         snapshot, _ = await self._in_thread_files(
-            partial(write_snapshot, self._directory, self._header(sequence + 1, image.lsn), image)
+            partial(self._make_snapshot, self._header(sequence + 1, image.lsn), image)
         )
         files = [*recovered.files, file.known, snapshot]
-        return _Opened(state, file, snapshot, files, recovered.notes)
+        return _Opened(state, file, snapshot, files, recovered.leftovers, recovered.notes)
 
     def _make_log(self, header: FileHeader, edits: Sequence[tuple[int, Edit]]) -> LogFile:
-        path = free_path(self._directory, FileKind.LOG, now_ms=header.created_ms)
+        path = self._free_log_path(now_ms=header.created_ms, sequence=header.sequence)
         return create_log(path, header, edits, open_file=self._open_file)
+
+    def _free_log_path(self, *, now_ms: int, sequence: int) -> Path:
+        epoch = epoch_of(sequence)
+        return free_path(self._directory, FileKind.LOG, now_ms=now_ms, epoch=epoch)
 
     def _first_edits(self, state: TransactionState) -> list[tuple[int, Edit]]:
         edits = []
@@ -446,6 +506,7 @@ class DurableState:
         state = opened.state
         state.advance_view(state.lsn)
         self._state, self._files, self.notes = state, opened.files, opened.notes
+        self._leftovers = opened.leftovers
         for note in opened.notes:
             log.warning("%s", note)
         self._log = WriteAheadLog(
@@ -453,6 +514,7 @@ class DurableState:
             last_lsn=state.lsn,
             in_thread=self._in_thread_log,
             open_file=self._open_file,
+            is_shared=self._tenure.is_shared,
             on_durable=self._reached,
             on_failed=self._failed,
             observe=self._observe,
@@ -483,8 +545,9 @@ class DurableState:
             self._status_changed()
 
     def _failed(self, reason: str) -> None:
-        self.disable(reason)
-        self._failed_at_ms = self._now_ms()
+        # For good, if another server leads: what this one read is what a new leader changes now.
+        self._failed_at_ms = None if self._tenure.ended is not None else self._now_ms()
+        self.disable(self._tenure.ended or reason)
 
     def _reached(self, lsn: int) -> None:
         assert self._state is not None

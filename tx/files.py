@@ -1,12 +1,14 @@
 """The transaction files: their names, their headers, and which of them a directory holds.
 
-    snapshot.<ms>, txlog.<ms>
+    snapshot.<ms>, txlog.<ms>; of a leader of epoch e, snapshot.<ms>.<e>, txlog.<ms>.<e>
     file   := magic(8) version(2) frame*        big-endian; frames as in tuff.disk.records
     header := the first frame, a MessagePack map: sequence, store_id, created_ms, lsn,
               previous_sequence, previous_length
 
 The order of files is that of their sequence numbers, never that of their names: a clock may go
-back. Files of other names are left alone (design §4).
+back. The numbers of a leader begin at its epoch x 2^32, so that no two leaders use one number, and
+files of later leaders have higher ones; a server that has its directory alone is in epoch 0 (design
+§4). Files of other names are left alone.
 """
 
 import re
@@ -23,7 +25,10 @@ from tx.edits import COUNT, TEXT, TIME_MS, MalformedError, NewerError, from_byte
 
 HEADER_BYTES_MAX = 4096  # bytes that are read of a file to get its header
 
-_NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})")
+EPOCH_BITS = 32  # of a sequence number are below the epoch: more files than any leader makes
+EPOCH_MAX = (1 << 31) - 1  # so that sequence numbers stay below 2^63
+
+_NAME = re.compile(r"(snapshot|txlog)\.([0-9]{1,15})(?:\.[1-9][0-9]{0,9})?")
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = struct.Struct(">H")
 _MAGIC_SIZE = 8
@@ -117,6 +122,11 @@ class FileHeader:
     previous_sequence: int = 0
     previous_length: int = 0
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the leader that made the file."""
+        return epoch_of(self.sequence)
+
 
 _HEADER_MEMBERS = frozenset(field.name for field in fields(FileHeader))
 
@@ -205,11 +215,58 @@ def known_file(path: Path, kind: FileKind) -> KnownFile:
     return KnownFile(path, kind, header)
 
 
-def free_path(directory: Path, kind: FileKind, *, now_ms: int) -> Path:
-    """A path of that kind that is not taken: of this millisecond, or of the next free one."""
-    while (path := directory / f"{kind.value}.{now_ms}").exists():
+def epoch_of(sequence: int) -> int:
+    """The epoch to which a sequence number belongs."""
+    return sequence >> EPOCH_BITS
+
+
+def first_sequence(epoch: int) -> int:
+    """The lowest sequence number of an epoch."""
+    return max(1, epoch << EPOCH_BITS)
+
+
+def free_path(directory: Path, kind: FileKind, *, now_ms: int, epoch: int) -> Path:
+    """A path of that kind that is not taken: of this millisecond, or of the next free one.
+
+    The epoch is in the name because two leaders may look for a free one at the same time, and the
+    file of the second would replace that of the first.
+    """
+    suffix = f".{epoch}" if epoch else ""
+    while (path := directory / f"{kind.value}.{now_ms}{suffix}").exists():
         now_ms += 1
     return path
+
+
+def leftovers(files: Iterable[KnownFile]) -> list[KnownFile]:
+    """The files that a replaced leader made too late: a new leader did not find them when it read
+    the directory, and nothing in them was acknowledged.
+
+    The first log of an epoch names the log before it. Whatever earlier epochs have behind that one
+    is a leftover, except for its snapshot. Within an epoch one process makes the files, and there
+    are no leftovers.
+    """
+    found = []
+    # From the newest file on, since the log of a leader that was late itself says nothing.
+    begins, previous = 0, 0
+    for known in sorted(files, key=lambda known: known.header.sequence, reverse=True):
+        header = known.header
+        if previous < header.sequence < begins and not _is_snapshot_of(known, previous):
+            found.append(known)
+        elif known.kind is FileKind.LOG or header.sequence == first_sequence(header.epoch):
+            # Where a leader finds no log, it begins with a snapshot, and names no log either.
+            begins, previous = header.epoch << EPOCH_BITS, header.previous_sequence
+    return found
+
+
+def _is_snapshot_of(known: KnownFile, log_sequence: int) -> bool:
+    # It holds the state at which that log begins, so it is right even if it was written when
+    # another server led already. That number can be the next log's too: the first snapshot of all
+    # is made before its log.
+    return (
+        log_sequence > 0
+        and known.kind is FileKind.SNAPSHOT
+        and known.header.sequence == log_sequence + 1
+    )
 
 
 def superfluous(files: Iterable[KnownFile], *, retain: int) -> list[KnownFile]:

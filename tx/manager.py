@@ -16,6 +16,7 @@ from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState, ServiceState, ServiceStatus
 from tx.edits import BlockReturned, Edit, Invalidated, InvalidReason, Restarted
 from tx.invalid_list import InvalidList, SweepMark
+from tx.leadership import Leadership
 from tx.message_rows import EndedRows, MessageRows, Spawn
 from tx.mixed_backups import StoreMark
 from tx.monitoring import Monitoring, TransactionCounters
@@ -113,15 +114,18 @@ class TransactionManager:
         return self.durable.status
 
     def put_off(self, reason: str) -> None:
-        """Set the reason why `open` is not called yet."""
+        """Set the reason why `open` is not called yet: the message store is not open, or another
+        server leads transactions."""
         status = self.status
         if self._settings.enabled and status.state is ServiceState.DOWN and status.reason != reason:
             self.durable.disable(reason)
 
-    async def open(self, mark: StoreMark | None) -> None:
+    async def open(self, mark: StoreMark | None, *, leadership: Leadership | None = None) -> None:
         """Recover. Never raises for bad files: the service is then down, with a reason.
 
-        `mark` is what the message store remembers of the files, None when it knows of none.
+        `mark` is what the message store remembers of the files, None when it knows of none. A
+        server that shares the files with others opens once it leads, and passes its leadership.
+        Once that is lost, the service is down until the process ends (`durable.lost_leadership`).
         """
         if not self._settings.enabled:
             if mark is not None:
@@ -129,7 +133,7 @@ class TransactionManager:
             self.durable.disable("transactions are switched off (tx.enabled=false)")
             return
         self._may_recover = True
-        await self.durable.open(mark, self)
+        await self.durable.open(mark, self, leadership)
 
     def first_edits(self, state: TransactionState) -> Iterator[Edit]:
         """The edits with which the log continues after a recovered state. Each is applied before

@@ -1,8 +1,9 @@
 """Recovery: reads the state from the transaction files (design §4, Snapshots).
 
 It starts from the newest readable snapshot, by sequence number, and replays every log after it. A
-torn tail behind the proven length is cut. Any other inconsistency is damage: the service then stays
-down rather than continue with an older or an empty state.
+torn tail behind the proven length is cut. What a replaced leader made too late is left out. Any
+other inconsistency is damage: the service then stays down rather than continue with an older or an
+empty state.
 """
 
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from tx.files import (
     KnownFile,
     contradicting,
     damaged,
+    first_sequence,
     known_file,
+    leftovers,
     list_files,
 )
+from tx.leadership import Tenure
 from tx.mixed_backups import StoreMark, require_one_age
 from tx.snapshot_file import read_snapshot
 from tx.state import StateImage, TransactionState
@@ -29,8 +33,8 @@ from tx.wal import LogContents, read_log
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """The state of the files. The newest log has the number `log_sequence`; it was read up to
-    `log_length`, and up to `proven_length` it is known to be durable. `notes` are remarks for an
-    operator."""
+    `log_length`, and up to `proven_length` it is known to be durable. `leftovers` are no part of
+    `files`. `notes` are remarks for an operator."""
 
     state: TransactionState
     store_id: str
@@ -38,11 +42,13 @@ class Recovered:
     log_length: int
     proven_length: int
     files: list[KnownFile]
+    leftovers: list[KnownFile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def next_sequence(self) -> int:
-        return max(known.header.sequence for known in self.files) + 1
+    def next_sequence(self, epoch: int) -> int:
+        """The number of the next file, for a leader of this epoch."""
+        found = max(known.header.sequence for known in self.files)
+        return max(found + 1, first_sequence(epoch))
 
 
 def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
@@ -62,7 +68,14 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
             )
         return None
     notes: list[str] = []
-    files = _readable(paths, notes)
+    readable = _readable(paths, notes)
+    late = leftovers(readable)
+    files = [known for known in readable if known not in late]
+    notes += (
+        f"{known.path.name} is ignored: its server made it when another one led transactions "
+        "already, and nothing in it was acknowledged"
+        for known in late
+    )
     newest, image = _newest_snapshot(files, notes)
     state = TransactionState(image)
     logs = _chain(files, newest, image)
@@ -71,20 +84,40 @@ def recover(directory: Path, mark: StoreMark | None) -> Recovered | None:
     require_one_age(directory, state, newest, files, mark)
     last_sequence = logs[-1].header.sequence if logs else 0
     length, proven = (contents.length, contents.proven_length) if contents else (0, 0)
-    return Recovered(state, newest.header.store_id, last_sequence, length, proven, files, notes)
+    store_id = newest.header.store_id
+    return Recovered(state, store_id, last_sequence, length, proven, files, late, notes)
 
 
-def recover_durably(directory: Path, mark: StoreMark | None) -> Recovered | None:
+def recover_durably(directory: Path, mark: StoreMark | None, tenure: Tenure) -> Recovered | None:
     """As `recover`, for a server that continues from there: makes the directory if it is missing,
-    and makes durable everything that was read."""
+    and makes durable everything that was read. Raises: NotLeaderError."""
+    tenure.require()
     make_directory(directory)
     # A name whose sync failed, or was cut off, can be read and be gone after a power cut. The
     # next log named it as the one before, and what was built on it was damaged then.
     sync_directory(directory)
-    recovered = recover(directory, mark)
+    try:
+        recovered = recover(directory, mark)
+        if recovered is not None:
+            _require_newest_epoch(recovered, tenure)
+    except DamagedFilesError:
+        # To a leader that was replaced while it read, the work of its successor can look so.
+        tenure.require()
+        raise
     if recovered is not None:
         _write_unproven_again(recovered)
     return recovered
+
+
+def _require_newest_epoch(recovered: Recovered, tenure: Tenure) -> None:
+    """Raises: DamagedFilesError: there are files of a later leader."""
+    newest = max(known.header.epoch for known in recovered.files)
+    if tenure.is_shared and newest > tenure.epoch:
+        raise DamagedFilesError(
+            f"there are transaction files of epoch {newest}, and this server leads in epoch "
+            f"{tenure.epoch}: the metadata store was replaced, or belongs to other servers; use "
+            "the right one, or raise its epoch above that of the files"
+        )
 
 
 def _write_unproven_again(recovered: Recovered) -> None:

@@ -119,7 +119,7 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
 def write_snapshot(directory: Path, header: FileHeader, image: StateImage) -> tuple[KnownFile, int]:
     """Make a snapshot file, durably and atomically; the file, and its size in bytes. Raises:
     OSError."""
-    path = free_path(directory, FileKind.SNAPSHOT, now_ms=header.created_ms)
+    path = free_path(directory, FileKind.SNAPSHOT, now_ms=header.created_ms, epoch=header.epoch)
     data = pack_snapshot(header, image)
     write_file(path, data)
     return KnownFile(path, FileKind.SNAPSHOT, header), len(data)

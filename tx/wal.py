@@ -108,7 +108,8 @@ class WriteAheadLog:
 
     Lives on one event loop. `on_durable` gets the LSN up to which edits are durable, before any
     caller that waits is answered; `on_failed` the reason why the log can't continue; `observe` the
-    edits of each batch and the seconds of each sync, by `elapsed_s`, which only goes forward.
+    edits of each batch and the seconds of each sync, by `elapsed_s`, which only goes forward. With
+    `is_shared` other processes may read the files at any time.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class WriteAheadLog:
         last_lsn: int,
         in_thread: InThread,
         open_file: OpenFile,
+        is_shared: bool,
         on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
         observe: Callable[[str, float], None],
@@ -130,6 +132,7 @@ class WriteAheadLog:
         self._wanted_lsn = last_lsn
         self._in_thread = in_thread
         self._open_file = open_file
+        self._is_shared = is_shared
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._observe = observe
@@ -312,13 +315,19 @@ class WriteAheadLog:
 
     async def _give_up_file(self, roll: _Roll, error: OSError) -> None:
         # If the new file is there after all, it says that the old one ends here, and a recovery
-        # would cut off what is acknowledged from now on. So it must be proven to be gone.
-        try:
-            await self._in_thread(partial(remove_file, roll.path))
-        except OSError:
+        # would cut off what is acknowledged from now on. So it must be proven to be gone. In a
+        # shared directory it must stay: a new leader may have read it, and continue behind it.
+        if self._is_shared or not await self._is_removed(roll.path):
             self._fail(f"the transaction log {roll.path.name} can't be made: {error}")
         if not roll.done.done():
             roll.done.set_exception(error)
+
+    async def _is_removed(self, path: Path) -> bool:
+        try:
+            await self._in_thread(partial(remove_file, path))
+        except OSError:
+            return False
+        return True
 
     def _fail(self, reason: str) -> None:
         self._failure = reason

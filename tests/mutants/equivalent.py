@@ -23,8 +23,8 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "tx/durable_state.py",
         "DurableState._begin",
-        "self._next_sequence = 3",
-        "self._next_sequence = 4",
+        "self._next_sequence = sequence + 2",
+        "self._next_sequence = sequence + 3",
     ): "numbers of files only rise; each log names the one before it",
     (
         "tx/durable_state.py",

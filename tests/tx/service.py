@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests.tx.steps import SteppedDisk
 from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     StorageUnavailableError,
@@ -17,6 +18,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import Offset, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tx.leadership import Leadership
 from tx.manager import TransactionManager
 from tx.mixed_backups import StoreMark
 from tx.outcomes import OpenTransaction, Outcome
@@ -199,14 +201,18 @@ class Service:
         rows: Rows | None = None,
         now_ms: int = NOW_MS,
         lives: "list[Service] | None" = None,
+        leadership: Leadership | None = None,
+        disk: Disk | SteppedDisk | None = None,
+        files: Disk | SteppedDisk | None = None,
     ) -> None:
         self._lives = [] if lives is None else lives  # this one, and those before and after it
         self._lives.append(self)
         self.directory = directory
         self.settings = settings or TransactionSettings()
         self.rows = rows or Rows()
-        self.disk = Disk()
-        self.files = Disk()  # the thread that makes snapshots, and recovers
+        self.leadership = leadership
+        self.disk = disk or Disk()
+        self.files = files or Disk()  # the thread that makes snapshots, and recovers
         self.now_ms = now_ms
         self.observed: list[tuple[str, float]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -237,7 +243,7 @@ class Service:
         task.add_done_callback(self._tasks.discard)
 
     async def open(self, mark: StoreMark | None = None) -> "Service":
-        await self.manager.open(mark)
+        await self.manager.open(mark, leadership=self.leadership)
         self.spawn(self.durable.run())
         return self
 

@@ -57,6 +57,7 @@ STATUS_OF_CODE = {
     "storage_unavailable": 503,
     "shutting_down": 503,
     "starting": 503,
+    "ownership_moving": 503,
 }
 
 
@@ -117,5 +118,5 @@ def test_a_caller_can_catch_all_endings_of_a_transaction_at_once() -> None:
 def test_trying_again_is_safe_only_where_the_server_did_nothing() -> None:
     safe = {code for code, kind in BY_CODE.items() if kind.retry_safe}
 
-    assert safe == {"overloaded", "shutting_down", "starting"}
+    assert safe == {"overloaded", "ownership_moving", "shutting_down", "starting"}
     assert OverloadedError("full").retry_safe

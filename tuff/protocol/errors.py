@@ -261,6 +261,14 @@ class StartingError(UnavailableError):
     retry_safe = True
 
 
+class OwnershipMovingError(UnavailableError):
+    """In a cluster, another server is about to own the topic or to lead the transactions; nothing
+    was done."""
+
+    code = "ownership_moving"
+    retry_safe = True
+
+
 class StorageUnavailableError(UnavailableError):
     """The message store can't be read or written now. A write may or may not have happened."""
 

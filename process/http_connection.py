@@ -30,9 +30,12 @@ from process.request_parser import (
     RequestParser,
     Target,
     accept_of,
+    authorization_of,
+    is_forwarded,
     read_target,
     refusal_of_head,
     require_no_coding,
+    wants_redirect,
 )
 from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import (
@@ -349,7 +352,16 @@ class HttpConnection(asyncio.Protocol):
         if len(data) > stop:
             self._held += data[stop:]
         self._operation = operation
-        request = Request(parameters, query, fields.content_type, fields.accept, data[size:stop])
+        request = Request(
+            parameters,
+            query,
+            fields.content_type,
+            fields.accept,
+            data[size:stop],
+            fields.is_forwarded,
+            fields.wants_redirect,
+            fields.authorization,
+        )
         work = service.dispatcher.answer(operation, handler, request)
         self._work = LightTask(work, returned=self._answer_plain, failed=self._fail)
         self._work.go_on()
@@ -681,6 +693,9 @@ class _Call:
             parsed.fields.get("content-type", [None])[0],
             accept_of(parsed.fields),
             await connection.body_of(parsed),
+            is_forwarded(parsed.fields),
+            wants_redirect(parsed.fields),
+            authorization_of(parsed.fields),
         )
         stream = self._service.streams.get(self.operation)
         if stream is None:

@@ -528,7 +528,6 @@ _NAMED = ("invalid_name",)
 _TOPIC_ERRORS = (*_NAMED, "topic_not_found")
 _STORED = "storage_unavailable"
 _DOWN = "transactions_unavailable"
-_MOVING = "ownership_moving"
 _WRITE_ERRORS = (
     *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", _STORED, _DOWN,
 )  # fmt: skip
@@ -773,12 +772,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = ("bad_request", "internal", "overloaded", "host_not_allowed", "cross_site_request")
 _WHILE_CLOSED = ("shutting_down", "starting")
-# While the component that answers it is down, or in a cluster another server takes it over.
+# While the component that answers it is down, or moves to another server of the cluster.
 _OF_TAG: Mapping[str, tuple[str, ...]] = {
-    "topics": (_STORED, _MOVING),
-    "messages": (_STORED, _MOVING),
-    "transactions": (_DOWN, _MOVING),
-    "sinks": (_DOWN, _MOVING),
+    "topics": (_STORED, "ownership_moving"),
+    "messages": (_STORED, "ownership_moving"),
+    "transactions": (_DOWN, "ownership_moving"),
+    "sinks": (_DOWN, "ownership_moving"),
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 

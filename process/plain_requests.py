@@ -26,7 +26,10 @@ from process.request_parser import (
     LINE_BYTES_MAX,
     RequestParser,
     accept_of,
+    authorization_of,
+    is_forwarded,
     refusal_of_fields,
+    wants_redirect,
 )
 from tuff.protocol.exchange import Handler
 
@@ -139,6 +142,9 @@ class Fields(NamedTuple):
     content_length: int
     content_type: str | None
     accept: str | None
+    is_forwarded: bool
+    wants_redirect: bool
+    authorization: str | None
 
 
 class Head(NamedTuple):
@@ -197,5 +203,11 @@ def _plain_fields(block: bytes, *, hosts: AllowedHosts) -> Fields | None:
         or hosts.refusal(fields) is not None
     ):
         return None
-    length = int(fields.get("content-length", ["0"])[0])
-    return Fields(length, fields.get("content-type", [None])[0], accept_of(fields))
+    return Fields(
+        int(fields.get("content-length", ["0"])[0]),
+        fields.get("content-type", [None])[0],
+        accept_of(fields),
+        is_forwarded(fields),
+        wants_redirect(fields),
+        authorization_of(fields),
+    )

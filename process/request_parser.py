@@ -252,6 +252,21 @@ def accept_of(fields: HeaderFields) -> str | None:
     return ", ".join(lines) if lines else None
 
 
+def is_forwarded(fields: HeaderFields) -> bool:
+    """Whether another server of the cluster has forwarded the request."""
+    return "1" in fields.get("tuff-forwarded", ())
+
+
+def wants_redirect(fields: HeaderFields) -> bool:
+    """Whether the client wants to be sent to the owner of a topic, and no forwarding."""
+    return "1" in fields.get("tuff-redirect", ())
+
+
+def authorization_of(fields: HeaderFields) -> str | None:
+    """The first Authorization field; None where there is none."""
+    return fields.get("authorization", [None])[0]
+
+
 class Target(NamedTuple):
     """What a request asks for: the path as it came, its segments and query without escapes.
     `authority` is that of an absolute request target (RFC 9112 §3.2.2)."""

@@ -33,6 +33,7 @@ class Routes:
             *(Route(method, "/v1/echo/{name}", _echo) for method in ("GET", "POST", "PUT")),
             Route("POST", "/v1/echo/fixed", _fixed),
             Route("POST", "/v1/{kind}/{name}/deep", _echo),
+            *(Route(method, "/v1/between/{name}", _between) for method in ("GET", "POST")),
             Route("POST", "/v1/slow", self._slow),
             Route("GET", "/v1/large", _large),
             Route("GET", "/v1/refused", _refused),
@@ -51,6 +52,10 @@ class Routes:
 async def _echo(request: Request) -> Reply:
     form = [dict(request.parameters), request.query, request.content_type, request.accept]
     return Reply(200, "text/plain", json.dumps([*form, request.body.hex()]).encode())
+
+
+async def _between(request: Request) -> Reply:
+    return json_reply([request.is_forwarded, request.wants_redirect, request.authorization])
 
 
 async def _fixed(_request: Request) -> Reply:

@@ -47,6 +47,10 @@ PLAIN = {
     "a refusal": get("/v1/refused"),
     "an answer that waits": get("/v1/later"),
     "the largest body": post("/v1/echo/a", b"x" * REQUEST_BYTES_MAX),
+    "forwarded": post("/v1/between/a", b"x", b"Tuff-Forwarded: 1\r\n"),
+    "for a redirect": get("/v1/between/a", b"TUFF-redirect:1 \r\n"),
+    "with a token": get("/v1/between/a", b"Authorization: Bearer x\r\nAuthorization: y\r\n"),
+    "of another value": get("/v1/between/a", b"Tuff-Forwarded: 0\r\nTuff-Redirect: true\r\n"),
 }
 
 OTHER = {
@@ -121,6 +125,29 @@ async def test_a_plain_request_is_answered_as_a_parsed_one(
     assert parsed.count(b"HTTP/1.1 ") == 2
     assert read_as_plain == in_pieces == parsed
     assert after_another.endswith(parsed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (b"", b"[false,false,null]"),
+        (b"Tuff-Forwarded: 1\r\n", b"[true,false,null]"),
+        (b"Tuff-Forwarded: 0\r\nTuff-Forwarded: 1\r\n", b"[true,false,null]"),
+        (b"tuff-redirect: 1\r\n", b"[false,true,null]"),
+        (b"Tuff-Forwarded: 0\r\nTuff-Redirect: yes\r\n", b"[false,false,null]"),
+        (b"Authorization: Bearer x y\r\n", b'[false,false,"Bearer x y"]'),
+    ],
+)
+async def test_a_request_says_what_matters_between_servers(
+    both: Served, fields: bytes, expected: bytes
+) -> None:
+    asked = post("/v1/between/a", b"x", fields)
+
+    plain = await talk(both.port, asked + END)
+    parsed = await talk(both.parsing_port, asked + END)
+
+    assert plain == parsed
+    assert plain.split(b"\r\n\r\n")[1].startswith(expected)
 
 
 @pytest.mark.parametrize("request_bytes", OTHER.values(), ids=OTHER)

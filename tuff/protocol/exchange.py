@@ -29,13 +29,21 @@ TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 class Request(NamedTuple):
     """One complete request. `parameters` has the names in the route's path; `query` is unchecked:
-    in order, with unknown and repeated names. Absent headers are None."""
+    in order, with unknown and repeated names. Absent headers are None.
+
+    The last three matter between the servers of a cluster only: whether another server has
+    forwarded the request, whether the client wants a redirect instead of that, and what the client
+    sent as `Authorization`, which no server reads yet (protocol §1, Clusters).
+    """
 
     parameters: Mapping[str, str]
     query: tuple[tuple[str, str], ...]
     content_type: str | None
     accept: str | None
     body: bytes
+    is_forwarded: bool = False
+    wants_redirect: bool = False
+    authorization: str | None = None
 
 
 class Reply(NamedTuple):

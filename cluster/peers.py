@@ -1,0 +1,336 @@
+"""Requests to the other servers of the cluster: the only module of the server that knows aiohttp.
+
+Each request is sent once. If no answer comes, the caller learns whether the request may have been
+executed, and decides what that means for its own caller.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Generic, TypeVar
+
+import aiohttp
+from yarl import URL
+
+from tuff.protocol.errors import TuffError, from_problem
+from tuff.protocol.exchange import Reply, Request
+
+T = TypeVar("T")
+Spawn = Callable[[Coroutine[object, object, None]], object]  # starts a task
+
+CONNECT_S_MAX = 2.0  # seconds; servers of a cluster are near, and a client waits meanwhile
+# Connections to one server for requests, and as many for long polls: polls that wait must not keep
+# writes out. More requests wait for a free one, for `CONNECT_S_MAX`.
+CONNECTIONS_COUNT_MAX = 512
+# Less than the time after which a server closes an idle connection (process/http_connection.py): a
+# request that is sent while the other end closes is lost with an unknown outcome.
+IDLE_S_MAX = 30.0
+_JOINED_BYTES_MAX = 1 << 20  # a larger body is sent in parts, so that the event loop runs meanwhile
+
+_JSON = "application/json"
+# Fields of a reply that belong to its connection, or that this server writes itself.
+_OF_THE_CONNECTION = frozenset(
+    {"connection", "content-length", "content-type", "date", "keep-alive", "server",
+     "transfer-encoding"}
+)  # fmt: skip
+# Without these, aiohttp would say on behalf of the client what the client did not say.
+_NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+class PeerUnansweredError(Exception):
+    """Another server gave no answer. `was_sent` False: it received nothing, and executed nothing.
+    True: it may have executed the request, or still will."""
+
+    def __init__(self, sentence: str, *, was_sent: bool) -> None:
+        super().__init__(sentence)
+        self.was_sent = was_sent
+
+
+class PeerRefusedError(Exception):
+    """Another server has refused a request; `error` says why."""
+
+    def __init__(self, error: TuffError) -> None:
+        super().__init__(error.detail)
+        self.error = error
+
+
+class Peers:
+    """Connections to the other servers. Lives on one event loop; `spawn` starts a task on it."""
+
+    def __init__(self, *, spawn: Spawn) -> None:
+        self._requests = _Pool(spawn)
+        self._polls = _Pool(spawn)
+        self.polls_count = 0  # long polls under way, which mostly wait
+
+    async def forward(
+        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
+    ) -> Reply:
+        """The reply of another server to a request of a client, with `Tuff-Owner` added.
+
+        `target` is the path and the query with their escapes. `within_s` limits the whole exchange.
+
+        Raises: PeerUnansweredError.
+        """
+        sent = _Exchange(
+            base_url, method, target, _forwarded_fields(request), request.body, within_s
+        )
+        return _reply(base_url, await self._requests.answer_of(sent))
+
+    async def forward_poll(
+        self, base_url: str, method: str, target: str, request: Request, *, within_s: float
+    ) -> Reply:
+        """As `forward`, for a read that may wait for long. If the caller gives up because its
+        client has disconnected, the connection is closed, and the other server sees the same."""
+        sent = _Exchange(
+            base_url, method, target, _forwarded_fields(request), request.body, within_s
+        )
+        self.polls_count += 1
+        try:
+            return _reply(base_url, await self._polls.answer_of(sent))
+        finally:
+            self.polls_count -= 1
+
+    async def ask(
+        self,
+        base_url: str,
+        method: str,
+        path: str,
+        body: bytes | Mapping[str, object] | None = None,
+        *,
+        within_s: float,
+    ) -> object:
+        """The reply of another server to a request of this one: its JSON value, or its bytes where
+        it is not JSON. `path` has its escapes, and `within_s` limits the whole exchange.
+
+        Raises:
+            PeerUnansweredError: no answer came in time.
+            PeerRefusedError: the other server has refused the request.
+        """
+        fields = {"Accept": _JSON}
+        if isinstance(body, bytes):
+            fields["Content-Type"] = "application/octet-stream"
+        elif body is not None:
+            fields["Content-Type"] = _JSON
+            body = json.dumps(body).encode("ascii")
+        sent = _Exchange(base_url, method, path, fields, body or b"", within_s)
+        status, received, answer = await self._requests.answer_of(sent)
+        if status >= 300:  # no redirect is followed
+            raise PeerRefusedError(_refusal(status, received, answer))
+        if not _is_json(received):
+            return answer
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise PeerUnansweredError(
+                f"{base_url} answered {method} {path} with JSON that can't be read: {error}",
+                was_sent=True,
+            ) from None
+
+    async def close(self) -> None:
+        """Close all connections. Requests under way, and later ones, end with
+        PeerUnansweredError."""
+        await self._requests.close()
+        await self._polls.close()
+
+
+_Fields = list[tuple[str, str]]
+_Answer = tuple[int, _Fields, bytes]
+
+
+class _Exchange:
+    """One request to another server, and its answer."""
+
+    def __init__(
+        self,
+        base_url: str,
+        method: str,
+        target: str,
+        fields: Mapping[str, str],
+        body: bytes,
+        within_s: float,
+    ) -> None:
+        self._base_url = base_url
+        self._method = method
+        self._target = target
+        self._fields = fields
+        self._body = body
+        self._within_s = within_s
+
+    async def answer(self, session: aiohttp.ClientSession) -> _Answer:
+        """Send the request once. Needs a task. Raises: PeerUnansweredError."""
+        if self._method != "GET":
+            await _notice_closed_connections()
+        if session.closed:
+            raise PeerUnansweredError("this server is stopping", was_sent=False)
+        large = len(self._body) > _JOINED_BYTES_MAX
+        try:
+            async with session.request(
+                self._method,
+                URL(self._base_url.rstrip("/") + self._target, encoded=True),
+                data=BytesIO(self._body) if large else self._body or None,
+                headers=self._fields,
+                skip_auto_headers=_NOT_ADDED,
+                timeout=aiohttp.ClientTimeout(total=self._within_s, connect=CONNECT_S_MAX),
+                allow_redirects=False,
+            ) as reply:
+                body = await reply.read()
+                return reply.status, list(reply.headers.items()), body
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise PeerUnansweredError(
+                f"server {self._base_url} can't be reached ({_reason(error)})", was_sent=False
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
+            raise PeerUnansweredError(
+                f"server {self._base_url} was lost before it answered ({_reason(error)})",
+                was_sent=True,
+            ) from None
+
+
+class _Pool:
+    """Connections to the other servers, up to a number for each. `spawn` starts a task."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
+
+    async def answer_of(self, sent: _Exchange) -> _Answer:
+        """Raises: PeerUnansweredError."""
+        if self._is_closed:
+            raise PeerUnansweredError("this server is stopping", was_sent=False)
+        if self._session is None:
+            self._session = _new_session()
+        attempt = _Attempt(sent.answer(self._session))
+        self._spawn(attempt.run())
+        return await attempt.result()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
+
+
+class _Attempt(Generic[T]):
+    """Runs a coroutine in a task of its own: aiohttp needs one, and a handler runs without
+    (`tuff.disk.event_loop.LightTask`). It ends when its caller gives up."""
+
+    def __init__(self, work: Coroutine[object, object, T]) -> None:
+        self._work = work
+        self._done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[object] | None = None
+
+    async def run(self) -> None:
+        """What the task runs."""
+        if self._done.done():  # the caller gave up before the task began
+            self._work.close()
+            return
+        self._task = asyncio.current_task()
+        try:
+            result = await self._work
+        except asyncio.CancelledError:
+            self._done.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            if not self._done.done():
+                self._done.set_exception(error)
+        else:
+            if not self._done.done():
+                self._done.set_result(result)
+
+    async def result(self) -> T:
+        """What the coroutine returns or raises."""
+        try:
+            return await self._done
+        finally:
+            if not self._done.done() or self._done.cancelled():
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self._done.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _new_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, limit_per_host=CONNECTIONS_COUNT_MAX, keepalive_timeout=IDLE_S_MAX
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trace_configs=[_sending_once()],
+    )
+
+
+async def _notice_closed_connections() -> None:
+    # Another server that has ended has closed the kept connections, and the event loop may not have
+    # noticed yet: a write that is sent on one of them is lost with an unknown outcome. One turn of
+    # the loop reads the end, the next removes the connection from the pool.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def _sending_once() -> aiohttp.TraceConfig:
+    """Refuses the second attempt of a request before anything of it is sent: aiohttp repeats every
+    PUT and DELETE when a kept connection breaks, and then a topic that was just created "exists
+    already"."""
+
+    async def send_once(
+        session: aiohttp.ClientSession,
+        attempts: SimpleNamespace,
+        params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        if hasattr(attempts, "has_begun"):
+            raise aiohttp.ServerDisconnectedError
+        attempts.has_begun = True
+
+    config = aiohttp.TraceConfig()
+    config.on_request_headers_sent.append(send_once)
+    return config
+
+
+def _forwarded_fields(request: Request) -> dict[str, str]:
+    fields = {"Tuff-Forwarded": "1"}
+    given = (
+        ("Content-Type", request.content_type),
+        ("Accept", request.accept),
+        ("Authorization", request.authorization),
+    )
+    for name, value in given:
+        if value is not None:
+            # Bytes that are no UTF-8 are no text that aiohttp could send. No field needs them.
+            raw = value.encode("utf-8", "surrogateescape")
+            fields[name] = raw.decode("utf-8", "replace")
+    return fields
+
+
+def _reply(base_url: str, answer: _Answer) -> Reply:
+    status, fields, body = answer
+    kept = tuple(each for each in fields if each[0].lower() not in _OF_THE_CONNECTION)
+    return Reply(status, _content_type(fields), body, (*kept, ("Tuff-Owner", base_url)))
+
+
+def _content_type(fields: _Fields) -> str | None:
+    return next((value for name, value in fields if name.lower() == "content-type"), None)
+
+
+def _is_json(fields: _Fields) -> bool:
+    essence = (_content_type(fields) or "").partition(";")[0].strip().lower()
+    return essence == _JSON or essence.endswith("+json")
+
+
+def _refusal(status: int, fields: _Fields, body: bytes) -> TuffError:
+    """The error of a refusal, also where it is no problem document of a server."""
+    problem: object = None
+    if _is_json(fields):
+        try:
+            problem = json.loads(body)
+        except ValueError:
+            problem = None
+    return from_problem(problem if isinstance(problem, dict) else {}, status=status)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

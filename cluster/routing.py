@@ -1,0 +1,161 @@
+"""Which server answers a request: this one, or the one that owns the topic or leads transactions
+(decision 0042, Requests).
+
+A request is forwarded once at most. A server that gets a forwarded request for what it does not own
+refuses it: the ownership is moving, and the client asks again.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote, urlencode
+
+from cluster.peers import Peers, PeerUnansweredError
+from tuff.protocol.errors import (
+    InvalidNameError,
+    OwnershipMovingError,
+    StorageUnavailableError,
+    TransactionsUnavailableError,
+    UnavailableError,
+)
+from tuff.protocol.exchange import Reply, Request, Route
+from tuff.protocol.ids import TopicId, topic_id
+
+# Seconds in which another server answers, long polls aside. Longer than any server lets a call wait
+# for its storage, so that a late answer is still an answer.
+ANSWER_S_MAX = 60.0
+WAIT_S_MAX = 60.0  # seconds that a poll may wait in addition (protocol §3.4)
+
+_TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
+_LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
+_READING_POSTS = frozenset({f"{_TOPIC_PATH}/poll"})  # all other posts change something
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Another server of the cluster, and the address at which the servers reach it."""
+
+    server_id: str
+    url: str
+
+
+class Ownership(Protocol):
+    """Who owns which topic."""
+
+    async def owner_of(self, topic: TopicId, *, may_claim: bool, creates: bool) -> Owner | None:
+        """The server that owns the topic; None if it is this one.
+
+        `may_claim`: this server may become the owner of a topic that has none; else such a topic
+        raises OwnershipMovingError. `creates`: the request creates the topic, so it need not exist.
+
+        Raises: OwnershipMovingError, TopicNotFoundError.
+        """
+
+
+class Leader(Protocol):
+    """Who leads transactions."""
+
+    def leader(self) -> Owner | None:
+        """The server that leads; None if it is this one.
+
+        Raises: TransactionsUnavailableError: none is known to.
+        """
+
+
+def is_topic_route(route: Route) -> bool:
+    """Whether the owner of a topic answers this route."""
+    return route.path == _TOPIC_PATH or route.path.startswith(f"{_TOPIC_PATH}/")
+
+
+def is_leader_route(route: Route) -> bool:
+    """Whether the leader of transactions answers this route."""
+    return any(route.path == each or route.path.startswith(f"{each}/") for each in _LEADER_PATHS)
+
+
+def topic_route(
+    route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
+) -> Route:
+    """The same route for a topic that another server may own."""
+    creates = (route.method, route.path) == ("PUT", _TOPIC_PATH)
+
+    async def owner_of(request: Request) -> Owner | None:
+        try:
+            topic = topic_id(request.parameters["ns"], request.parameters["t"])
+        except InvalidNameError:
+            return None  # this server refuses it as well as any
+        return await ownership.owner_of(topic, may_claim=not request.is_forwarded, creates=creates)
+
+    return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+
+
+def leader_route(
+    route: Route, leadership: Leader, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
+) -> Route:
+    """The same route for a cluster in which another server may lead transactions."""
+
+    async def owner_of(_request: Request) -> Owner | None:
+        return leadership.leader()
+
+    return _routed(route, owner_of, peers, TransactionsUnavailableError, answer_s_max)
+
+
+def target_of(path: str, request: Request) -> str:
+    """The path and the query of a request, with escapes: read again, they give the same parameters
+    and the same query. `path` is that of the route."""
+    segments = (
+        quote(request.parameters[segment[1:-1]], safe="") if segment.startswith("{") else segment
+        for segment in path.split("/")
+    )
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    return "/".join(segments) + query
+
+
+def _routed(
+    route: Route,
+    owner_of: Callable[[Request], Awaitable[Owner | None]],
+    peers: Peers,
+    doubtful: type[UnavailableError],
+    answer_s_max: float,
+) -> Route:
+    """`doubtful` is the error of a write whose outcome is unknown."""
+    is_read = route.method == "GET" or route.path in _READING_POSTS
+
+    async def handler(request: Request) -> Reply:
+        owner = await owner_of(request)
+        if owner is None:
+            return await route.handler(request)
+        if request.is_forwarded:
+            raise OwnershipMovingError(
+                f"server {owner.server_id} at {owner.url} serves this now, and not the server to "
+                "which the request was forwarded; try again"
+            )
+        target = target_of(route.path, request)
+        if request.wants_redirect:
+            return _redirect(owner, target)
+        try:
+            if _may_wait(request):
+                within_s = WAIT_S_MAX + answer_s_max
+                return await peers.forward_poll(
+                    owner.url, route.method, target, request, within_s=within_s
+                )
+            return await peers.forward(
+                owner.url, route.method, target, request, within_s=answer_s_max
+            )
+        except PeerUnansweredError as error:
+            if is_read or not error.was_sent:
+                raise OwnershipMovingError(f"{error}; nothing was changed, try again") from None
+            raise doubtful(
+                f"{error}; this may or may not have been carried out, so check that before you "
+                "repeat it"
+            ) from None
+
+    return route._replace(handler=handler)
+
+
+def _may_wait(request: Request) -> bool:
+    return any(name == "wait" for name, _ in request.query)
+
+
+def _redirect(owner: Owner, target: str) -> Reply:
+    location = owner.url.rstrip("/") + target
+    return Reply(307, headers=(("Location", location), ("Tuff-Owner", owner.url)))

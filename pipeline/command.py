@@ -25,7 +25,11 @@ Exit codes:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@click.option("--url", envvar="TUFF_URL", help="The server's address (TUFF_URL).")
+@click.option(
+    "--url",
+    envvar="TUFF_URL",
+    help="The server's address, or several of a cluster, separated by commas (TUFF_URL).",
+)
 @click.option(
     "--token-file",
     envvar="TUFF_TOKEN_FILE",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tuff.client_errors import ConnectionLostError as ConnectionLostError
     from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
+    from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import NotAcceptableError as NotAcceptableError
     from tuff.protocol.errors import NotFoundError as NotFoundError
     from tuff.protocol.errors import OverloadedError as OverloadedError
+    from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError

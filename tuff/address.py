@@ -1,4 +1,4 @@
-"""The address of the server, the timeouts, and the errors of a failed connection."""
+"""The addresses of the servers, the timeouts, and the errors of a failed connection."""
 
 import os
 import re
@@ -10,7 +10,11 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tuff.calls import Call, Duration, Request, Response, seconds_of
-from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
+from tuff.client_errors import (
+    ConnectionLostError,
+    ServerNotTrustedError,
+    ServerUnreachableError,
+)
 
 T = TypeVar("T")
 
@@ -18,6 +22,7 @@ DEFAULT_URL = "http://127.0.0.1:7411"
 TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; a C int in ms has room for twice as many
 
 _NOT_IN_A_URL = re.compile(r"[?#\x00-\x20\x7f]")  # a query, a fragment, or what breaks a line
+_BETWEEN_URLS = re.compile(r", *(?=https?://)")  # a path may contain a comma of its own
 # How a proxy answers if the server does not. The server's own responses have a `code` as well.
 _PROXY_STATUSES = {
     HTTPStatus.BAD_GATEWAY,
@@ -45,7 +50,8 @@ class Address:
             )
         if not _is_address(self.url):
             raise ValueError(
-                f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411"
+                f"{self.url!r} is no address of a server; use one like http://127.0.0.1:7411, or "
+                "those of several servers of a cluster, separated by commas"
             )
         if not (_is_timeout(self.timeout_s) and _is_timeout(self.connect_timeout_s)):
             raise ValueError(
@@ -83,13 +89,9 @@ class Address:
             headers["Authorization"] = f"Bearer {self.token}"
         return headers
 
-    def unreachable(self, error: Exception) -> ConnectionLostError:
+    def unreachable(self, error: Exception) -> ServerUnreachableError:
         """No connection: the call was not sent."""
-        return ConnectionLostError(
-            f"no server answers at {self.url} ({_reason(error)}); start one with `tuff serve`, or "
-            "give another address",
-            outcome_unknown=False,
-        )
+        return ServerUnreachableError(f"{self.url} ({_reason(error)})")
 
     def not_trusted(self, error: Exception) -> ServerNotTrustedError:
         """This machine does not trust the certificate of the server: the call was not sent."""
@@ -124,6 +126,7 @@ def _is_address(url: str) -> bool:
             _NOT_IN_A_URL.search(url) is None
             and parts.scheme in {"http", "https"}
             and bool(parts.hostname)
+            and "," not in parts.netloc
             and parts.path.isascii()
             and parts.port != 0
         )
@@ -146,22 +149,26 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def address_of(
+def addresses_of(
     url: str,
     timeout: Duration,
     connect_timeout: Duration,
     *,
     token: str | None,
     ssl_context: SSLContext | None,
-) -> Address:
-    """The address of a client's server. Raises: ValueError: as `tuff.Client`."""
-    return Address(
-        url=url,
-        timeout_s=seconds_of(timeout, what="timeout"),
-        connect_timeout_s=seconds_of(connect_timeout, what="connect_timeout"),
-        token=token,
-        ssl_context=ssl_context,
-    )
+) -> list[Address]:
+    """The addresses of a client's servers: one, or several of a cluster, in the order given and
+    each once. Raises: ValueError: as `tuff.Client`."""
+    return [
+        Address(
+            url=one,
+            timeout_s=seconds_of(timeout, what="timeout"),
+            connect_timeout_s=seconds_of(connect_timeout, what="connect_timeout"),
+            token=token,
+            ssl_context=ssl_context,
+        )
+        for one in dict.fromkeys(_BETWEEN_URLS.split(url))
+    ]
 
 
 def client_name(given: str | None) -> str:

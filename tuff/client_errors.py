@@ -42,6 +42,21 @@ class ServerNotTrustedError(ConnectionLostError):
         self.retry_safe = False
 
 
+class ServerUnreachableError(ConnectionLostError):
+    """No connection was made, so nothing was sent.
+
+    `tried`: each address, with the reason in brackets.
+    """
+
+    def __init__(self, *tried: str) -> None:
+        super().__init__(
+            f"no server answers at {' or '.join(tried)}; start one with `tuff serve`, or give "
+            "another address",
+            outcome_unknown=False,
+        )
+        self.tried = tried
+
+
 class OutcomeUnknownError(ConnectionLostError):
     """The transaction may have committed: neither `rollback_tx` nor `post_commit` has run."""
 

@@ -72,10 +72,18 @@ class Losses:
 class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, target: str, losses: Losses) -> None:
+    def __init__(self, target: str, losses: Losses, *, owner: str | None, dies: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Between)
         self.target = target
         self.losses = losses
+        self.owner = owner
+        self.dies = dies
+        self.is_dead = False
+
+    def die(self) -> None:
+        self.is_dead = True
+        self.shutdown()
+        self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """The end of a killed client is not reported."""
@@ -91,7 +99,7 @@ class _Between(BaseHTTPRequestHandler):
         call = self.path.partition("?")[0].rpartition("/")[2]
         losses = self.server.losses
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if losses.takes_request(call):
+        if self.server.is_dead or losses.takes_request(call):
             self.hang_up()
             return
         if call in losses.held:
@@ -117,7 +125,9 @@ class _Between(BaseHTTPRequestHandler):
         return reply, content
 
     def hang_up(self) -> None:
-        if self.server.losses.says is not None:
+        if self.server.dies:
+            self.server.die()
+        elif self.server.losses.says is not None:
             self.send_error(self.server.losses.says)
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
@@ -127,6 +137,8 @@ class _Between(BaseHTTPRequestHandler):
         for name, value in reply.getheaders():
             if name.lower() not in HOP_HEADERS | {"content-length"}:
                 self.send_header(name, value)
+        if self.server.owner is not None:
+            self.send_header("Tuff-Owner", self.server.owner)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -134,14 +146,21 @@ class _Between(BaseHTTPRequestHandler):
 
 @contextmanager
 def losing(
-    url: str, *, context: SSLContext | None = None, losses: Losses | None = None
+    url: str,
+    *,
+    context: SSLContext | None = None,
+    losses: Losses | None = None,
+    owner: str | None = None,
+    dies: bool = False,
 ) -> Iterator[tuple[str, Losses]]:
     """The address of a proxy before the server at `url`, and the calls that it loses.
 
-    With a `context` the client has to speak TLS with it.
+    With a `context` the client has to speak TLS with it. With an `owner` every reply names that
+    one, like a reply that a server of a cluster has forwarded. A proxy that `dies` does so with the
+    first call that it loses: nothing listens at its address any more.
     """
     losses = losses or Losses()
-    with _Proxy(urlsplit(url).netloc, losses) as proxy:
+    with _Proxy(urlsplit(url).netloc, losses, owner=owner, dies=dies) as proxy:
         if context is not None:
             proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
         thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})

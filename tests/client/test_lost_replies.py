@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,11 +15,34 @@ from tuff.client_errors import OutcomeUnknownError
 FOR_EVER = 1_000
 
 
-@pytest.fixture(params=[None, 504], ids=["hangs up", "says 504"])
+@contextmanager
+def hanging_up(url: str) -> Iterator[tuple[str, Losses]]:
+    with losing(url) as between:
+        yield between
+
+
+@contextmanager
+def saying_504(url: str) -> Iterator[tuple[str, Losses]]:
+    """It answers in the server's place: a commit that it had handed on was taken for refused."""
+    with losing(url, losses=Losses(says=504)) as between:
+        yield between
+
+
+@contextmanager
+def first_of_two_dies(url: str) -> Iterator[tuple[str, Losses]]:
+    """One server at two addresses, like two servers of a cluster: the first one dies with the first
+    lost call, and the second one loses the rest."""
+    losses = Losses()
+    with (
+        losing(url, losses=losses, dies=True) as (first, _),
+        losing(url, losses=losses) as (second, _),
+    ):
+        yield f"{first},{second}", losses
+
+
+@pytest.fixture(params=[hanging_up, saying_504, first_of_two_dies])
 def proxied(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[tuple[str, Losses]]:
-    """A proxy that hangs up, and one that answers in the server's place: a commit that it had
-    handed on was taken for refused."""
-    with losing(server.url, losses=Losses(says=request.param)) as between:
+    with request.param(server.url) as between:
         yield between
 
 
@@ -158,6 +182,23 @@ async def test_the_http_library_does_not_repeat_a_put(
 
     assert caught.value.outcome_unknown
     assert losses.seen.count("created") == 1
+    assert client.topics.get(topic).generation == 1
+
+
+async def test_a_put_whose_server_dies_may_have_been_executed(
+    client: tuff.Client, server: ServerProcess
+) -> None:
+    """The second attempt of the HTTP library found no server, so the call seemed not sent."""
+    topic = tuff.TopicId("lost", "created-before-the-end")
+
+    with losing(server.url, dies=True) as (url, losses):
+        losses.lose_reply(topic.name)
+        async with tuff.AsyncClient(url) as through:
+            await through.topics.namespaces()
+            with pytest.raises(tuff.ConnectionLostError) as caught:
+                await through.topics.create(topic)
+
+    assert caught.value.outcome_unknown
     assert client.topics.get(topic).generation == 1
 
 

@@ -9,6 +9,7 @@ from tuff.flows import Pause, Step
 from tuff.protocol.errors import (
     BadRequestError,
     OverloadedError,
+    OwnershipMovingError,
     ShuttingDownError,
     StorageUnavailableError,
     TransactionConflictError,
@@ -26,6 +27,7 @@ POLL = calls.poll(TOPIC, PollQuestion())
 
 LOST = ConnectionLostError("lost", outcome_unknown=True)
 REFUSED = ConnectionLostError("refused", outcome_unknown=False)
+MOVING = OwnershipMovingError("topic orders is moving to another server")
 STORAGE = StorageUnavailableError("the disk is full")
 
 
@@ -68,13 +70,15 @@ def test_retry_after_is_honoured_up_to_a_bound() -> None:
     assert waits(PUBLISH, soon, late, "done") == [1.0, 5.0]
 
 
-@pytest.mark.parametrize("error", [LOST, REFUSED, STORAGE, ShuttingDownError("stopping")])
+@pytest.mark.parametrize("error", [LOST, REFUSED, STORAGE, MOVING, ShuttingDownError("stopping")])
 @pytest.mark.parametrize("call", [COMMIT, POLL])
 def test_a_call_without_a_second_effect_is_sent_again(call: Call[object], error: TuffError) -> None:
     assert len(waits(call, error, error, "done")) == 2
 
 
-@pytest.mark.parametrize("error", [REFUSED, OverloadedError("busy"), ShuttingDownError("stop")])
+@pytest.mark.parametrize(
+    "error", [REFUSED, MOVING, OverloadedError("busy"), ShuttingDownError("stop")]
+)
 def test_a_publish_that_was_not_done_is_sent_again(error: TuffError) -> None:
     assert len(waits(PUBLISH, error, "done")) == 1
 
@@ -99,7 +103,9 @@ def test_the_last_error_is_raised_when_the_attempts_are_over() -> None:
 
 
 @pytest.mark.parametrize("first", [LOST, STORAGE])
-@pytest.mark.parametrize("last", [REFUSED, OverloadedError("busy"), TransactionUnknownError("?")])
+@pytest.mark.parametrize(
+    "last", [REFUSED, MOVING, OverloadedError("busy"), TransactionUnknownError("?")]
+)
 def test_an_unknown_outcome_of_one_attempt_stays_unknown_after_a_refusal_of_the_next(
     first: TuffError, last: TuffError
 ) -> None:

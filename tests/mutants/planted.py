@@ -6,6 +6,7 @@ A text has to stand exactly once in its file, so that a rewrite can't leave a bu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_ADDRESSES = "tests/client/test_several_addresses.py"
 _OWNERSHIP = "tests/messaging/test_store_ownership.py"
 _SECOND = "tests/http/test_directory_locks.py"
 
@@ -409,6 +410,49 @@ MUTANTS: Sequence[Mutant] = (
         "    is_safe = error.retry_safe or request.is_read or request.is_repeatable\n",
         "    is_safe = True\n",
         ("tests/client/test_retries.py::test_a_publish_that_may_have_been_done_is_not_sent_again",),
+    ),
+    # Clients of a cluster
+    Mutant(
+        "a publish that was lost on its way is sent to the next address at once",
+        "tuff/blocking/transport.py",
+        "                if not isinstance(error, ServerUnreachableError):\n"
+        "                    raise\n                tried.extend(error.tried)\n",
+        "",
+        (
+            f"{_ADDRESSES}::test_a_plain_publish_whose_server_dies_is_not_sent_to_another[publish_blocking]",
+        ),
+    ),
+    Mutant(
+        "a PUT whose server died counts as not sent",
+        "tuff/aio/transport.py",
+        "    config.on_connection_create_start.append(connect_once)\n",
+        "",
+        ("tests/client/test_lost_replies.py::test_a_put_whose_server_dies_may_have_been_executed",),
+    ),
+    Mutant(
+        "a client stays at a server that died",
+        "tuff/servers.py",
+        "                self.current = (server + 1) % self._count\n",
+        "                pass\n",
+        ("tests/client/test_servers.py::test_after_a_failure_the_next_address_is_used_first",),
+    ),
+    Mutant(
+        "an owner is asked for ever, although its topic has moved",
+        "tuff/servers.py",
+        "            self._owners.pop(subject, None)\n        if _is_gone(error):\n",
+        "            pass\n        if _is_gone(error):\n",
+        (
+            "tests/cluster/test_clients.py::test_a_call_that_an_owner_refuses_as_moving_is_sent_to_another_server",
+        ),
+    ),
+    Mutant(
+        "an owner that the client was not given gets the next call",
+        "tuff/servers.py",
+        "        owner = self._by_url.get(_normal(owner_url))\n",
+        "        owner = self._by_url.get(_normal(owner_url), 1)\n",
+        (
+            "tests/client/test_servers.py::test_an_owner_that_is_no_address_of_the_client_gets_nothing",
+        ),
     ),
     # Web pages of other sites
     Mutant(

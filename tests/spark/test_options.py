@@ -11,6 +11,7 @@ from pyspark_tuff.options import (
     stream_read_options,
     stream_write_options,
 )
+from tuff.launch import ServerProcess
 from tuff.protocol.ids import MessageId, TopicId
 
 ID = MessageId(1_480_000_000_000, 5)
@@ -54,6 +55,16 @@ def test_offsets_of_single_topics_are_ids_times_or_ends() -> None:
     assert boundaries.of(TopicId("default", "b")) == 7
     assert boundaries.of(TopicId("other", "c")) is Edge.LATEST
     assert boundaries.of(TopicId("default", "d")) is Edge.EARLIEST
+
+
+def test_the_url_may_have_the_addresses_of_several_servers(tuff_server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:1,{tuff_server.url}"
+
+    connection = batch_read_options({"subscribe": "a", "url": url}).connection
+
+    with connection.connect("tests") as client:
+        client.topics.namespaces()
+        assert client.url == tuff_server.url
 
 
 @pytest.mark.parametrize("text", ["1480000000000", "2016-11-24T15:06:40Z"])

@@ -6,14 +6,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tuff import calls
-from tuff.address import DEFAULT_URL, address_of, client_name
+from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.publisher import AsyncPublisher
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
-from tuff.aio.transport import AsyncTransport
+from tuff.aio.transport import transport_of
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
 from tuff.calls import (
     Call,
@@ -44,6 +44,9 @@ class AsyncClient:
         async with tuff.AsyncClient("http://127.0.0.1:7411") as client:
             await client.publish(tuff.TopicId("shop", "orders"), "hello")
 
+    `url` may have the addresses of several servers of a cluster, separated by commas. The first one
+    is used until its connection fails, then the next one. A call that reaches no server at one
+    address is sent to the others at once, whatever `retries` says, since nothing was executed.
     Safe to share between the tasks of one event loop. `topics`, `transactions` and `sinks` have the
     calls about those.
 
@@ -74,8 +77,10 @@ class AsyncClient:
         ssl_context: SSLContext | None = None,
         transport: AsyncSender | None = None,
     ) -> None:
-        address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
-        self._transport: AsyncSender = AsyncTransport(address) if transport is None else transport
+        addresses = addresses_of(
+            url, timeout, connect_timeout, token=token, ssl_context=ssl_context
+        )
+        self._transport: AsyncSender = transport_of(addresses) if transport is None else transport
         self._driver = AsyncDriver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
@@ -85,7 +90,7 @@ class AsyncClient:
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """The address of the server; of several, the one that is used at the moment."""
         return self._transport.url
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ Like `tuff.blocking.transport`, it sends each call once, and reports a lost conn
 """
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -11,9 +12,57 @@ import aiohttp
 
 from tuff.address import Address
 from tuff.calls import Call, Request, Response
-from tuff.client_errors import ClientClosedError, WrongStateError
+from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongStateError
+from tuff.protocol.errors import TuffError
+from tuff.servers import Servers, subject_of, with_owner
 
 T = TypeVar("T")
+
+
+def transport_of(addresses: Sequence[Address]) -> "AsyncTransport | AsyncClusterTransport":
+    """The transport of a client that has these addresses, at least one."""
+    transports = [AsyncTransport(address) for address in addresses]
+    return transports[0] if len(transports) == 1 else AsyncClusterTransport(transports)
+
+
+class AsyncClusterTransport:
+    """Connections to several servers of a cluster, any of which takes any call."""
+
+    def __init__(self, transports: Sequence["AsyncTransport"]) -> None:
+        self._transports = transports
+        self._servers = Servers([transport.url for transport in transports])
+
+    @property
+    def url(self) -> str:
+        """The address of the server in use."""
+        return self._transports[self._servers.current].url
+
+    async def send(self, call: Call[T]) -> T:
+        """As `AsyncTransport.send`; a call that reaches no server at one address goes to the others
+        at once, in turn. Any other failure is raised, and the next call goes to the next server.
+
+        Raises:
+            ServerUnreachableError: no server could be reached.
+        """
+        subject = subject_of(call.request.path)
+        tried: list[str] = []
+        for server in self._servers.in_order(subject):
+            try:
+                reply = await self._transports[server].send(with_owner(call))
+            except TuffError as error:
+                self._servers.failed(server, subject, error)
+                if not isinstance(error, ServerUnreachableError):
+                    raise
+                tried.extend(error.tried)
+            else:
+                self._servers.answered(subject, reply.owner_url)
+                return reply.value
+        raise ServerUnreachableError(*tried)
+
+    async def close(self) -> None:
+        """Close all connections; calling it again is harmless."""
+        for transport in self._transports:
+            await transport.close()
 
 
 class AsyncTransport:
@@ -105,8 +154,18 @@ def _sending_once() -> aiohttp.TraceConfig:
     """Refuses the second attempt of a request before anything of it is sent.
 
     aiohttp repeats every PUT and DELETE when a kept connection breaks, and then a topic that was
-    just created "exists already". `tuff.retries` decides which calls are repeated.
+    just created "exists already". If the server has died, the second attempt could not connect
+    either, and the request would seem never to have been sent. `tuff.retries` decides which calls
+    are repeated.
     """
+
+    async def connect_once(
+        session: aiohttp.ClientSession,
+        attempts: SimpleNamespace,
+        params: aiohttp.TraceConnectionCreateStartParams,
+    ) -> None:
+        if hasattr(attempts, "has_begun"):
+            raise aiohttp.ServerDisconnectedError
 
     async def send_once(
         session: aiohttp.ClientSession,
@@ -118,5 +177,6 @@ def _sending_once() -> aiohttp.TraceConfig:
         attempts.has_begun = True
 
     config = aiohttp.TraceConfig()
+    config.on_connection_create_start.append(connect_once)
     config.on_request_headers_sent.append(send_once)
     return config

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from tuff import calls
-from tuff.address import DEFAULT_URL, address_of, client_name
+from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
@@ -15,7 +15,7 @@ from tuff.blocking.publisher import Publisher
 from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
 from tuff.blocking.transactions import Sinks, Transactions
-from tuff.blocking.transport import Transport
+from tuff.blocking.transport import transport_of
 from tuff.calls import (
     Call,
     Duration,
@@ -45,6 +45,9 @@ class Client:
         with tuff.Client("http://127.0.0.1:7411") as client:
             client.publish(tuff.TopicId("shop", "orders"), "hello")
 
+    `url` may have the addresses of several servers of a cluster, separated by commas. The first one
+    is used until its connection fails, then the next one. A call that reaches no server at one
+    address is sent to the others at once, whatever `retries` says, since nothing was executed.
     Safe to share between threads. `topics`, `transactions` and `sinks` have the
     calls about those.
 
@@ -75,8 +78,10 @@ class Client:
         ssl_context: SSLContext | None = None,
         transport: Sender | None = None,
     ) -> None:
-        address = address_of(url, timeout, connect_timeout, token=token, ssl_context=ssl_context)
-        self._transport: Sender = Transport(address) if transport is None else transport
+        addresses = addresses_of(
+            url, timeout, connect_timeout, token=token, ssl_context=ssl_context
+        )
+        self._transport: Sender = transport_of(addresses) if transport is None else transport
         self._driver = Driver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
@@ -86,7 +91,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """The address of the server; of several, the one that is used at the moment."""
         return self._transport.url
 
     def close(self) -> None:

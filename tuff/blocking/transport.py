@@ -8,7 +8,7 @@ import io
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ssl import SSLContext, SSLError, SSLSocket, create_default_context
 from threading import Lock
@@ -19,12 +19,61 @@ from weakref import WeakSet
 
 from tuff.address import Address
 from tuff.calls import Call, Request, Response
-from tuff.client_errors import ClientClosedError
+from tuff.client_errors import ClientClosedError, ServerUnreachableError
 from tuff.flows import Stop, wait_for
+from tuff.protocol.errors import TuffError
+from tuff.servers import Servers, subject_of, with_owner
 
 T = TypeVar("T")
 
 IDLE_COUNT_MAX = 32  # connections; more threads than this at once open and close their own
+
+
+def transport_of(addresses: Sequence[Address]) -> "Transport | ClusterTransport":
+    """The transport of a client that has these addresses, at least one."""
+    transports = [Transport(address) for address in addresses]
+    return transports[0] if len(transports) == 1 else ClusterTransport(transports)
+
+
+class ClusterTransport:
+    """Connections to several servers of a cluster, any of which takes any call. Safe to share
+    between threads."""
+
+    def __init__(self, transports: Sequence["Transport"]) -> None:
+        self._transports = transports
+        self._servers = Servers([transport.url for transport in transports])
+
+    @property
+    def url(self) -> str:
+        """The address of the server in use."""
+        return self._transports[self._servers.current].url
+
+    def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
+        """As `Transport.send`; a call that reaches no server at one address goes to the others at
+        once, in turn. Any other failure is raised, and the next call goes to the next server.
+
+        Raises:
+            ServerUnreachableError: no server could be reached.
+        """
+        subject = subject_of(call.request.path)
+        tried: list[str] = []
+        for server in self._servers.in_order(subject):
+            try:
+                reply = self._transports[server].send(with_owner(call), stop=stop)
+            except TuffError as error:
+                self._servers.failed(server, subject, error)
+                if not isinstance(error, ServerUnreachableError):
+                    raise
+                tried.extend(error.tried)
+            else:
+                self._servers.answered(subject, reply.owner_url)
+                return reply.value
+        raise ServerUnreachableError(*tried)
+
+    def close(self) -> None:
+        """Close all connections; calling it again is harmless."""
+        for transport in self._transports:
+            transport.close()
 
 
 class Transport:

@@ -6,7 +6,7 @@ A running server sends its backup over HTTP; a download that fails leaves no fil
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from errno import EEXIST
@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from tuff.address import Address
+from tuff.address import Address, addresses_of
 from tuff.calls import Call, Request, Response
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import counted, notice, print_json, print_table
+from tuff.client_errors import ServerUnreachableError
 from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
@@ -132,10 +133,9 @@ def restore(*, source: Path, directory: Path, without_messages: bool, as_json: b
 
 
 def _download(session: Session, target: Path, *, as_json: bool) -> None:
-    with session.client() as client:
-        url = client.url
+    session.client().close()  # it checks the address and the token
     try:
-        downloaded = download(url, target, token=session.token)
+        downloaded = download(session.url, target, token=session.token)
     except FileExistsError:
         raise click.UsageError(f"{target} exists already; name a new file") from None
     except OSError as error:
@@ -212,6 +212,7 @@ class Downloaded:
 
 def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
     """Receive all that the server at `url` holds at this moment, and read it again from the disk.
+    Of several addresses, the first that can be reached sends it.
 
     Raises:
         ValueError: `url` or `token` is not valid.
@@ -221,13 +222,13 @@ def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
         TuffError: its kind for what the server refused.
         OSError: the file can't be written.
     """
-    address = Address(url=url, timeout_s=PIECE_S_MAX, connect_timeout_s=CONNECT_S_MAX, token=token)
+    addresses = addresses_of(url, PIECE_S_MAX, CONNECT_S_MAX, token=token, ssl_context=None)
     if target.exists():
         raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
     part = target.with_name(target.name + PART_SUFFIX)
     try:
         with part.open("w+b") as file:
-            for piece in _pieces(address):
+            for piece in _pieces(addresses):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
@@ -258,21 +259,13 @@ def _verified(file: BinaryIO, target: Path) -> Downloaded:
     return Downloaded(count, file.tell())
 
 
-def _pieces(address: Address) -> Iterator[bytes]:
+def _pieces(addresses: Sequence[Address]) -> Iterator[bytes]:
     """What the server sends, as it comes."""
-    parts = urlsplit(address.url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=address.connect_timeout_s)
+    address, connection = _connected(addresses)
     with closing(connection):
-        try:
-            connection.connect()
-        except SSLError as error:
-            raise address.not_trusted(error) from error
-        except OSError as error:
-            raise address.unreachable(error) from error
         connection.sock.settimeout(address.timeout_s)
         try:
-            path = parts.path.rstrip("/") + _REQUEST.path
+            path = urlsplit(address.url).path.rstrip("/") + _REQUEST.path
             connection.request(_REQUEST.method, path, headers=address.headers(_REQUEST))
             reply = connection.getresponse()
             if reply.status != HTTPStatus.OK:
@@ -281,3 +274,28 @@ def _pieces(address: Address) -> Iterator[bytes]:
                 yield piece
         except (OSError, HTTPException) as error:
             raise address.lost(_REQUEST, error, was_sent=True) from error
+
+
+def _connected(addresses: Sequence[Address]) -> tuple[Address, HTTPConnection]:
+    """A connection to the first of the servers that can be reached."""
+    tried: list[str] = []
+    for address in addresses:
+        try:
+            return address, _connect(address)
+        except ServerUnreachableError as error:
+            tried.extend(error.tried)
+    raise ServerUnreachableError(*tried)
+
+
+def _connect(address: Address) -> HTTPConnection:
+    parts = urlsplit(address.url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=address.connect_timeout_s)
+    try:
+        connection.connect()
+    except SSLError as error:
+        connection.close()
+        raise address.not_trusted(error) from error
+    except OSError as error:
+        raise address.unreachable(error) from error
+    return connection

@@ -71,7 +71,7 @@ def server_options(
         envvar=url_variable,
         expose_value=False,
         callback=_set_url,
-        help="The server's address (TUFF_URL).",
+        help="The server's address, or several of a cluster, separated by commas (TUFF_URL).",
     )
     token = click.option(
         "--token",

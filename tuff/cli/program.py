@@ -50,6 +50,7 @@ _NEXT = {
     "storage_unavailable": "tuff status",
     "shutting_down": "tuff status",
     "starting": "tuff status",
+    "ownership_moving": "tuff status",
     "overloaded": "tuff status",
     "internal": "tuff status",
     "connection_lost": "tuff status",

@@ -58,9 +58,7 @@ class Membership:
         self._messages = messages
         self._members = Members(store, server_id, address, now_ms=now_ms)
 
-    def join(
-        self, *, new_cluster_id: str, session_s: float, lost: Callable[[], None]
-    ) -> Identity:
+    def join(self, *, new_cluster_id: str, session_s: float, lost: Callable[[], None]) -> Identity:
         """Become a member. `new_cluster_id` is the id of the cluster if this is its first server.
         `lost` is called once, by any thread, when the membership may have ended.
 

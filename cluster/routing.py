@@ -42,9 +42,7 @@ class Owner:
 class Ownership(Protocol):
     """Who owns which topic."""
 
-    async def owner_of(
-        self, topic: TopicId, *, is_forwarded: bool, creates: bool
-    ) -> Owner | None:
+    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The server that owns the topic, or shall claim it; None if it is this one, which then
         serves it.
 

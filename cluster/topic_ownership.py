@@ -103,9 +103,7 @@ class TopicOwnership:
         self.claimed_count = 0
         self.released_count = 0
 
-    async def owner_of(
-        self, topic: TopicId, *, is_forwarded: bool, creates: bool
-    ) -> Owner | None:
+    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The server that owns the topic, or shall claim it; None if it is this one, which then
         serves it.
 
@@ -157,8 +155,8 @@ class TopicOwnership:
             await self._release_to_any(topic)
 
     async def rebalance(self) -> None:
-        """Give topics away if this server has many more than the others. Raises: UnavailableError.
-        """
+        """Give topics away if this server has many more than the others. Raises:
+        UnavailableError (its kinds)."""
         loads = [each.topics for each in self.members.values() if not each.is_draining]
         if self.is_draining or not loads:
             return
@@ -392,7 +390,9 @@ def _as_moving(topic: TopicId) -> Iterator[None]:
     try:
         yield
     except (MetadataError, StoreError) as error:
-        raise OwnershipMovingError(f"the owner of the topic {topic} is not known: {error}") from None
+        raise OwnershipMovingError(
+            f"the owner of the topic {topic} is not known: {error}"
+        ) from None
     except OwnershipMovingError:
         raise
     except UnavailableError as error:

@@ -47,7 +47,7 @@ Decide = Callable[[Found, bytes], Entry]  # the next entry, with this nonce, or 
 class ZooKeeperStore:
     """A metadata store below one path of a ZooKeeper (`MetadataStore`). Its threads are kazoo's.
 
-    `_opening` guards the list of sessions.
+    `_opening` guards the list of sessions, and that none is added when they were closed.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class ZooKeeperStore:
         self._call_s = call_s
         self._opening = Lock()
         self._sessions: list[ZooKeeperSession] = []
+        self._is_closed = False
         self._connection = Connection(
             self._hosts, timeout_s=call_s * TIMEOUT_PER_CALL, call_s=call_s, elapsed_s=elapsed_s
         )
@@ -116,7 +117,7 @@ class ZooKeeperStore:
         _Write(self._entries, key, None, decide, self._connection.deadline_s()).carry_out()
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
-        return self._entries.read(self._entries.encoded_below(encode_key(prefix)))
+        return self._entries.scan(encode_key(prefix))
 
     def require(self, key: Key, version: int) -> None:
         deadline_s = self._connection.deadline_s()
@@ -162,11 +163,15 @@ class ZooKeeperStore:
             connection.close()
             raise
         with self._opening:
-            self._sessions = [*(each for each in self._sessions if each.is_live), session]
-        return session
+            if not self._is_closed:
+                self._sessions = [*(each for each in self._sessions if each.is_live), session]
+                return session
+        session.close()
+        raise MetadataUnavailableError("the metadata store is closed")
 
     def close(self) -> None:
         with self._opening:
+            self._is_closed = True
             sessions, self._sessions = self._sessions, []
         for each in sessions:
             each.close()

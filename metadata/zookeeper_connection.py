@@ -28,6 +28,7 @@ from metadata.store import MetadataError, MetadataUnavailableError
 
 CLOSE_S_MAX = 5.0  # seconds; a server that hangs does not delay the end of the process for longer
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0  # seconds between attempts to connect
+RECONNECTS_PER_TIMEOUT = 8  # a session is not lost because the next attempt comes too late
 
 REPLY_LOST = (
     ConnectionLoss,
@@ -64,7 +65,9 @@ class Connection:
             hosts=hosts,
             timeout=timeout_s,
             connection_retry=KazooRetry(
-                max_tries=-1, delay=RECONNECT_S_MIN, max_delay=RECONNECT_S_MAX
+                max_tries=-1,
+                delay=RECONNECT_S_MIN,
+                max_delay=min(RECONNECT_S_MAX, timeout_s / RECONNECTS_PER_TIMEOUT),
             ),
         )
         self.call_s = call_s

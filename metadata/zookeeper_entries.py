@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from kazoo.exceptions import (
@@ -23,13 +24,14 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     ZookeeperError,
 )
+from kazoo.protocol.states import ZnodeStat
 
 from metadata.entry import Entry, live
 from metadata.keys import decode_key, encode_key
 from metadata.store import DamagedEntryError, Key, SessionLostError, Versioned
 from metadata.zookeeper_connection import Connection, ask, refused
 
-SCAN_CALLS_MAX = 1_000  # calls sent together; bounds the memory for their answers
+SCAN_CALLS_MAX = 256  # calls sent together; 128 MiB, if all values have the greatest size
 NO_ZNODE = -1  # the data version before that of a new znode
 
 _ANY_DATA_VERSION = -1  # as ZooKeeper writes it
@@ -132,35 +134,48 @@ class Entries:
         if error is not None:
             raise refused(error)
 
-    def encoded_below(self, encoded: str) -> list[str]:
-        """The encoded keys of the znodes below this one, in their order."""
-        found: list[str] = []
-        level = [encoded]
-        while level:
-            below: list[str] = []
-            for window in _windows(level):
-                answers = self._ask_all("get_children_async", window)
-                for parent, names in zip(window, answers, strict=True):
-                    below += [f"{parent}/{name}" for name in names or ()]
-            found += below
-            level = below
-        return sorted(found)
+    def scan(self, encoded: str) -> Iterator[tuple[Key, Versioned[bytes]]]:
+        """The live entries below an encoded prefix, in the order of their encoded keys.
 
-    def read(self, encoded_keys: Sequence[str]) -> Iterator[tuple[Key, Versioned[bytes]]]:
-        """Those of the entries that are live. Raises: DamagedEntryError."""
+        Raises: DamagedEntryError.
+        """
 
         @cache  # no session begins again
         def is_session_live(session_id: str) -> bool:
             return self._is_session_live(self._connection.deadline_s(), session_id)
 
-        for window in _windows(encoded_keys):
-            for encoded, answer in zip(window, self._ask_all("get_async", window), strict=True):
-                if answer is None or answer[0] == _PARENT:
-                    continue
-                key = _decoded(encoded)
-                entry = live(Entry.from_bytes(answer[0], key), is_session_live)
-                if entry is not None:
-                    yield key, Versioned(entry.value, entry.version)
+        for found, data in self._scan_znodes(encoded):
+            if data == _PARENT:
+                continue
+            key = _decoded(found)
+            entry = live(Entry.from_bytes(data, key), is_session_live)
+            if entry is not None:
+                yield key, Versioned(entry.value, entry.version)
+
+    def _scan_znodes(self, encoded: str) -> Iterator[tuple[str, bytes]]:
+        """The znodes below this one with their data. ("a-b" is before what is below "a".)"""
+        unread = self._children([encoded])
+        heapify(unread)
+        answers: dict[str, Any] = {}  # of what was read before it was its turn
+        while unread:
+            window = [heappop(unread) for _ in range(min(SCAN_CALLS_MAX, len(unread)))]
+            new = [each for each in window if each not in answers]
+            answers.update(zip(new, self._ask_all("get_async", new), strict=True))
+            for child in self._children([each for each in new if _has_children(answers[each])]):
+                heappush(unread, child)
+            for each in window:
+                if unread and unread[0] < each:
+                    heappush(unread, each)
+                elif (answer := answers.pop(each)) is not None:
+                    yield each, answer[0]
+
+    def _children(self, parents: Sequence[str]) -> list[str]:
+        answers = self._ask_all("get_children_async", parents)
+        return [
+            f"{parent}/{name}"
+            for parent, names in zip(parents, answers, strict=True)
+            for name in names or ()
+        ]
 
     def _ask_all(self, method: str, encoded_keys: Sequence[str]) -> list[Any]:
         asks = [ask(method, f"{self._entries}/{encoded}") for encoded in encoded_keys]
@@ -199,9 +214,8 @@ class Entries:
         return f"{self._changes}/{encode_key(key[:1])}"
 
 
-def _windows(encoded_keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(encoded_keys), SCAN_CALLS_MAX):
-        yield encoded_keys[start : start + SCAN_CALLS_MAX]
+def _has_children(answer: tuple[bytes, ZnodeStat] | None) -> bool:
+    return answer is not None and answer[1].numChildren > 0
 
 
 def _decoded(encoded: str) -> Key:

@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from metadata.keys import encode_key
-from metadata.store import Key, Session
+from metadata.store import Expected, Key, Session
 from metadata.zookeeper import ZooKeeperStore
 from metadata.zookeeper_session import ZooKeeperSession
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
@@ -68,3 +68,22 @@ def stores(server: ZooKeeperServer) -> Iterator[ZooKeeperStores]:
     stores = ZooKeeperStores(server)
     yield stores
     stores.close()
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5])
+def test_a_scan_of_several_windows_is_ordered_and_whole(
+    stores: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("metadata.zookeeper_entries.SCAN_CALLS_MAX", window)
+    store = stores.open()
+    # Encoded: s/a, s/a%20, s/a-b, s/a/x, s/a/x-y, s/a/x/y, ..., where s/b and s/c/d are no entries
+    ordered: list[Key] = [
+        ("s", "a"), ("s", "a "), ("s", "a-b"), ("s", "a", "x"), ("s", "a", "x-y"),
+        ("s", "a", "x", "y"), ("s", "a0"), ("s", "b-"), ("s", "b", "1"), ("s", "b", "2"),
+        ("s", "c", "d", "e"), ("s", "c", "f"),
+    ]  # fmt: skip
+    for key in reversed(ordered):
+        store.put(key, b"", Expected.NEW)
+
+    assert [key for key, _ in store.scan(("s",))] == ordered
+    assert [key for key, _ in store.scan(("s", "c"))] == ordered[-2:]

@@ -27,8 +27,9 @@ MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 TICK_MS = 100  # a session ends with the tick behind its timeout
 SESSION_MS_MAX = 60_000  # without it: 20 ticks
 ANSWERS_WITHIN_S = 60.0  # seconds; 0.3 on an idle machine
+COMMAND_S_MAX = 2.0  # a server that starts accepts a connection, and may forget it
 ENDS_WITHIN_S = 20.0
-SHELL = 'java=$1; shift; "$java" "$@" </dev/null & echo $!; read -r end; kill -KILL $!; wait'
+SHELL = 'java=$1; shift; "$java" "$@" </dev/null & echo $!; read -r end; kill -KILL %1 2>&-; wait'
 
 
 class ZooKeeperServer:
@@ -92,7 +93,7 @@ class ZooKeeperServer:
 
     def command(self, word: str) -> str:
         """The answer to one of its commands of four letters."""
-        with socket.create_connection(("127.0.0.1", self.port), ENDS_WITHIN_S) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), COMMAND_S_MAX) as connection:
             connection.sendall(word.encode())
             with connection.makefile("rb") as answer:
                 return answer.read().decode()

@@ -1,0 +1,474 @@
+"""The metadata store in ZooKeeper while its server is gone, hangs, or loses connections."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from metadata.store import (
+    BadVersionError,
+    Expected,
+    MetadataUnavailableError,
+    SessionLostError,
+    Versioned,
+)
+from metadata.zookeeper import ZooKeeperStore
+from tests.http.client import until
+from tests.metadata.zookeeper_proxy import ZooKeeperProxy, proxy_before
+from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer, free_port
+
+pytestmark = NEEDS_JAVA
+
+NEW, ANY = Expected.NEW, Expected.ANY
+KEY = ("owners", "sales")
+HOLDER = """
+import sys, time
+from metadata.store import Expected
+from metadata.zookeeper import ZooKeeperStore
+store = ZooKeeperStore(sys.argv[1], root=sys.argv[2], elapsed_s=time.monotonic)
+session = store.open_session(timeout_s=1.0, lost=lambda: print("lost", flush=True))
+store.put(("owners", "sales"), b"mine", Expected.NEW, session=session)
+print("holds", flush=True)
+sys.stdin.readline()
+print(session.is_live, flush=True)
+sys.stdin.read()
+"""
+
+_root = count()  # one for each test, since all use the same server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/faults-{next(_root)}"
+
+
+@pytest.fixture
+def proxy(server: ZooKeeperServer) -> Iterator[ZooKeeperProxy]:
+    with proxy_before(server.port) as proxy:
+        yield proxy
+
+
+def store_of(address: str, root: str, *, call_s: float = 10.0) -> ZooKeeperStore:
+    return ZooKeeperStore(address, root=root, elapsed_s=time.monotonic, call_s=call_s)
+
+
+@contextmanager
+def another_process_holds(server: ZooKeeperServer, root: str) -> Iterator[subprocess.Popen[str]]:
+    """A process with an ephemeral entry of a session of one second."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, server.address, root],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds\n"
+        yield holder
+        holder.kill()
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_a_store_without_a_server_is_refused_with_its_address() -> None:
+    before = threading.enumerate()
+    address = f"127.0.0.1:{free_port()}"
+
+    with pytest.raises(MetadataUnavailableError) as refused:
+        store_of(address, "/tuff", call_s=0.5)
+
+    assert str(refused.value) == (
+        f"no ZooKeeper answers at {address} within 0.5 s; start it, or correct its addresses in "
+        "the settings"
+    )
+    assert threading.enumerate() == before
+
+
+def test_sessions_and_entries_survive_a_restart_of_the_server(
+    server: ZooKeeperServer, root: str
+) -> None:
+    losses: list[str] = []
+    with closing(store_of(server.address, root)) as store:
+        session = store.open_session(timeout_s=20.0, lost=lambda: losses.append("lost"))
+        version = store.put(KEY, b"mine", NEW, session=session)
+
+        server.kill()
+        server.start()
+
+        assert store.get(KEY) == Versioned(b"mine", version)
+        store.require(KEY, version)
+        assert store.put(KEY, b"again", version, session=session) == version + 1
+        assert session.is_live
+        assert losses == []
+
+
+def test_calls_are_refused_while_there_is_no_server_and_answered_afterwards(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with closing(store_of(server.address, root, call_s=1.0)) as store:
+        version = store.put(KEY, b"", NEW)
+        calls: list[Callable[[], object]] = [
+            lambda: store.get(KEY),
+            lambda: list(store.scan(("owners",))),
+            lambda: store.put(KEY, b"", ANY),
+            lambda: store.require(KEY, version),
+        ]
+
+        server.kill()
+        try:
+            for call in calls:
+                with pytest.raises(MetadataUnavailableError) as refused:
+                    call()
+                assert str(refused.value) == (
+                    f"ZooKeeper at {server.address} did not answer within 1.0 s"
+                )
+        finally:
+            server.start()
+
+        until(lambda: _answers(store))
+        assert store.get(KEY) == Versioned(b"", version)
+
+
+def test_a_write_that_a_hanging_server_may_still_carry_out_is_reported_as_that(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with closing(store_of(server.address, root, call_s=1.0)) as store:
+        store.put(KEY, b"one", NEW)
+        decided = threading.Event()
+        original = store._entries.commit
+
+        def pause_and_commit(*arguments: object) -> None:
+            if not decided.is_set():
+                decided.set()
+                server.pause()
+            original(*arguments)  # type: ignore[arg-type]  # as they come
+
+        store._entries.commit = pause_and_commit  # type: ignore[method-assign]  # after the read
+
+        try:
+            with pytest.raises(MetadataUnavailableError) as refused:
+                store.put(KEY, b"two", ANY)
+        finally:
+            server.resume()
+
+        assert str(refused.value) == (
+            "the write of owners/sales may or may not have been carried out: "
+            f"ZooKeeper at {server.address} did not answer within 1.0 s"
+        )
+
+
+def test_a_session_is_lost_once_while_the_server_hangs_and_a_new_one_can_be_opened(
+    server: ZooKeeperServer, root: str
+) -> None:
+    losses: list[str] = []
+    calls: list[str] = []
+    with closing(store_of(server.address, root, call_s=2.0)) as store:
+        session = store.open_session(timeout_s=1.0, lost=lambda: losses.append("lost"))
+        version = store.put(KEY, b"mine", NEW, session=session)
+        store.watch(KEY, lambda: calls.append("changed"))
+        calls.clear()
+
+        server.pause()
+        try:
+            until(lambda: losses)
+            assert not session.is_live
+            with pytest.raises(SessionLostError):
+                store.put(KEY, b"mine", ANY, session=session)
+        finally:
+            server.resume()
+
+        until(lambda: _is_absent(store))
+        until(lambda: calls)
+        another = store.open_session(timeout_s=1.0, lost=lambda: losses.append("another"))
+        assert store.put(KEY, b"again", NEW, session=another) == version + 1
+        assert another.is_live
+        another.close()
+        session.close()
+        assert losses == ["lost"]
+
+
+def test_watches_are_called_after_a_lost_connection_and_made_again(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with (
+        closing(store_of(server.address, root)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
+        other.put(KEY, b"one", NEW)
+        calls: list[str] = []
+        store.watch(("owners",), lambda: calls.append("owners"))
+        cancel = store.watch(("leader",), lambda: calls.append("leader"))
+        cancel()
+
+        server.kill()
+        server.start()
+
+        until(lambda: calls)
+        assert set(calls) == {"owners"}
+        seen = len(calls)
+        other.put(KEY, b"two", ANY)
+        until(lambda: len(calls) > seen)
+
+
+# --- the holder of a session ---------------------------------------------------------------------
+
+
+def test_a_paused_holder_knows_at_once_that_its_session_may_have_ended(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with (
+        closing(store_of(server.address, root)) as store,
+        another_process_holds(server, root) as holder,
+    ):
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        called = threading.Event()
+        store.watch(KEY, called.set)
+
+        holder.send_signal(signal.SIGSTOP)
+        assert called.wait(20.0)
+        until(lambda: store.get(KEY) is None)
+        assert store.put(KEY, b"yours", NEW) == 2
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        holder.send_signal(signal.SIGCONT)
+
+        assert sorted(holder.stdout.readline() for _ in range(2)) == ["False\n", "lost\n"]
+        assert store.get(KEY) == Versioned(b"yours", 2)
+
+
+def test_a_holder_counts_its_timeout_by_its_own_clock(server: ZooKeeperServer, root: str) -> None:
+    losses: list[str] = []
+    ahead_s = [0.0]
+    store = ZooKeeperStore(
+        server.address, root=root, elapsed_s=lambda: time.monotonic() + ahead_s[0]
+    )
+    with closing(store):
+        session = store.open_session(timeout_s=20.0, lost=lambda: losses.append("lost"))
+        assert session.is_live
+
+        ahead_s[0] = 20.0
+
+        assert not session.is_live
+        until(lambda: losses == ["lost"])
+
+
+def test_an_entry_of_a_killed_holder_vanishes_and_its_watch_is_called(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with (
+        closing(store_of(server.address, root)) as store,
+        another_process_holds(server, root) as holder,
+    ):
+        called = threading.Event()
+        store.watch(KEY, called.set)
+        assert store.get(KEY) == Versioned(b"mine", 1)
+
+        holder.kill()
+
+        assert called.wait(20.0)
+        assert store.get(KEY) is None
+
+
+def test_a_timeout_that_the_server_does_not_grant_is_refused(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path, session_ms_max=2_000)
+    try:
+        with closing(store_of(server.address, "/tuff")) as store:
+            assert store.open_session(timeout_s=2.0, lost=lambda: None).is_live
+
+            with pytest.raises(ValueError) as refused:
+                store.open_session(timeout_s=2.5, lost=lambda: None)
+
+            assert str(refused.value) == (
+                f"ZooKeeper at {server.address} grants a session timeout of 2.0 s instead of 2.5 "
+                "s; it grants 2 to 20 of its ticks (tickTime), or what its minSessionTimeout and "
+                "maxSessionTimeout say"
+            )
+    finally:
+        server.stop()
+
+
+# --- lost transactions ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["request", "reply"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_write_that_was_lost_is_carried_out_once(
+    server: ZooKeeperServer, proxy: ZooKeeperProxy, root: str, part: str, is_new: bool
+) -> None:
+    with (
+        closing(store_of(proxy.address, root)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
+        other.put(("owners", "other"), b"", NEW)  # creates the parents
+        expected = NEW if is_new else other.put(KEY, b"one", NEW)
+        version = 1 if is_new else 2
+        proxy.lose(part)
+
+        assert store.put(KEY, b"mine", expected) == version
+
+        assert proxy.has_lost.is_set()
+        assert other.get(KEY) == Versioned(b"mine", version)
+        assert other.put(KEY, b"next", version) == version + 1
+
+
+@pytest.mark.parametrize("part", ["request", "reply"])
+def test_a_deletion_that_was_lost_is_carried_out_once(
+    server: ZooKeeperServer, proxy: ZooKeeperProxy, root: str, part: str
+) -> None:
+    with closing(store_of(proxy.address, root)) as store:
+        version = store.put(KEY, b"one", NEW)
+        proxy.lose(part)
+
+        store.delete(KEY, version)
+
+        assert proxy.has_lost.is_set()
+        assert store.get(KEY) is None
+        assert store.put(KEY, b"two", NEW) == 3
+
+
+def test_a_requirement_whose_reply_was_lost_holds(
+    server: ZooKeeperServer, proxy: ZooKeeperProxy, root: str
+) -> None:
+    with closing(store_of(proxy.address, root)) as store:
+        version = store.put(KEY, b"one", NEW)
+        proxy.lose("reply")
+
+        store.require(KEY, version)
+
+        assert proxy.has_lost.is_set()
+
+
+def test_a_lost_request_is_refused_if_another_client_wrote_the_version(
+    server: ZooKeeperServer, proxy: ZooKeeperProxy, root: str
+) -> None:
+    with (
+        closing(store_of(proxy.address, root)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
+        version = store.put(KEY, b"one", NEW)
+        proxy.lose("request", meanwhile=lambda: other.put(KEY, b"theirs", version))
+
+        with pytest.raises(BadVersionError, match="has version 2, not 1"):
+            store.put(KEY, b"mine", version)
+
+        assert other.get(KEY) == Versioned(b"theirs", 2)
+
+
+def test_the_outcome_of_a_lost_write_is_unknown_once_it_was_overwritten(
+    server: ZooKeeperServer, proxy: ZooKeeperProxy, root: str
+) -> None:
+    with (
+        closing(store_of(proxy.address, root)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
+        version = store.put(KEY, b"one", NEW)
+        proxy.lose("reply", meanwhile=lambda: other.put(KEY, b"theirs", ANY))
+
+        with pytest.raises(MetadataUnavailableError) as refused:
+            store.put(KEY, b"mine", version)
+
+        assert str(refused.value) == (
+            "the write of owners/sales may or may not have been carried out: others have written "
+            "since"
+        )
+        assert other.get(KEY) == Versioned(b"theirs", 3)
+
+
+# --- places, and the end -------------------------------------------------------------------------
+
+
+def test_a_path_behind_the_addresses_is_created_and_precedes_the_root(
+    server: ZooKeeperServer, root: str
+) -> None:
+    with (
+        closing(store_of(f"{server.address}{root}/a", "/b")) as store,
+        closing(store_of(server.address, f"{root}/a/b")) as same,
+        closing(store_of(server.address, f"{root}/a/b/c")) as other,
+    ):
+        version = store.put(KEY, b"", NEW)
+
+        assert same.get(KEY) == Versioned(b"", version)
+        assert other.get(KEY) is None
+
+
+@pytest.mark.parametrize(
+    "root", ["", "/", "tuff", "/tuff/", "//tuff", "/a b", "/../x", "/zookeeper/x"]
+)
+def test_a_root_that_zookeeper_can_not_have_is_refused(server: ZooKeeperServer, root: str) -> None:
+    before = threading.enumerate()
+
+    with pytest.raises(ValueError, match="is no root"):
+        store_of(server.address, root)
+
+    assert threading.enumerate() == before
+
+
+@pytest.mark.parametrize("hosts", ["", ":2181", "localhost:x", "localhost:1,,"])
+def test_addresses_that_are_none_are_refused(hosts: str) -> None:
+    with pytest.raises(ValueError, match="are no addresses of ZooKeeper"):
+        store_of(hosts, "/tuff")
+
+
+def test_a_closed_store_leaves_no_thread(server: ZooKeeperServer, root: str) -> None:
+    before = threading.enumerate()
+    store = store_of(server.address, root)
+    open_session, closed_session = (
+        store.open_session(timeout_s=1.0, lost=lambda: None) for _ in range(2)
+    )
+    store.watch(("owners",), lambda: None)
+    closed_session.close()
+    assert open_session.is_live
+
+    store.close()
+
+    assert threading.enumerate() == before
+
+
+def test_a_store_is_closed_in_a_bounded_time_while_its_server_hangs(
+    server: ZooKeeperServer, root: str
+) -> None:
+    before = threading.enumerate()
+    store = store_of(server.address, root, call_s=2.0)
+    store.open_session(timeout_s=40.0, lost=lambda: None)
+
+    server.pause()
+    try:
+        started_s = time.monotonic()
+        store.close()
+        assert time.monotonic() - started_s < 15.0
+    finally:
+        server.resume()
+
+    until(lambda: threading.enumerate() == before, within_s=30.0)
+
+
+def _answers(store: ZooKeeperStore) -> bool:
+    try:
+        store.get(KEY)
+    except MetadataUnavailableError:
+        return False
+    return True
+
+
+def _is_absent(store: ZooKeeperStore) -> bool:
+    try:
+        return store.get(KEY) is None
+    except MetadataUnavailableError:
+        return False

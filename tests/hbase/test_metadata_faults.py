@@ -65,10 +65,16 @@ class PausedThreads:
         else:
             self._waiting.append(work)
 
-    def resume(self) -> None:
+    def resume(self, *, then: Callable[[], object] = lambda: None) -> None:
+        """`then` is called when one of the threads has ended."""
+
+        def work_and_tell(work: Callable[[], None]) -> None:
+            work()
+            then()
+
         waiting, self._waiting = self._waiting or [], None
         for work in waiting:
-            in_background(work)
+            in_background(partial(work_and_tell, work))
 
 
 def opened(
@@ -225,6 +231,24 @@ def test_a_session_survives_heartbeats_whose_replies_are_lost(
 
         assert session.is_live
         assert stores.open().get(KEY) is not None
+    assert calls == []
+
+
+def test_a_session_that_is_closed_during_a_heartbeat_is_not_lost(
+    stores: HBaseStores, losing: LosingGateway
+) -> None:
+    calls: list[str] = []
+    ended: list[str] = []
+    threads = PausedThreads()
+    with closing(opened(losing.port, threads=threads)) as store:
+        session = store.open_session(timeout_s=TIMEOUT_S, lost=lambda: calls.append("lost"))
+        losing.lose_replies("checkAndPut", meanwhile=session.close)
+
+        threads.resume(then=lambda: ended.append("heartbeats"))
+        until(lambda: ended, within_s=PLENTY_S)
+
+        assert losing.lost_count == 1
+        assert version_of(stores, session.id) == 3
     assert calls == []
 
 

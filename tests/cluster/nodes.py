@@ -2,7 +2,7 @@
 the test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -27,7 +27,6 @@ from tuff.protocol.ids import TopicId
 REQUEST_BYTES_MAX = 16_777_216
 AUDIT = TopicId("default", "audit")
 AUDIT_PATH = "/v1/namespaces/default/topics/audit"
-UNTIL_COUNT_MAX = 5_000
 
 
 class Owners:
@@ -185,12 +184,3 @@ async def call(
     ) as reply:
         found = {name.lower(): value for name, value in reply.headers.items()}
         return Answered(reply.status, found, await reply.read())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds."""
-    for _ in range(UNTIL_COUNT_MAX):
-        if condition():
-            return
-        await asyncio.sleep(0.002)  # for other threads and the kernel
-    raise AssertionError("the condition never held")

@@ -11,8 +11,9 @@ import pytest
 
 from cluster import peers as peers_module
 from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
-from tests.cluster.nodes import Spawned, until
+from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import OK, answer, closed_url, hang_up, raw_server, saying, wait
+from tests.process.served import until
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.exchange import Reply, Request
 

@@ -24,9 +24,9 @@ from tests.cluster.nodes import (
     call,
     client,
     nodes,
-    until,
 )
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
+from tests.process.served import until
 from tuff.protocol.errors import OwnershipMovingError, TransactionsUnavailableError
 from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId

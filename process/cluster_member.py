@@ -31,6 +31,7 @@ from messaging.topic_handover import TopicHandover
 from metadata.store import MetadataError, MetadataStore
 from metadata.topic_ownership import Floor, TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
+from process.components import CannotJoinError
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
     StartingError,
@@ -49,10 +50,6 @@ ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
 FENCE_ATTEMPTS_MAX = 10  # each failure but the last is a claim of another server
 METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
-
-
-class CannotJoinError(Exception):
-    """The server can't become a member of its cluster; the message is one sentence."""
 
 
 class ClusterMember:
@@ -124,15 +121,12 @@ class ClusterMember:
             messages=self._messages,
             now_ms=self._now_ms,
         )
-        lost = partial(loop.call_soon_threadsafe, self._lost)
         identity = membership.join(
             new_cluster_id=self._new_cluster_id(),
             session_s=self._settings.session_timeout_s,
-            lost=lost,
+            lost=lambda: _post(loop, self._lost),
         )
-        self._tables.member = Member(
-            identity.cluster_id, identity.server_id, identity.incarnation
-        )
+        self._tables.member = Member(identity.cluster_id, identity.server_id, identity.incarnation)
         ownership = TopicOwnership(
             identity,
             membership,
@@ -143,9 +137,8 @@ class ClusterMember:
             chance=random.randrange,
         )
         election = Election(store, membership.session, identity, address)
-        changed = partial(loop.call_soon_threadsafe, self._changed.set)
-        membership.watch(changed)
-        store.watch(LEADER_KEY, changed)
+        for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
+            watch(lambda: _post(loop, self._changed.set))
         self._joined = identity, ownership, election
 
     def routed(self, routes: Iterable[Route]) -> list[Route]:
@@ -160,9 +153,7 @@ class ClusterMember:
                 found.append(route)
         return found
 
-    async def owner_of(
-        self, topic: TopicId, *, is_forwarded: bool, creates: bool
-    ) -> Owner | None:
+    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """As `cluster.routing.Ownership`."""
         return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=creates)
 
@@ -257,6 +248,11 @@ class ClusterMember:
         if self._joined is None:
             raise StartingError("the server is joining its cluster; try again soon")
         return self._joined
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the process ends
+        loop.call_soon_threadsafe(call)
 
 
 class _FencedTables:

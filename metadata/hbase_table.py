@@ -1,8 +1,10 @@
 """The HBase table of a metadata store, reached through Thrift gateways.
 
     table := PREFIX "cluster", with one family d
-    row   := "e/" encoded key | "s/" session id
-    cell  := entry (metadata/entry.py), in the column d:e; a row has one cell
+    row   := "e/" encoded key | "s/" session id | "numbers"
+    cell  := entry (metadata/entry.py), in the column d:e; such a row has one cell
+
+The row "numbers" has a counter in the column d:s, the number of the newest session.
 
 Thrift1 can compare and replace one cell only, so version and value are in the same cell. It is
 compared as a whole, and the nonce makes each content unique: a content that was replaced never
@@ -39,6 +41,7 @@ Row = tuple[bytes, bytes]  # the row's key, and its cell
 TABLE = "cluster"  # behind the prefix
 FAMILY, CELL = b"d", b"d:e"
 ENTRIES, SESSIONS = b"e/", b"s/"
+NUMBERS, SESSION_NUMBER = b"numbers", b"d:s"
 FOREVER_S = (1 << 31) - 1  # seconds; HBase's time to live for rows that never expire
 # A gateway returns as many rows as a call asks for, whatever their size; 32 MiB, if all entries
 # have the greatest size.
@@ -219,6 +222,15 @@ class MetadataTable:
         return bool(
             self._answer(
                 lambda client: client.checkAndPut(self._table, row, CELL, found, mutation, {})
+            )
+        )
+
+    def next_session_number(self) -> int:
+        """A higher number than any that was returned before. Some may be left out: a call whose
+        answer is lost has counted, too."""
+        return int(
+            self._answer(
+                lambda client: client.atomicIncrement(self._table, NUMBERS, SESSION_NUMBER, 1)
             )
         )
 

@@ -91,7 +91,8 @@ class HBaseStores:
         self._mutate([BatchMutation(row, [delete]) for row in rows])
         self._gateways.close()
         # The markers of these deletions hide all puts of the same millisecond.
-        time.sleep(0.002)
+        deleted_ms = time.time_ns() // 1_000_000
+        until(lambda: time.time_ns() // 1_000_000 > deleted_ms)
 
     def _mutate(self, mutations: list[BatchMutation]) -> None:
         name = self.settings.table.encode()

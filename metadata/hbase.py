@@ -14,7 +14,7 @@ large entries is expensive: each poll transfers all of them.
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
 
@@ -62,6 +62,7 @@ from tuff.hbase_gateway import Addresses, Gateways
 
 log = logging.getLogger(__name__)
 
+CREATE_S = 60.0  # seconds; a busy master takes many
 POLL_CALL_S = 2.0  # seconds; behind a hanging gateway, a poll is late by this time
 BEHIND_SESSIONS = b"s0"  # the first row behind those of the sessions
 
@@ -75,10 +76,11 @@ def create_table(settings: HBaseMetadataSettings, *, elapsed_s: Callable[[], flo
 
     Raises: MetadataUnavailableError.
     """
-    gateways = settings.gateways(
-        call_s=settings.call_s, addresses=Addresses(settings.addresses), elapsed_s=elapsed_s
+    patient = replace(settings, call_s=CREATE_S, answer_s=CREATE_S)
+    gateways = patient.gateways(
+        call_s=CREATE_S, addresses=Addresses(settings.addresses), elapsed_s=elapsed_s
     )
-    table = MetadataTable(settings.table, gateways, answer_s=settings.answer_s, elapsed_s=elapsed_s)
+    table = MetadataTable(settings.table, gateways, answer_s=CREATE_S, elapsed_s=elapsed_s)
     try:
         table.create()
         table.require_exists()

@@ -15,6 +15,7 @@ row within the same millisecond. Deleted entries and ended sessions stay as tomb
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import sleep
@@ -127,7 +128,8 @@ class MetadataTable:
             )
 
     def create(self) -> None:
-        """Create the table if there is none. Several servers may do so at once."""
+        """Create the table if there is none, and return once it can be used. Several servers may do
+        so at once."""
         family = ColumnDescriptor(
             name=FAMILY + b":",
             maxVersions=1,
@@ -139,10 +141,11 @@ class MetadataTable:
 
         def create(client: Any) -> None:
             if not self._exists(client):
-                try:
+                # Another server may be faster.
+                with suppress(AlreadyExists):
                     client.createTable(self._table, [family])
-                except AlreadyExists:  # another server was faster
-                    return
+            if not client.isTableEnabled(self._table):
+                raise StoreError(f"the table {self._name} is being created, or is disabled")
 
         self._answer(create)
 

@@ -28,6 +28,7 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TopicRecord
+from metadata.entry import Entry
 from process.backup_format import next_rows_part, transaction_parts
 from tuff.disk.backup_archive import pack_end, pack_head
 from tuff.protocol.ids import MessageId, Offset, TopicId
@@ -116,6 +117,12 @@ def _made(name: str, value: Any) -> object:
 def file_header(means: Value) -> bytes:
     """What a described file begins with."""
     return pack_header(FileKind(means["kind"]), FileHeader(**means["header"]))
+
+
+def metadata_entry(means: Value) -> bytes:
+    """A described entry of a cluster's metadata."""
+    value, nonce = means["value"].encode(), bytes.fromhex(means["nonce"])
+    return Entry(**{**means, "value": value, "nonce": nonce}).to_bytes()
 
 
 def log(means: Value, *, torn: bytes) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from tests.formats import examples
 from tests.formats.examples import PAGE, Example, plain, read_examples
 from tests.formats.message_rows import read_row
+from tests.formats.metadata_entries import read_entry
 from tests.formats.observer_files import read_region, read_state
 from tests.formats.transaction_files import (
     DamagedError,
@@ -62,6 +63,8 @@ def decode(example: Example) -> Any:
         "archive": read_archive,
         "retention-state": read_state,
         "region-record": read_region,
+        "metadata-entry": read_entry,
+        "metadata-tombstone": read_entry,
     }
     return readers[example.name](example.parts["bytes"])
 
@@ -84,12 +87,14 @@ def encode(example: Example) -> Mapping[str, bytes]:
         "frame": lambda: pack_frame(means["body"].encode()),
         "file-header": lambda: examples.file_header(means),
         "archive": lambda: examples.archive(means),
+        "metadata-entry": lambda: examples.metadata_entry(means),
+        "metadata-tombstone": lambda: examples.metadata_entry(means),
     }
     data = writers[example.name]()
     return {"bytes": data} if example.name != "proof" else {"body": data[FRAME_HEAD_SIZE:]}
 
 
-@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive"))
+@pytest.mark.parametrize("example", named(".*-row|edit-|proof|frame|file-header|archive|metadata-"))
 def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
     assert encode(example) == example.parts
 

@@ -7,7 +7,8 @@ this module. `get` and `scan` may be behind other clients, so what another clien
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from threading import Barrier, Event
 from typing import Protocol, TypeVar
 
@@ -372,7 +373,8 @@ def test_a_scan_is_ordered_by_the_encoded_key(stores: Stores) -> None:
 
 def test_a_scan_returns_all_of_many_entries_once(stores: Stores) -> None:
     store = stores.open()
-    keys = [("many", f"{number:03}") for number in range(150)]
+    # Behind a key come those that continue with "-" and ".", and then those below it.
+    keys = [("many", f"{number:02}{end}") for number in range(50) for end in ("", "-", ".")]
     versions = [store.put(key, key[1].encode(), NEW) for key in keys]
 
     found = list(store.scan(("many",)))
@@ -737,6 +739,39 @@ def test_an_entry_of_an_ended_session_can_be_created_anew(stores: Stores) -> Non
     until(lambda: store.get(KEY) == Versioned(b"two", version))
 
 
+def test_the_late_holder_of_a_lost_session_does_not_remove_the_entry_of_the_next_one(
+    stores: Stores,
+) -> None:
+    store, other = stores.open(), stores.open()
+    ended, session = _session(stores, store), _session(stores, other)
+    store.put(KEY, b"one", NEW, session=ended)
+    stores.end_session(ended)
+    until(lambda: other.get(KEY) is None)
+
+    version = other.put(KEY, b"two", NEW, session=session)
+    until(lambda: not ended.is_live)
+    ended.close()
+
+    assert other.get(KEY) == Versioned(b"two", version)
+    until(lambda: store.get(KEY) == Versioned(b"two", version))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_session_that_ends_during_its_writes_leaves_no_entry(
+    stores: Stores, is_closed: bool
+) -> None:
+    store, other = stores.open(), stores.open()
+
+    for number in range(ROUND_COUNT):
+        session = _session(stores, store)
+        has_begun = Event()
+        end = partial(_end_after, has_begun, session, stores=None if is_closed else stores)
+
+        _at_once([partial(_write_until_lost, store, session, f"{number}", has_begun), end])
+
+        until(lambda: not list(store.scan(("ids",))) and not list(other.scan(("ids",))))
+
+
 def test_an_ephemeral_entry_has_entries_below_it(stores: Stores) -> None:
     store = stores.open()
     session = _session(stores, store)
@@ -867,22 +902,21 @@ def test_the_last_of_many_changes_is_seen_after_a_call(stores: Stores) -> None:
     _at_once([write, read])
 
 
-def test_a_callback_may_use_the_store(stores: Stores) -> None:
-    """It is called without a lock of the store; here it reads by another thread, and cancels."""
+def test_a_callback_may_cancel_its_watch(stores: Stores) -> None:
     store, other = stores.open(), stores.open()
-    found: list[Versioned[bytes] | None] = []
-    calls = Calls()
+    cancelled, calls = Calls(), Calls()
 
     def changed() -> None:
-        calls()
+        cancelled()
         cancel()
 
     cancel = store.watch(("a",), changed)
-    version = other.put(("a", "b"), b"", NEW)
+    _require_call(lambda: other.put(("a", "b"), b"", NEW), cancelled)
+    store.watch(("a",), calls)
+    for _ in range(ROUND_COUNT):
+        _require_call(lambda: other.put(("a", "b"), b"", ANY), calls)
 
-    assert calls.event.wait(WAIT_S_MAX)
-    found.append(store.get(("a", "b")))
-    assert found == [Versioned(b"", version)]
+    assert cancelled.count == 1
 
 
 # --- closing, and all of it together -------------------------------------------------------------
@@ -930,6 +964,26 @@ def test_the_store_is_a_map_of_versioned_values(stores: Stores) -> None:
 
 def _session(stores: Stores, store: MetadataStore) -> Session:
     return store.open_session(timeout_s=stores.timeout_s, lost=lambda: None)
+
+
+def _write_until_lost(store: MetadataStore, session: Session, name: str, has_begun: Event) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    for index in count():
+        assert time.monotonic() < deadline, f"not refused after {index} writes"
+        try:
+            store.put(("ids", name, f"{index}"), b"", NEW, session=session)
+        except SessionLostError:
+            return
+        has_begun.set()
+
+
+def _end_after(has_begun: Event, session: Session, *, stores: Stores | None) -> None:
+    """Close the session after its first write, or let the store end it."""
+    assert has_begun.wait(WAIT_S_MAX)
+    if stores is None:
+        session.close()
+    else:
+        stores.end_session(session)
 
 
 def _require_absent(store: MetadataStore, key: Key, version: int) -> None:

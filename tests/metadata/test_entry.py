@@ -173,6 +173,18 @@ def test_a_deletion_whose_condition_does_not_hold_is_refused(
         next_tombstone(KEY, found, is_live=is_live, expected=expected, nonce=NONCE)
 
 
+def test_a_refusal_names_the_version_that_the_entry_has() -> None:
+    with pytest.raises(EntryExistsError) as exists:
+        next_entry(
+            KEY, ENTRY, is_live=True, value=b"", expected=Expected.NEW, session=None, nonce=NONCE
+        )
+    with pytest.raises(BadVersionError) as not_new:
+        next_tombstone(KEY, ENTRY, is_live=True, expected=Expected.NEW, nonce=NONCE)
+
+    assert str(exists.value) == "the entry topics/a%20b exists, with version 258"
+    assert str(not_new.value) == "the entry topics/a%20b has version 258, and none was expected"
+
+
 def test_a_required_version_is_that_of_the_live_entry() -> None:
     require_version(KEY, ENTRY, is_live=True, version=258)
 

@@ -5,8 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,53 @@ def test_a_session_that_ended_can_not_be_ended_again(tmp_path: Path) -> None:
         session.close()
 
         assert calls == ["lost"]
+
+
+def test_the_end_of_a_session_changes_no_entry_that_is_another_ones_by_then(
+    tmp_path: Path,
+) -> None:
+    with closing(LevelDbMetadataStore(tmp_path)) as store:
+        one, two = (store.open_session(timeout_s=1.0, lost=lambda: None) for _ in range(2))
+        for name, session in (("1", None), ("2", two), ("3", one)):
+            store.put(("ids", name), b"", Expected.NEW, session=one)
+            store.put(("ids", name), b"", Expected.ANY, session=session)
+        called: list[str] = []
+        for name in ("1", "2", "3"):
+            store.watch(("ids", name), partial(called.append, name))
+
+        one.close()
+
+        assert called == ["3"]
+
+
+def test_a_callback_may_use_the_store(tmp_path: Path) -> None:
+    with closing(LevelDbMetadataStore(tmp_path)) as store:
+        found: list[object] = []
+
+        def copy() -> None:
+            found.append(store.get(("a", "b")))
+            store.put(("copy",), b"", Expected.NEW)
+
+        store.watch(("a",), copy)
+        store.put(("a", "b"), b"value", Expected.NEW)
+
+        assert found == [Versioned(b"value", 1)]
+        assert store.get(("copy",)) == Versioned(b"", 1)
+
+
+def test_a_watch_that_another_callback_cancelled_is_not_called(tmp_path: Path) -> None:
+    with closing(LevelDbMetadataStore(tmp_path)) as store:
+        calls: list[int] = []
+        cancels: list[Callable[[], None]] = []
+
+        def changed(number: int) -> None:
+            calls.append(number)
+            cancels[1 - number]()
+
+        cancels += [store.watch(("a",), partial(changed, number)) for number in range(2)]
+        store.put(("a", "b"), b"", Expected.NEW)
+
+        assert len(calls) == 1
 
 
 def test_nothing_is_written_to_a_directory_that_was_moved(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.formats.replay import read_state
 from tests.tx.service import NOW_MS, STORE_ID, Service
 from tests.tx.steps import Election, Seat, SteppedDisk, Steps, stop_at_file_operations
 from tuff.protocol.errors import TransactionsUnavailableError, TuffError
@@ -104,7 +105,7 @@ async def commit(service: Service) -> int:
     return opened.transaction_id
 
 
-def contents(state: TransactionState) -> dict[str, object]:
+def contents(state: TransactionState) -> dict[str, Any]:
     """What has to be the same in two recoveries of the same edits."""
     return {
         "ended": {outcome.transaction_id: outcome.state for outcome in state.image().outcomes},
@@ -207,6 +208,9 @@ async def test_a_snapshot_of_a_replaced_leader_changes_nothing(
     with pytest.raises(TransactionsUnavailableError, match="another server leads"):
         await late
     assert old.manager.status.reason == "another server leads transactions: server-2"
+    # It goes no further than to its next check, which the new log needs too.
+    is_snapshot_made = ("snapshot", 1, 3) in files_of(servers.directory)
+    assert is_snapshot_made == (SNAPSHOT.index(point) >= SNAPSHOT.index("checked"))
     expected = contents(new.durable.decided)
     assert contents(found_state(servers.directory)) == expected
     third = await servers.opened()
@@ -652,6 +656,13 @@ async def test_in_any_order_of_file_operations_the_last_leader_has_what_any_ackn
         )
     expected = contents(last.durable.decided)
     assert contents(found_state(servers.directory)) == expected
+    by_the_page = read_state(servers.directory)
+    assert {p: how for p, (how, _) in by_the_page.ended.items()} == {
+        p: how.value for p, how in expected["ended"].items()
+    }
+    assert (sorted(by_the_page.open), sorted(by_the_page.invalid)) == (
+        expected["open"], expected["invalid"],
+    )  # fmt: skip
     require_all_is_there(run, state_without_newest_snapshot(servers.directory, tmp_path / "copy"))
     after = await servers.opened()
     require_all_is_there(run, after.durable.decided)

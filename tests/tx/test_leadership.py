@@ -335,6 +335,44 @@ async def test_a_leader_whose_leadership_can_not_be_checked_recovers_once_it_can
     await servers.done(service, commit(service))
 
 
+async def test_a_new_log_that_may_not_be_the_leaders_is_not_continued_before_a_recovery(
+    servers: Servers,
+) -> None:
+    service = await servers.opened()
+    before = await servers.done(service, commit(service))
+    servers.election.is_reachable = False
+    with pytest.raises(TransactionsUnavailableError, match="Connection timed out"):
+        await servers.done(service, service.manager.take_snapshot())
+    assert service.manager.status.state is ServiceState.DOWN
+    assert files_of(servers.directory)[-1] == ("txlog", 1, 2)
+
+    servers.election.is_reachable = True
+    service.now_ms += 1_000
+    await servers.done(service, service.manager.tick())
+    after = await servers.done(service, commit(service))
+
+    new = await servers.opened()
+    assert await new.state_of(before) == await new.state_of(after) == ("committed", None)
+
+
+async def test_a_snapshot_whose_leadership_can_not_be_checked_is_not_acknowledged(
+    servers: Servers,
+) -> None:
+    service = await servers.opened()
+    late = asyncio.create_task(service.manager.take_snapshot())
+    step = await servers.steps.run_to("server-1", "made snapshot")
+    servers.election.is_reachable = False
+    servers.steps.release(step)
+    await servers.steps.run("server-1")
+    servers.election.is_reachable = True
+
+    with pytest.raises(TransactionsUnavailableError, match="Connection timed out"):
+        await late
+    pointer = await servers.done(service, commit(service))
+    new = await servers.opened()
+    assert await new.state_of(pointer) == ("committed", None)
+
+
 async def test_a_server_that_was_replaced_before_it_opened_makes_no_file(servers: Servers) -> None:
     late = servers.elect()
     leader = await servers.opened()

@@ -126,8 +126,9 @@ class SubscriptionDataManager:
                 if version is not Expected.ANY:
                     raise
         raise MetadataUnavailableError(
-            f"the subscription {subscriber!r} to the topic {topic} changed during each of "
-            f"{UPDATE_ATTEMPTS_MAX} attempts to update it; try again later"
+            f"the subscription {subscriber!r} to the topic {topic} was not updated in "
+            f"{UPDATE_ATTEMPTS_MAX} attempts: others change it all the time, or the reads of the "
+            "metadata store are behind; try again later"
         )
 
     def replace_subscription_data(

@@ -1,69 +1,77 @@
 """Stored values that are damaged: whatever is stored, it is read or reported."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metadata import layout, members, subscriptions, topic_ownership, topic_persistence
 from metadata.json_values import Fields, decoded, encoded
 from metadata.store import DamagedEntryError, Key
 
+Decode = Callable[[Key, bytes], object]
+
 KEY: Key = ("a", "b/c")
-NAMES = [
-    "address", "cell_ms", "cluster_id", "epoch", "generation", "incarnation", "is_draining",
-    "managers", "message_id", "messages", "offset_ms", "offset_seq", "options", "preferences",
-    "ranges", "server_id", "start_ms", "start_seq", "started_ms", "state", "topics",
-]  # fmt: skip
-DECODERS: list[Callable[[Key, bytes], object]] = [
-    layout._decoded,
-    members._fenced,
-    members._incarnation,
-    members._server,
-    subscriptions._decoded,
-    topic_ownership._decoded,
-    topic_persistence._decoded,
-]
-
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([0, -1, 1 << 31, 1 << 64, 10**400])
-    | st.floats()
-    | st.text(max_size=3)
-    | st.sampled_from(["0" * 32, "0" * 40])
-)
-objects = st.recursive(
-    scalars,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=8)
+FLOOR = {"offset_ms": 1, "offset_seq": 2, "cell_ms": 3}
+RANGE = {"epoch": 1, "server_id": "s1", "incarnation": 1, "start_ms": 1, "start_seq": 2}
+SERVER = {
+    "address": "http://s1:7411", "incarnation": 1, "is_draining": False, "server_id": "s1",
+    "started_ms": 5, "topics": 0,
+}  # fmt: skip
+STATE = {"message_id": "0" * 40}
+STORED: dict[str, tuple[Decode, dict[str, object]]] = {
+    "layout": (
+        layout._decoded,
+        {"cluster_id": "0" * 32, "managers": {"owners": 1}, "messages": "hbase tuff_"},
     ),
-    max_leaves=20,
-)
-values = st.dictionaries(st.sampled_from(NAMES), objects, max_size=len(NAMES))
+    "fence": (members._fenced, {"incarnation": 1, **FLOOR}),
+    "incarnation": (members._incarnation, {"incarnation": 1}),
+    "server": (members._server, SERVER),
+    "subscription": (
+        subscriptions._decoded,
+        {"state": STATE, "preferences": {"options": {"a": "b"}}},
+    ),
+    "owner": (topic_ownership._decoded, {"server_id": "s1", "incarnation": 1, **FLOOR}),
+    "persistence": (
+        topic_persistence._decoded,
+        {"generation": 1, "ranges": [RANGE, RANGE | {"epoch": 2}]},
+    ),
+}
+WRONG = [
+    None, True, -1, 1 << 31, 1 << 64, 10**400, 1.5, float("nan"), "", "\ud800", "0" * 40, [], [[]],
+    {}, {"a": {}},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("decode", DECODERS)
-@given(value=values)
-def test_a_stored_object_is_read_or_reported(
-    decode: Callable[[Key, bytes], object], value: dict[str, object]
-) -> None:
-    with suppress(DamagedEntryError):
-        decode(KEY, json.dumps(value | {"format": 1}).encode())
+@pytest.mark.parametrize("kind", STORED)
+def test_a_stored_object_with_any_other_member_is_read_or_reported(kind: str) -> None:
+    decode, valid = STORED[kind]
+    read, reported = 0, 0
+
+    for damaged in variants(valid):
+        assert isinstance(damaged, dict)
+        data = json.dumps({"format": 1, **damaged}).encode()
+        try:
+            decode(KEY, data)
+            read += 1
+        except DamagedEntryError:
+            reported += 1
+
+    assert reported > read
 
 
-@pytest.mark.parametrize("decode", DECODERS)
-@given(data=st.binary(max_size=40))
-def test_other_stored_bytes_are_reported(
-    decode: Callable[[Key, bytes], object], data: bytes
-) -> None:
-    with pytest.raises(DamagedEntryError, match="under the key a/b%2Fc can't be read: "):
-        decode(KEY, data)
+@pytest.mark.parametrize("kind", STORED)
+def test_other_stored_bytes_are_reported(kind: str) -> None:
+    decode, valid = STORED[kind]
+    whole = json.dumps({"format": 1, **valid}).encode()
+
+    for size in range(len(whole)):
+        with pytest.raises(DamagedEntryError, match="under the key a/b%2Fc can't be read: "):
+            decode(KEY, whole[:size])
+        with suppress(DamagedEntryError):
+            decode(KEY, whole[:size] + b"\xff" + whole[size + 1 :])
 
 
 def test_a_value_is_read_as_it_was_written() -> None:
@@ -82,10 +90,19 @@ def test_a_value_is_read_as_it_was_written() -> None:
 def test_a_server_started_at_a_time_that_can_be_shown() -> None:
     last = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=members.TIME_LIMIT_MS - 1)
     assert last.year == 9999
-    stored = {
-        "address": "http://s1:7411", "incarnation": 1, "is_draining": False, "server_id": "s1",
-        "started_ms": members.TIME_LIMIT_MS, "topics": 0,
-    }  # fmt: skip
 
+    stored = encoded(SERVER | {"started_ms": members.TIME_LIMIT_MS}, format_number=1)
     with pytest.raises(DamagedEntryError, match="started_ms is 253402300800000, which is no time"):
-        members._server(KEY, encoded(stored, format_number=1))
+        members._server(KEY, stored)
+
+
+def variants(value: object) -> Iterator[object]:
+    """The value with each of its parts replaced by each of the wrong ones, or left out."""
+    yield from WRONG if not isinstance(value, dict) else []
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield {each: value[each] for each in value if each != name}
+            yield from ({**value, name: other} for other in (*WRONG, *variants(member)))
+    if isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from ([*value[:index], other, *value[index + 1 :]] for other in variants(member))

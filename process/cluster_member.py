@@ -55,7 +55,8 @@ METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
 class ClusterMember:
     """Lives on the event loop; the metadata store is asked in threads.
 
-    `open_metadata` opens the metadata store, in a thread. `die` ends the process at once, with a
+    `open_metadata` opens the metadata store, in a thread. `lost_leadership` returns why this server
+    can't lead transactions any more, None while it may. `die` ends the process at once, with a
     reason: another server may have replaced this one, so nothing may be answered any more.
     """
 
@@ -72,8 +73,10 @@ class ClusterMember:
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
         in_thread: InThread,
+        lost_leadership: Callable[[], str | None],
         die: Callable[[str], None],
     ) -> None:
+        self._lost_leadership = lost_leadership
         self._settings = settings
         self._tables = tables
         self._messages = messages
@@ -202,6 +205,8 @@ class ClusterMember:
                 await self._quietly(self.ownership.rebalance(), default=None)
             if self._tables.was_replaced:
                 self._die("another server has fenced this one")
+            if (reason := self._lost_leadership()) is not None:
+                self._die(reason)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_S)
 
@@ -225,8 +230,13 @@ class ClusterMember:
     async def _look(self) -> bool:
         """Read the members, elect a leader, and publish the load; whether the members changed."""
         _, ownership, election = self._require_joined()
-        before = {key: each.incarnation for key, each in ownership.members.items()}
+        before = {
+            (each.server_id, each.incarnation): each.address for each in ownership.members.values()
+        }
         await ownership.refresh()
+        now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
+        for gone in before.keys() - now:
+            self.peers.drop(before[gone])
         led = election.is_mine
         election.note(await self._in_thread(election.elect))
         if led and not election.is_mine:
@@ -236,7 +246,7 @@ class ClusterMember:
             await ownership.publish_load()
             self._published = load
         await ownership.record_generations()
-        return before != {key: each.incarnation for key, each in ownership.members.items()}
+        return before.keys() != now
 
     async def _quietly(self, work: Awaitable[T], *, default: T) -> T:
         try:

@@ -364,6 +364,8 @@ def report(
             longest = [max(longest[0], most), max(longest[1], its)]
     exits = {server.id: dict(Counter(server.exits)) for server in cluster.servers}
     print(f"exits of servers by code: {exits}")
+    for reason, count in sum((server.reasons for server in cluster.servers), Counter()).items():
+        print(f"  {count} times: {reason}")
     print(f"refusals and failures that clients saw: {dict(sorted(recorded.reasons.items()))}")
     return longest[0], longest[1]
 

@@ -93,21 +93,29 @@ def _accounted(publishes: Sequence[Publish], rows: Sequence[tuple[str, str]]) ->
     for (first, _), (second, _) in pairwise(rows):
         if first >= second:
             yield f"a poll gave {second} behind {first}"
-    count = Counter(payload for _, payload in rows)
-    ids = {payload: message_id for message_id, payload in rows}
+    ids: dict[str, list[str]] = defaultdict(list)
+    for message_id, payload in rows:
+        ids[payload].append(message_id)
     known = {each.payload for each in publishes}
-    for payload in sorted(count.keys() - known):
+    for payload in sorted(ids.keys() - known):
         yield f"it has a message that nobody published: {payload}"
     for each in publishes:
-        there = count[each.payload]
-        if there > 1:
-            yield f"{each.payload} is there {there} times"
-        elif each.did is Did.IT and not there:
-            yield f"{each.payload} was acknowledged as {each.message_id}, and is lost"
-        elif each.did is Did.IT and ids[each.payload] != each.message_id:
-            yield f"{each.payload} was acknowledged as {each.message_id}, is {ids[each.payload]}"
-        elif each.did is Did.NOTHING and there:
-            yield f"{each.payload} was refused as not executed, and is there"
+        wrong = _wrong_with(each, ids.get(each.payload, []))
+        if wrong:
+            yield f"{each.payload} {wrong}"
+
+
+def _wrong_with(publish: Publish, ids: Sequence[str]) -> str:
+    """What is wrong with a publish whose message is there with these ids; empty: nothing."""
+    if len(ids) > 1:
+        return f"is there {len(ids)} times"
+    if publish.did is Did.NOTHING and ids:
+        return "was refused as not executed, and is there"
+    if publish.did is Did.IT and not ids:
+        return f"was acknowledged as {publish.message_id}, and is lost"
+    if publish.did is Did.IT and ids[0] != publish.message_id:
+        return f"was acknowledged as {publish.message_id}, is {ids[0]}"
+    return ""
 
 
 def _in_real_time(publishes: Sequence[Publish]) -> Iterator[str]:
@@ -148,14 +156,15 @@ def _as_read(
                 (pair for pair in zip(read.ids, expected, strict=False) if pair[0] != pair[1]),
                 (read.ids[-1], "nothing"),
             )
-            yield f"{read.consumer} read {wrong[0]} behind {read.after or 'nothing'}, not {wrong[1]}"
+            behind = read.after or "nothing"
+            yield f"{read.consumer} read {wrong[0]} behind {behind}, not {wrong[1]}"
             continue
         last = read.ids[-1] if read.ids else read.after
         known = bisect_right(ended_s, read.began_s - STALE_S_MAX)
         if read.caught_up and known and highest[known - 1] > last:
             yield (
-                f"{read.consumer} was caught up at {last or 'nothing'}, more than {STALE_S_MAX:g} s "
-                f"after {highest[known - 1]} had been acknowledged"
+                f"{read.consumer} was caught up at {last or 'nothing'}, more than "
+                f"{STALE_S_MAX:g} s after {highest[known - 1]} had been acknowledged"
             )
 
 
@@ -166,27 +175,35 @@ def _conflicts(counted: Sequence[Counted]) -> Iterator[str]:
     for pointer, count in pointers.items():
         if count > 1:
             yield f"transactions: the pointer {pointer} was given out {count} times"
-    committed: dict[str, list[Counted]] = defaultdict(list)
     for each in counted:
-        if each.did is Did.IT and each.final != "committed":
-            yield f"transactions: {each.pointer} was acknowledged as committed, and is {each.final}"
-        if each.did is Did.NOTHING and each.final == "committed":
-            yield f"transactions: the commit of {each.pointer} was refused, and it is committed"
-        if each.final == "unknown":
-            yield f"transactions: the outcome of {each.pointer} can't be asked"
-        if each.final == "committed":
-            committed[each.key].append(each)
-    for key, of_key in committed.items():
-        of_key.sort(key=lambda one: one.started_s)
-        for number, one in enumerate(of_key):
-            for other in of_key[number + 1 :]:
-                if other.started_s >= one.commit_s:
-                    continue  # the other one may have begun after the commit
-                if one.started_s < other.commit_s:
-                    yield (
-                        f"transactions: {one.pointer} and {other.pointer} were open at once, and "
-                        f"both committed changes of {key}"
-                    )
+        wrong = _wrong_with_commit(each)
+        if wrong:
+            yield f"transactions: {wrong}"
+    committed = sorted(
+        (each for each in counted if each.final == "committed"), key=lambda one: one.started_s
+    )
+    open_of: dict[str, list[Counted]] = defaultdict(list)
+    for later in committed:
+        # Those of the key that had not sent their commit when this one's start was acknowledged.
+        open_of[later.key] = [one for one in open_of[later.key] if later.started_s < one.commit_s]
+        for earlier in open_of[later.key]:
+            yield (
+                f"transactions: {earlier.pointer} and {later.pointer} were open at once, and both "
+                f"committed changes of {later.key}"
+            )
+        open_of[later.key].append(later)
+
+
+def _wrong_with_commit(counted: Counted) -> str:
+    """What is wrong with the outcome of a transaction; empty: nothing."""
+    is_committed = counted.final == "committed"
+    if counted.final == "unknown":
+        return f"the outcome of {counted.pointer} can't be asked"
+    if counted.did is Did.IT and not is_committed:
+        return f"{counted.pointer} was acknowledged as committed, and is {counted.final}"
+    if counted.did is Did.NOTHING and is_committed:
+        return f"the commit of {counted.pointer} was refused, and it is committed"
+    return ""
 
 
 def _some(found: Iterable[str]) -> list[str]:

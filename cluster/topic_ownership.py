@@ -8,11 +8,11 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from cluster.membership import Identity, Membership
 from cluster.routing import Owner
@@ -33,12 +33,18 @@ from metadata.topic_persistence import (
     StaleClaimError,
     TopicPersistenceManager,
 )
-from tuff.disk.event_loop import InThread
+from tuff.disk.event_loop import FutureTask, InThread
 from tuff.disk.locks import StoreError
-from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, UnavailableError
+from tuff.protocol.errors import (
+    OwnershipMovingError,
+    TopicNotFoundError,
+    TuffError,
+    UnavailableError,
+)
 from tuff.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
 CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
@@ -100,6 +106,8 @@ class TopicOwnership:
         self._owned: dict[TopicId, _Owned] = {}
         self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
+        # The fences of ended servers, done or under way: one for each incarnation.
+        self._fences: dict[tuple[str, int], FutureTask[Floor]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
         self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
@@ -122,11 +130,9 @@ class TopicOwnership:
                 del self._cached[topic]  # the other server believes that it is ours
             else:
                 return cached
-        with _as_moving(topic):
-            async with self._change(topic):
-                if topic in self._owned:
-                    return None
-                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
+        return await _to_its_end(
+            self._found_or_claimed(topic, is_forwarded=is_forwarded, creates=creates)
+        )
 
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
@@ -211,6 +217,15 @@ class TopicOwnership:
     def _change(self, topic: TopicId) -> "_Change":
         return _Change(self._changing, topic)
 
+    async def _found_or_claimed(
+        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+    ) -> Owner | None:
+        with _as_moving(topic):
+            async with self._change(topic):
+                if topic in self._owned:
+                    return None
+                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
+
     async def _find_or_claim(
         self, topic: TopicId, *, is_forwarded: bool, creates: bool
     ) -> Owner | None:
@@ -256,28 +271,46 @@ class TopicOwnership:
 
     async def _claim(self, topic: TopicId, found: Versioned[OwnerInfo] | None) -> None:
         """Raises: one of `_LOST_RACES`; UnavailableError (its kinds), MetadataError, StoreError."""
-        epoch, info = await self._in_thread(partial(self._write_claim, topic, found))
+        floor = NO_FLOOR
+        if found is not None:
+            floor = found.value.floor
+            before = found.value.server_id, found.value.incarnation
+            if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
+                floor = floor.raised_to(await self._fenced(before[0], before[1]))
+        epoch, info = await self._in_thread(partial(self._write_claim, topic, found, floor))
         await self._handover.take([topic], info.floor)
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
         await self.note_change(topic)
 
+    async def _fenced(self, server_id: str, incarnation: int) -> Floor:
+        """The floor of an ended server, once it is fenced.
+
+        All topics of the server wait for one fence: each fence takes a slot of the journal from
+        the one before, so fences at the same time make each other fail.
+        """
+        ended = server_id, incarnation
+        fence = self._fences.get(ended)
+        if fence is None:
+            fence = self._fences[ended] = FutureTask(
+                self._fence(server_id, incarnation), refusals=Exception
+            )
+            fence.go_on()
+        return await asyncio.shield(fence.done)
+
+    async def _fence(self, server_id: str, incarnation: int) -> Floor:
+        try:
+            return await self._in_thread(partial(self._membership.fence, server_id, incarnation))
+        except BaseException:
+            del self._fences[server_id, incarnation]  # the next claim tries again
+            raise
+
     def _write_claim(
-        self, topic: TopicId, found: Versioned[OwnerInfo] | None
+        self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
     ) -> tuple[int, OwnerInfo]:
         """Write the owner record, and append to the persistence record; the epoch and the record.
         Blocks."""
-        floor = NO_FLOOR if found is None else found.value.floor
-        if found is not None and found.value.server_id is not None:
-            before = found.value
-            if (before.server_id, before.incarnation) != (
-                self._me.server_id,
-                self._me.incarnation,
-            ):
-                floor = floor.raised_to(
-                    self._membership.fence(found.value.server_id, found.value.incarnation)
-                )
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
@@ -389,6 +422,17 @@ class TopicOwnership:
             return None
         self._given[chosen] += 1
         return others[chosen]
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a change, which goes on when the caller gives up: a client that disconnects
+    must not leave half of a claim."""
+    task = FutureTask(work, refusals=TuffError)
+    task.go_on()
+    try:
+        return await task.done
+    finally:
+        task.done.cancel()  # if the caller gave up
 
 
 class _Change:

@@ -103,6 +103,17 @@ def leader_route(
     return _routed(route, owner_of, peers, TransactionsUnavailableError, answer_s_max)
 
 
+def server_route(
+    route: Route,
+    owner_of: Callable[[Request], Awaitable[Owner | None]],
+    peers: Peers,
+    *,
+    answer_s_max: float = ANSWER_S_MAX,
+) -> Route:
+    """The same route for the server that `owner_of` finds in a request; None: it is this one."""
+    return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+
+
 def target_of(path: str, request: Request) -> str:
     """The path and the query of a request, with escapes: read again, they give the same parameters
     and the same query. `path` is that of the route."""

@@ -147,12 +147,25 @@ class TopicOwnership:
                 await self._release(topic, to)
 
     async def drain(self) -> None:
-        """Give all topics to the other servers, and claim no more. Raises: UnavailableError (its
-        kinds): some are still here."""
+        """Give all topics to the other servers, and claim no more until `undrain`. Raises:
+        UnavailableError (its kinds), MetadataError: some are still here."""
         self.is_draining = True
         await self.publish_load()
+        failed: UnavailableError | None = None
         for topic in sorted(self._owned):
-            await self._release_to_any(topic)
+            if not self.is_draining:
+                return
+            try:
+                await self._release_to_any(topic)
+            except UnavailableError as error:
+                failed = failed or error  # the others must not wait for this one
+        if failed is not None:
+            raise failed
+
+    async def undrain(self) -> None:
+        """Claim topics again. Raises: MetadataError: the others learn of it later."""
+        self.is_draining = False
+        await self.publish_load()
 
     async def rebalance(self) -> None:
         """Give topics away if this server has many more than the others. Raises:

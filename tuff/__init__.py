@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
+    from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError
     from tuff.protocol.errors import SinkEpochOpenError as SinkEpochOpenError
     from tuff.protocol.errors import SinkEpochSupersededError as SinkEpochSupersededError
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
     from tuff.protocol.errors import TopicHeldError as TopicHeldError
     from tuff.protocol.errors import TopicNotFoundError as TopicNotFoundError
+    from tuff.protocol.errors import TopicNotMovableError as TopicNotMovableError
     from tuff.protocol.errors import TransactionAbortedError as TransactionAbortedError
     from tuff.protocol.errors import TransactionCommittedError as TransactionCommittedError
     from tuff.protocol.errors import TransactionConflictError as TransactionConflictError

@@ -77,7 +77,7 @@ with _server_libraries():
     import uvloop
 
     from process.clock import SteadyClock
-    from process.components import STORE_HANGS_S_MAX, Components, Runtime
+    from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components, Runtime
     from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import listen_failure
     from process.logging_setup import log_to
@@ -134,6 +134,7 @@ class Server:
                 spawn_writer=self._spawn_writer,
                 threads=self._threads,
                 background=self._background,
+                die=_die,
             ),
         )
 
@@ -156,8 +157,8 @@ class Server:
             return _fail(listen_failure(error, host=server.host, port=server.port), EXIT_FAILED)
         _log_start(self._settings, self._directories)
         try:
-            await self._open_stores()
-        except DirectoryLockedError as error:
+            await self._open_stores(port)
+        except (DirectoryLockedError, CannotJoinError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
         self._spawn(self._every(TICK_S, self._components.tick_messages))
@@ -178,9 +179,9 @@ class Server:
                 pool.shutdown()
             log.info("stopped")
 
-    async def _open_stores(self) -> None:
-        """Raises: DirectoryLockedError."""
-        opening = asyncio.ensure_future(self._components.open())
+    async def _open_stores(self, port: int) -> None:
+        """Raises: DirectoryLockedError, CannotJoinError."""
+        opening = asyncio.ensure_future(self._components.open(self._url(port)))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -201,14 +202,16 @@ class Server:
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
         if not self._stop.is_set():
-            host = self._settings.server.host
-            host = f"[{host}]" if ":" in host else host
-            print(f"tuff ready on http://{host}:{port}", flush=True)
+            print(f"tuff ready on {self._url(port)}", flush=True)
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
         log.info("stopping: refusing new work, finishing what is under way")
         await self._components.drain()
         return 0
+
+    def _url(self, port: int) -> str:
+        host = self._settings.server.host
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _read_stdin(self) -> None:
         if not os.read(STDIN, STDIN_BYTES):
@@ -278,6 +281,12 @@ def _ignore_hangup() -> None:
     log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
 
 
+def _die(reason: str) -> None:
+    # Another server may have replaced this one: nothing may be answered any more.
+    log.error("%s; the process ends", reason)
+    os._exit(EXIT_FAILED)
+
+
 async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     # Without its writer the server would accept requests and never answer them. Acknowledged
     # writes are on the disk, and the next start recovers them.
@@ -294,6 +303,8 @@ def main(arguments: list[str]) -> int:
     try:
         settings = load(options.config, _assignments(options))
         directories = DataDirectories.below(options.data)
+        if settings.cluster.transactions_directory and settings.cluster.is_member:
+            directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
     log_to(sys.stderr, level=settings.server.log_level)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from metadata.layout import MANAGERS, Layout, join_layout
 from metadata.members import Members, ServerInfo
-from metadata.store import MetadataStore
+from metadata.store import MetadataStore, Session
 from metadata.topic_ownership import NO_FLOOR, Floor
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class Membership:
     Every method raises MetadataError (its kinds) when the metadata store refuses a call or does not
     answer, and `join` and `fence` also StoreError.
     """
+
+    session: Session  # of this server, since `join`
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Membership:
         except BaseException:
             session.close()
             raise
+        self.session = session
         log.info(
             "joined the cluster %s as %s, incarnation %d", cluster_id, self._server_id, incarnation
         )

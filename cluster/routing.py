@@ -53,7 +53,7 @@ class Ownership(Protocol):
         """
 
     async def note_change(self, topic: TopicId) -> None:
-        """A topic of this server was created or deleted. Raises: OwnershipMovingError."""
+        """A topic of this server was created or deleted."""
 
 
 class Leader(Protocol):
@@ -81,6 +81,8 @@ def topic_route(
 ) -> Route:
     """The same route for a topic that another server may own."""
     creates = (route.method, route.path) == ("PUT", _TOPIC_PATH)
+    if route.path == _TOPIC_PATH and route.method in ("PUT", "DELETE"):
+        route = _noted(route, ownership)
 
     async def owner_of(request: Request) -> Owner | None:
         try:
@@ -163,6 +165,15 @@ def _routed(
                 f"{error}; this may or may not have been carried out, so check that before you "
                 "repeat it"
             ) from None
+
+    return route._replace(handler=handler)
+
+
+def _noted(route: Route, ownership: Ownership) -> Route:
+    async def handler(request: Request) -> Reply:
+        reply = await route.handler(request)
+        await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
+        return reply
 
     return route._replace(handler=handler)
 

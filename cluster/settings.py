@@ -27,8 +27,7 @@ class ClusterSettings:
     # messages.
     metadata: str = "hbase"
     session_timeout_s: float = 6.0  # a server that is not heard of for so long is replaced
-    # Where all servers find the log and the snapshot files of transactions; empty: the snapshots
-    # directory of this server, for servers on one machine.
+    # Where all servers find the log and the snapshot files of transactions.
     transactions_directory: str = ""
     rebalance_interval_s: float = 60.0  # between two looks whether this server has too many topics
 

@@ -8,7 +8,7 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -100,6 +100,7 @@ class TopicOwnership:
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
         self.is_draining = False
+        self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
         self.claimed_count = 0
         self.released_count = 0
 
@@ -126,11 +127,19 @@ class TopicOwnership:
 
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
-        whether other servers list it. Raises: OwnershipMovingError: it is recorded later."""
-        with _as_moving(topic):
-            await self._in_thread(
-                partial(self._record_generation, topic, self._handover.generation(topic))
-            )
+        whether the servers list it. If that fails, `record_generations` repeats it."""
+        self._unrecorded.add(topic)
+        with suppress(MetadataError):
+            await self.record_generations()
+
+    async def record_generations(self) -> None:
+        """Record the generations of topics that were created or deleted. Raises: MetadataError."""
+        for topic in list(self._unrecorded):
+            # A topic that was given away is recorded by its new owner.
+            if topic in self._owned:
+                generation = self._handover.generation(topic)
+                await self._in_thread(partial(self._record_generation, topic, generation))
+            self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
         """Give a topic of this server to another one.
@@ -259,8 +268,7 @@ class TopicOwnership:
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
-        generation = self._handover.generation(topic)
-        await self._in_thread(partial(self._record_generation, topic, generation))
+        await self.note_change(topic)
 
     def _write_claim(
         self, topic: TopicId, found: Versioned[OwnerInfo] | None

@@ -5,16 +5,16 @@ the row of its session. A write is a read and a compare-and-put of one cell, wit
 HBase's default, `SYNC_WAL`.
 
 HBase neither reports changes nor knows sessions. So a background thread of each open store polls:
-it reads the rows of all sessions, ends those without heartbeats (metadata/hbase_sessions.py), and
-reads every entry below each watched prefix. Its interval is a quarter of the shortest timeout of a
-session, between 0.05 and 0.5 seconds. So a watch of a prefix with many or large entries is
-expensive: it transfers all of them in each poll.
+it reads the rows of the sessions, ends those without heartbeats (metadata/hbase_sessions.py), and
+reads every entry at and below each watched prefix. The pause between two polls is a quarter of the
+shortest timeout of a session, between 0.05 and 0.5 seconds. So a watch of a prefix with many or
+large entries is expensive: each poll transfers all of them.
 """
 
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
 
@@ -32,6 +32,7 @@ from metadata.hbase_sessions import (
     BEATS_PER_TIMEOUT,
     POLL_S_MAX,
     HBaseSession,
+    OldestSession,
     SessionState,
     SilentSessions,
     end_of,
@@ -61,6 +62,7 @@ from tuff.hbase_gateway import Addresses, Gateways
 
 log = logging.getLogger(__name__)
 
+CREATE_S = 60.0  # seconds; a busy master takes many
 POLL_CALL_S = 2.0  # seconds; behind a hanging gateway, a poll is late by this time
 BEHIND_SESSIONS = b"s0"  # the first row behind those of the sessions
 
@@ -74,10 +76,11 @@ def create_table(settings: HBaseMetadataSettings, *, elapsed_s: Callable[[], flo
 
     Raises: MetadataUnavailableError.
     """
-    gateways = settings.gateways(
-        call_s=settings.call_s, addresses=Addresses(settings.addresses), elapsed_s=elapsed_s
+    patient = replace(settings, call_s=CREATE_S, answer_s=CREATE_S)
+    gateways = patient.gateways(
+        call_s=CREATE_S, addresses=Addresses(settings.addresses), elapsed_s=elapsed_s
     )
-    table = MetadataTable(settings.table, gateways, answer_s=settings.answer_s, elapsed_s=elapsed_s)
+    table = MetadataTable(settings.table, gateways, answer_s=CREATE_S, elapsed_s=elapsed_s)
     try:
         table.create()
         table.require_exists()
@@ -114,6 +117,7 @@ class HBaseMetadataStore:
         self._watches: dict[_Watch, Watched] = {}
         self._is_polling = False
         self._is_closing = Event()
+        self._oldest = OldestSession()
         self._silent = SilentSessions()
         self._table = self._opened_table(settings.answer_s, settings.call_s, self._addresses)
         self._polled = self._opened_table(settings.answer_s, POLL_CALL_S, self._addresses)
@@ -161,8 +165,8 @@ class HBaseMetadataStore:
     def require(self, key: Key, version: int) -> None:
         while True:
             cell, found = self._stored(key)
-            # The write is before the read of the session: if the session is live then, it was so
-            # when the entry had this version.
+            # The session is read after the write: if it is live then, it was live when the entry
+            # had this version.
             if cell is not None and not self._table.touch(entry_row(key), cell):
                 continue  # it was replaced meanwhile
             is_live = live(found, self._is_session_live) is not None
@@ -171,7 +175,7 @@ class HBaseMetadataStore:
 
     def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
         watch = _Watch(prefix, changed)
-        before = self._watched(self._table, prefix, self._live_sessions(self._table))
+        before = self._watched(self._table, prefix)
         with self._lock:
             self._watches[watch] = before
         self._poll_from_now_on()
@@ -189,6 +193,8 @@ class HBaseMetadataStore:
             lost=lost,
         )
         with self._lock:
+            if self._is_closing.is_set():  # its heartbeats would never stop
+                raise MetadataUnavailableError("the metadata store is closed")
             self._sessions.append(session)
         self._begin(session.keep_alive)
         self._poll_from_now_on()
@@ -242,15 +248,15 @@ class HBaseMetadataStore:
         for rows in self._table.scan(start, stop, tombstones=False):
             entries = [(key, Entry.from_bytes(cell, key)) for key, cell in map(_with_key, rows)]
             sessions = {entry.session for _, entry in entries if entry.session is not None}
-            live_sessions = self._live_of(sessions)
+            live_sessions = self._live_of(sessions, self._table)
             for key, entry in entries:
                 if live(entry, live_sessions.__contains__) is not None:
                     yield key, Versioned(entry.value, entry.version)
 
     def _is_session_live(self, session_id: str) -> bool:
-        return session_id in self._live_of({session_id})
+        return session_id in self._live_of({session_id}, self._table)
 
-    def _live_of(self, session_ids: set[str]) -> set[str]:
+    def _live_of(self, session_ids: set[str], table: MetadataTable) -> set[str]:
         """Which of these sessions are live. From then on, this store observes all sessions."""
         if not session_ids:
             return set()
@@ -258,7 +264,7 @@ class HBaseMetadataStore:
         rows = {session_row(session_id): session_id for session_id in session_ids}
         return {
             rows[row]
-            for row, cell in self._table.cells(sorted(rows)).items()
+            for row, cell in table.cells(sorted(rows)).items()
             if SessionState.from_cell(rows[row], cell) is not None
         }
 
@@ -302,21 +308,21 @@ class HBaseMetadataStore:
     def _poll(self) -> float:
         """End silent sessions, and report changes; returns the seconds until the next poll."""
         asked_s = self._elapsed_s()
-        sessions = self._live_sessions(self._polled)
+        sessions = self._live_sessions(self._polled, self._oldest.next_start())
+        self._oldest.found(sessions)
         silent = self._silent.observe(sessions, asked_s=asked_s, answered_s=self._elapsed_s())
         for session in silent:
             # Refused: its holder was faster, or another observer.
             if self._polled.replace(session_row(session.id), session.cell, end_of(session)) is None:
                 log.warning("the session %s had no heartbeat for its timeout: ended", session.id)
-                del sessions[session.id]
-        self._report(sessions)
+        self._report()
         return poll_pause_s(sessions)
 
-    def _report(self, sessions: Mapping[str, SessionState]) -> None:
+    def _report(self) -> None:
         with self._lock:
             watches = list(self._watches)
         for watch in watches:
-            now = self._watched(self._polled, watch.prefix, sessions)
+            now = self._watched(self._polled, watch.prefix)
             with self._lock:
                 # It may have been cancelled meanwhile.
                 is_changed = self._watches.get(watch, now) != now
@@ -325,9 +331,9 @@ class HBaseMetadataStore:
             if is_changed:
                 watch.changed()
 
-    def _live_sessions(self, table: MetadataTable) -> dict[str, SessionState]:
+    def _live_sessions(self, table: MetadataTable, start: bytes) -> dict[str, SessionState]:
         sessions = {}
-        for rows in table.scan(SESSIONS, BEHIND_SESSIONS, tombstones=False):
+        for rows in table.scan(start, BEHIND_SESSIONS, tombstones=False):
             for row, cell in rows:
                 session_id = row.removeprefix(SESSIONS).decode()
                 try:
@@ -340,23 +346,16 @@ class HBaseMetadataStore:
                         sessions[session_id] = session
         return sessions
 
-    def _watched(
-        self, table: MetadataTable, prefix: Key, sessions: Mapping[str, SessionState]
-    ) -> Watched:
+    def _watched(self, table: MetadataTable, prefix: Key) -> Watched:
         """What a watch compares: the entry at the prefix, and all entries below it."""
-        found: dict[bytes, tuple[int, bool] | None] = {}
         at = entry_row(prefix)
-        rows = [(at, cell)] if (cell := table.cell(at)) is not None else []
-        for piece in (rows, *table.scan(*rows_below(prefix), tombstones=True)):
-            for row, data in piece:
-                try:
-                    entry = Entry.from_bytes(data, key_of(row))
-                except DamagedEntryError:
-                    found[row] = None
-                else:
-                    is_live = live(entry, sessions.__contains__) is not None
-                    found[row] = entry.version, is_live
-        return found
+        cell = table.cell(at)
+        entries = {} if cell is None else {at: _maybe_entry(at, cell)}
+        for rows in table.scan(*rows_below(prefix), tombstones=True):
+            entries.update((row, _maybe_entry(row, data)) for row, data in rows)
+        sessions = {entry.session for entry in entries.values() if entry and entry.session}
+        live_sessions = self._live_of(sessions, table)
+        return {row: _compared(entry, live_sessions) for row, entry in entries.items()}
 
     def _cancel(self, watch: "_Watch") -> None:
         with self._lock:
@@ -373,6 +372,20 @@ class _Watch:
 
 def _with_key(row: tuple[bytes, bytes]) -> tuple[Key, bytes]:
     return key_of(row[0]), row[1]
+
+
+def _compared(entry: Entry | None, live_sessions: set[str]) -> tuple[int, bool] | None:
+    if entry is None:
+        return None
+    return entry.version, live(entry, live_sessions.__contains__) is not None
+
+
+def _maybe_entry(row: bytes, cell: bytes) -> Entry | None:
+    """None: it is damaged, which is reported to those who read it."""
+    try:
+        return Entry.from_bytes(cell, key_of(row))
+    except DamagedEntryError:
+        return None
 
 
 def _nonce() -> bytes:

@@ -1,8 +1,10 @@
 """The HBase table of a metadata store, reached through Thrift gateways.
 
     table := PREFIX "cluster", with one family d
-    row   := "e/" encoded key | "s/" session id
-    cell  := entry (metadata/entry.py), in the column d:e; a row has one cell
+    row   := "e/" encoded key | "s/" session id | "numbers"
+    cell  := entry (metadata/entry.py), in the column d:e; such a row has one cell
+
+The row "numbers" has a counter in the column d:s, the number of the newest session.
 
 Thrift1 can compare and replace one cell only, so version and value are in the same cell. It is
 compared as a whole, and the nonce makes each content unique: a content that was replaced never
@@ -13,6 +15,7 @@ row within the same millisecond. Deleted entries and ended sessions stay as tomb
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import sleep
@@ -39,6 +42,7 @@ Row = tuple[bytes, bytes]  # the row's key, and its cell
 TABLE = "cluster"  # behind the prefix
 FAMILY, CELL = b"d", b"d:e"
 ENTRIES, SESSIONS = b"e/", b"s/"
+NUMBERS, SESSION_NUMBER = b"numbers", b"d:s"
 FOREVER_S = (1 << 31) - 1  # seconds; HBase's time to live for rows that never expire
 # A gateway returns as many rows as a call asks for, whatever their size; 32 MiB, if all entries
 # have the greatest size.
@@ -124,7 +128,8 @@ class MetadataTable:
             )
 
     def create(self) -> None:
-        """Create the table if there is none. Several servers may do so at once."""
+        """Create the table if there is none, and return once it can be used. Several servers may do
+        so at once."""
         family = ColumnDescriptor(
             name=FAMILY + b":",
             maxVersions=1,
@@ -136,10 +141,11 @@ class MetadataTable:
 
         def create(client: Any) -> None:
             if not self._exists(client):
-                try:
+                # Another server may be faster.
+                with suppress(AlreadyExists):
                     client.createTable(self._table, [family])
-                except AlreadyExists:  # another server was faster
-                    return
+            if not client.isTableEnabled(self._table):
+                raise StoreError(f"the table {self._name} is being created, or is disabled")
 
         self._answer(create)
 
@@ -219,6 +225,15 @@ class MetadataTable:
         return bool(
             self._answer(
                 lambda client: client.checkAndPut(self._table, row, CELL, found, mutation, {})
+            )
+        )
+
+    def next_session_number(self) -> int:
+        """A higher number than any that was returned before. Some may be left out: a call whose
+        answer is lost has counted, too."""
+        return int(
+            self._answer(
+                lambda client: client.atomicIncrement(self._table, NUMBERS, SESSION_NUMBER, 1)
             )
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from messaging import topic_changes
 from messaging.read import offsets_and_splits, poll
@@ -46,6 +46,7 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tuff.protocol.ids import TopicId
 from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
 from tx.files import has_files
@@ -53,12 +54,20 @@ from tx.invalid_list import SweepMark
 from tx.manager import TransactionManager
 from tx.mixed_backups import StoreMark
 
+if TYPE_CHECKING:
+    from process.cluster_member import ClusterMember
+
 log = logging.getLogger(__name__)
 
 READ_THREADS = 4  # a slow read occupies one of them, and never the event loop
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
+
+
+class CannotJoinError(Exception):
+    """The server can't become a member of its cluster; the message is one sentence."""
+
 
 Background = Callable[[Callable[[], None]], object]
 Work = Coroutine[object, object, None]
@@ -76,7 +85,8 @@ class Runtime:
     """What the process provides: clocks, tasks, threads, and ids.
 
     `elapsed_s` is a monotonic clock. `spawn` starts background work, and `spawn_writer` work whose
-    failure ends the process. `background` makes a thread for work that no caller waits for.
+    failure ends the process. `background` makes a thread for work that no caller waits for. `die`
+    ends the process at once, with a reason.
     """
 
     clock: SteadyClock
@@ -86,6 +96,7 @@ class Runtime:
     spawn_writer: Callable[[Work], None]
     threads: Threads
     background: Callable[[str], Background]
+    die: Callable[[str], None]
 
 
 class Components:
@@ -111,7 +122,14 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
+        self._opens = _engine(
+            settings,
+            directories.messages,
+            runtime=runtime,
+            new_store_refusal=self._new_store_refusal,
+        )
         self.messaging = self._make_messaging()
+        self.cluster = self._make_cluster() if settings.cluster.is_member else None
         self._log_writes = self._timed_thread("transaction-log")
         self.transactions = self._make_transactions()
         self._link = ComponentLink(
@@ -119,6 +137,7 @@ class Components:
             self.transactions,
             keeps_messages=settings.messaging.store != "memory",
             new_store_id=runtime.new_store_id,
+            cluster=self.cluster,
         )
         self._backups = backup_stream.Backups(
             self.messaging,
@@ -129,7 +148,7 @@ class Components:
         )
         self._admission = Admission(
             pending_max=settings.server.max_pending_requests,
-            waiting=lambda: self.messaging.polls.waiting_count,
+            waiting=self._waiting_count,
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
@@ -169,22 +188,28 @@ class Components:
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
+        shared = [*messages, *transaction_routes.routes(self.transactions)]
+        if self.cluster is not None:
+            shared = self.cluster.routed(shared)
         return [
-            *messages,
-            *transaction_routes.routes(self.transactions),
+            *shared,
             *health.routes(lambda: self._is_open and self._guard.is_compared, self._checks),
             *metrics.routes(self._metrics),
             _openapi_route(),
         ]
 
-    async def open(self) -> None:
+    async def open(self, address: str) -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
-        be opened is down, and `tick` tries again; the other one serves meanwhile.
+        be opened is down, and `tick` tries again; the other one serves meanwhile. `address` is the
+        URL of the listener.
 
         Raises:
             DirectoryLockedError: another process has the message store open.
+            CannotJoinError: the server can't become a member of its cluster.
         """
         await self._disks.query_first()
+        if self.cluster is not None:
+            await self.cluster.join(address)
         await self.messaging.open(self.transactions.write_permits)
         self._compare_clock()
         if self.messaging.ownership is not None:
@@ -192,6 +217,8 @@ class Components:
             self._runtime.spawn(self.messaging.ownership.run())
         self._runtime.spawn_writer(self.messaging.committer.run())
         self._runtime.spawn_writer(self.transactions.durable.run())
+        if self.cluster is not None:
+            self._runtime.spawn(self.cluster.run())
         await self._link.tick()
         await self._create_system_topics()
         self._is_open = True
@@ -228,6 +255,8 @@ class Components:
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""
+        if self.cluster is not None:
+            await self.cluster.leave()  # while this server still forwards requests
         self._admission.stop()
         self._backups.stop()
         self.messaging.polls.stop_waiting()
@@ -244,6 +273,8 @@ class Components:
         giving_up = asyncio.get_running_loop().call_later(STORE_HANGS_S_MAX, self.interrupt)
         await self.transactions.close()
         await self.messaging.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         giving_up.cancel()
 
     def _timed_thread(self, name: str) -> TimedCalls:
@@ -252,14 +283,8 @@ class Components:
     def _make_messaging(self) -> MessagingService:
         settings, runtime = self._settings, self._runtime
         now_ms, observe = self._clock.now_ms, self._metrics.observe
-        opens = _engine(
-            settings,
-            self._directories.messages,
-            runtime=runtime,
-            new_store_refusal=self._new_store_refusal,
-        )
         store = OpenStore(
-            opens,
+            self._opens,
             in_thread_write=self._message_writes,
             in_thread_read=runtime.threads("store-reader", READ_THREADS),
         )
@@ -268,6 +293,7 @@ class Components:
             may_delete=self._guard.may_delete,
             tail_bytes_max=settings.messaging.tail_bytes_max,
             longest_transaction_s=max(settings.tx.long_timeout_s, settings.tx.max_timeout_s),
+            is_shared=settings.cluster.is_member,
         )
         committer = GroupCommitter(
             store, state, arrivals=self._arrivals, observe=observe, elapsed_s=runtime.elapsed_s
@@ -286,6 +312,20 @@ class Components:
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
         )
+
+    def _make_cluster(self) -> "ClusterMember":
+        try:
+            from process.cluster_wiring import make_member
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"a cluster needs {error.name}, which is not installed; "
+                "pip install 'tuff-messaging[hbase,cluster]'"
+            ) from None
+        return make_member(self._settings, self._runtime, self.messaging, self._opens)
+
+    def _waiting_count(self) -> int:
+        count = self.messaging.polls.waiting_count
+        return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:
         """Why no empty message store may be created, in a sentence; None if it may. Blocks."""
@@ -338,13 +378,20 @@ class Components:
     async def _create_system_topics(self) -> None:
         while self._system_topics and self.messaging.status[0] == "ok":
             try:
-                await self.messaging.topics.create(self._system_topics[0], {})
+                await self._create_topic(self._system_topics[0])
             except TopicExistsError:
                 pass
             except UnavailableError as error:
                 log.warning("system topics are not created yet: %s", error)
                 return
             del self._system_topics[0]
+
+    async def _create_topic(self, topic: TopicId) -> None:
+        if self.cluster is None:
+            await self.messaging.topics.create(topic, {})
+        elif await self.cluster.owner_of(topic, is_forwarded=True, creates=True) is None:
+            await self.messaging.topics.create(topic, {})
+            await self.cluster.note_change(topic)
 
     def _compare_clock(self) -> None:
         if not self._guard.is_compared and self.messaging.status[0] == "ok":
@@ -399,8 +446,10 @@ class ComponentLink:
         *,
         keeps_messages: bool,
         new_store_id: Callable[[], str],
+        cluster: "ClusterMember | None",
     ) -> None:
         """`keeps_messages`: the store is durable."""
+        self._cluster = cluster
         self._messaging = messaging
         self._transactions = transactions
         self._keeps_messages = keeps_messages
@@ -427,8 +476,20 @@ class ComponentLink:
             return
         if self._keeps_messages and not await self._has_store_id():
             return
+        if self._cluster is not None:
+            await self._open_leading(self._cluster)
+            return
         self._is_open = True
         await self._transactions.open(self._store_mark() if self._keeps_messages else None)
+
+    async def _open_leading(self, cluster: "ClusterMember") -> None:
+        leadership = cluster.tenancy()
+        if leadership is None:
+            self._transactions.put_off(cluster.why_not_leading())
+            return
+        self._is_open = True
+        # Each server knows of the files only what they were while it led.
+        await self._transactions.open(StoreMark(cluster.cluster_id), leadership=leadership)
 
     async def _has_store_id(self) -> bool:
         """Whether the message store has a durable id. It gets one before the first transaction
@@ -439,6 +500,8 @@ class ComponentLink:
                 return True
             # The files have one already where the loss of the messages was accepted.
             found = await self._transactions.durable.stored_id()
+            if self._cluster is not None:
+                found = self._cluster.cluster_id
             await self._messaging.record_store_id(found or self._new_store_id())
         except UnavailableError as error:
             self._transactions.put_off(f"the message store can't record its id: {error}")

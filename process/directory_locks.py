@@ -47,6 +47,13 @@ class DataDirectories:
         require_utf8(data)
         return cls(data / "messages", data / "snapshots", (data, data / "snapshots"))
 
+    def sharing(self, snapshots: Path) -> "DataDirectories":
+        """The same, with the snapshots in a directory that the servers of a cluster share. So it is
+        not locked. Raises: DirectoryNameError."""
+        require_utf8(snapshots)
+        locked = tuple(each for each in self.locked if each != self.snapshots)
+        return DataDirectories(self.messages, snapshots, locked)
+
     def lock(self, held: ExitStack) -> None:
         """Hold the directories until `held` is closed.
 

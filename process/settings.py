@@ -11,6 +11,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from cluster.settings import ClusterSettings
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
@@ -79,13 +80,33 @@ class Settings:
     tx: TransactionSettings = field(default_factory=TransactionSettings)
     messaging: MessagingSettings = field(default_factory=MessagingSettings)
     hbase: HBaseSettings = field(default_factory=HBaseSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def __post_init__(self) -> None:
+        if self.cluster.is_member:
+            self._require_shared()
         _require(
             self.messaging.store != "hbase" or self.server.max_request_bytes <= REQUEST_BYTES_MAX,
             f"server.max_request_bytes is {REQUEST_BYTES_MAX} or less where messaging.store is "
             "hbase, whose cells hold no more",
             self.server.max_request_bytes,
+        )
+
+    def _require_shared(self) -> None:
+        _require(
+            self.messaging.store == "hbase",
+            "messaging.store is hbase in a cluster, whose servers share the tables",
+            self.messaging.store,
+        )
+        _require(
+            bool(self.cluster.transactions_directory) or not self.tx.enabled,
+            "cluster.transactions_directory is a directory that all servers of the cluster share",
+            self.cluster.transactions_directory,
+        )
+        _require(
+            not self.messaging.observer_directory,
+            "messaging.observer_directory is empty in a cluster: region observers know one server",
+            self.messaging.observer_directory,
         )
 
     def rows_live_s(self) -> int:
@@ -104,6 +125,7 @@ SECTIONS: Mapping[str, Any] = {
     "tx": TransactionSettings,
     "messaging": MessagingSettings,
     "hbase": HBaseSettings,
+    "cluster": ClusterSettings,
 }
 
 

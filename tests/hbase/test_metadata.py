@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 import pytest
@@ -91,7 +92,8 @@ class HBaseStores:
         self._mutate([BatchMutation(row, [delete]) for row in rows])
         self._gateways.close()
         # The markers of these deletions hide all puts of the same millisecond.
-        time.sleep(0.002)
+        deleted_ms = time.time_ns() // 1_000_000
+        until(lambda: time.time_ns() // 1_000_000 > deleted_ms)
 
     def _mutate(self, mutations: list[BatchMutation]) -> None:
         name = self.settings.table.encode()
@@ -137,6 +139,36 @@ def test_a_table_of_another_application_is_refused(hbase: LocalHBase) -> None:
         gateways.call_once(lambda on: on.client.disableTable(b"other_cluster"))
         gateways.call_once(lambda on: on.client.deleteTable(b"other_cluster"))
         gateways.close()
+
+
+def test_a_disabled_table_is_named(hbase: LocalHBase) -> None:
+    settings = settings_at(hbase.ports.thrift, prefix="disabled_")
+    create_table(settings, elapsed_s=time.monotonic)
+    gateways = settings.gateways(
+        call_s=5.0, addresses=Addresses(settings.addresses), elapsed_s=time.monotonic
+    )
+    gateways.call_once(lambda on: on.client.disableTable(b"disabled_cluster"))
+    try:
+        with pytest.raises(MetadataUnavailableError, match="disabled_cluster is disabled"):
+            HBaseMetadataStore(settings, elapsed_s=time.monotonic, in_background=in_background)
+    finally:
+        gateways.call_once(lambda on: on.client.deleteTable(b"disabled_cluster"))
+        gateways.close()
+
+
+def test_servers_create_the_table_at_once(hbase: LocalHBase) -> None:
+    settings = settings_at(hbase.ports.thrift, prefix="at_once_")
+
+    with ThreadPoolExecutor(3) as threads:
+        created = [
+            threads.submit(create_table, settings, elapsed_s=time.monotonic) for _ in range(3)
+        ]
+        for each in created:
+            each.result()
+
+    store = HBaseMetadataStore(settings, elapsed_s=time.monotonic, in_background=in_background)
+    store.put(("a",), b"", Expected.NEW)
+    store.close()
 
 
 def test_without_a_gateway_the_store_is_unavailable() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from metadata.entry import Entry
 from metadata.hbase_sessions import (
+    OldestSession,
     SessionState,
     SilentSessions,
     end_of,
@@ -126,3 +127,33 @@ def test_sessions_are_read_four_times_in_the_shortest_timeout(
     sessions = {str(each): state(str(each), timeout_s=each) for each in timeouts_s}
 
     assert poll_pause_s(sessions) == pause_s
+
+
+def test_a_poll_begins_at_the_oldest_live_session() -> None:
+    oldest = OldestSession()
+    assert oldest.next_start() == b"s/"
+    oldest.found({"7": state("7"), "5": state("5"), "9": state("9")})
+
+    assert oldest.next_start() == b"s/5"
+    oldest.found({"9": state("9")})
+    assert oldest.next_start() == b"s/9"
+
+
+def test_without_a_live_session_a_poll_begins_where_the_last_one_did() -> None:
+    oldest = OldestSession()
+    oldest.next_start()
+    oldest.found({"5": state("5")})
+    oldest.next_start()
+    oldest.found({})
+
+    assert oldest.next_start() == b"s/5"
+
+
+def test_each_twentieth_poll_reads_all_sessions() -> None:
+    oldest = OldestSession()
+    starts = []
+    for _ in range(41):
+        starts.append(oldest.next_start())
+        oldest.found({"5": state("5")})
+
+    assert [number for number, start in enumerate(starts) if start == b"s/"] == [0, 20, 40]

@@ -17,7 +17,7 @@ from contextlib import closing
 from functools import partial
 from threading import Condition, Event
 
-from messaging.storage.engine import Floor, Rows, StoreError
+from messaging.storage.engine import Floor, Rows, StoreError, TakenOverError
 from messaging.storage.hbase import journal
 from messaging.storage.hbase.connections_and_writes import (
     Change,
@@ -75,11 +75,10 @@ class HBaseOpener:
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
         in_background: Background,
-        member: Member | None = None,
     ) -> None:
-        """`rows_live_s`: the longest time that messages may have to be kept, in seconds; `member`:
-        this server in its cluster, None for a single server."""
-        self._member = member
+        """`rows_live_s`: the longest time that messages may have to be kept, in seconds."""
+        self.member: Member | None = None  # this server in its cluster; None for a single server
+        self.was_replaced = False  # another server took the tables over, or fenced this one
         self._settings = settings
         self._rows_live_s = rows_live_s
         self._now_ms = now_ms
@@ -104,9 +103,10 @@ class HBaseOpener:
                 self._own_claims,
                 now_ms=self._now_ms,
                 in_background=self._in_background,
-                member=self._member,
+                member=self.member,
             )
-        except BaseException:
+        except BaseException as error:
+            self.was_replaced |= isinstance(error, TakenOverError)
             connections.close()
             raise
 

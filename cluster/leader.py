@@ -1,0 +1,139 @@
+"""The election of the server that leads transactions (decision 0042, One leader for transactions).
+
+    ("leader",) := JSON {format: 1, server_id, incarnation, address}         ephemeral
+
+The version of the leader record is the epoch of the leader.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from cluster.membership import Identity
+from cluster.routing import Owner
+from metadata.json_values import Fields, decoded, encoded, read_value
+from metadata.store import (
+    BadVersionError,
+    EntryExistsError,
+    Expected,
+    Key,
+    MetadataError,
+    MetadataStore,
+    NoEntryError,
+    Session,
+)
+from tuff.protocol.errors import TransactionsUnavailableError
+from tx.leadership import NotLeaderError
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+KEY: Key = ("leader",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderInfo:
+    """The server that leads, and the epoch in which it does."""
+
+    server_id: str
+    incarnation: int
+    address: str
+    epoch: int
+
+
+class Tenancy:
+    """That this server leads in an epoch (`tx.leadership.Leadership`)."""
+
+    def __init__(self, store: MetadataStore, epoch: int) -> None:
+        self._store = store
+        self.epoch = epoch
+
+    def require(self) -> None:
+        """Raises: NotLeaderError: another server leads, or none does; OSError: the metadata store
+        does not answer."""
+        try:
+            self._store.require(KEY, self.epoch)
+        except (BadVersionError, NoEntryError):
+            raise NotLeaderError(
+                f"this server led transactions in the epoch {self.epoch}, which has ended"
+            ) from None
+        except MetadataError as error:
+            raise OSError(f"it is not known whether this server still leads: {error}") from error
+
+
+class Election:
+    """Finds the leader, and makes this server the leader if there is none. `elect` blocks; the rest
+    belongs to the event loop."""
+
+    def __init__(
+        self, store: MetadataStore, session: Session, identity: Identity, address: str
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._me = identity
+        self._address = address
+        self.found: LeaderInfo | None = None  # as of the last `note`
+
+    def elect(self) -> LeaderInfo | None:
+        """The current leader, which is this server if there was none. None: another server was just
+        elected. Blocks. Raises: MetadataError (its kinds)."""
+        stored = read_value(self._store, KEY, _decoded)
+        if stored is not None:
+            server_id, incarnation, address = stored.value
+            return LeaderInfo(
+                server_id=server_id,
+                incarnation=incarnation,
+                address=address,
+                epoch=stored.version,
+            )
+        value = encoded(
+            {
+                "server_id": self._me.server_id,
+                "incarnation": self._me.incarnation,
+                "address": self._address,
+            },
+            format_number=FORMAT,
+        )
+        try:
+            epoch = self._store.put(KEY, value, Expected.NEW, session=self._session)
+        except EntryExistsError:
+            return None
+        log.info("elected to lead transactions in the epoch %d", epoch)
+        return LeaderInfo(
+            server_id=self._me.server_id,
+            incarnation=self._me.incarnation,
+            address=self._address,
+            epoch=epoch,
+        )
+
+    def note(self, found: LeaderInfo | None) -> None:
+        """Remember what `elect` found."""
+        self.found = found
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this server led when it last looked."""
+        found = self.found
+        return found is not None and (found.server_id, found.incarnation) == (
+            self._me.server_id,
+            self._me.incarnation,
+        )
+
+    def tenancy(self) -> Tenancy:
+        """The leadership of this server, which leads."""
+        assert self.found is not None
+        return Tenancy(self._store, self.found.epoch)
+
+    def leader(self) -> Owner | None:
+        """The server that leads; None if it is this one. Raises: TransactionsUnavailableError."""
+        if self.found is None:
+            raise TransactionsUnavailableError(
+                "no server leads transactions now: one is being elected; try again"
+            )
+        return None if self.is_mine else Owner(self.found.server_id, self.found.address)
+
+
+def _decoded(key: Key, data: bytes) -> tuple[str, int, str]:
+    def leader_of(fields: Fields) -> tuple[str, int, str]:
+        return fields.text("server_id"), fields.integer("incarnation"), fields.text("address")
+
+    return decoded(key, data, leader_of, format_number=FORMAT, what="leader record")

@@ -1,0 +1,292 @@
+"""This server as one of a cluster: joins it, claims and releases topics, and takes part in the
+election of the leader of transactions (decision 0042). A single server loads nothing of this.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from cluster.leader import KEY as LEADER_KEY
+from cluster.leader import Election, Tenancy
+from cluster.membership import Identity, Membership
+from cluster.peers import Peers
+from cluster.routing import (
+    Owner,
+    is_leader_route,
+    is_topic_route,
+    leader_route,
+    topic_route,
+)
+from cluster.settings import ClusterSettings
+from cluster.topic_ownership import TopicOwnership
+from messaging.storage.engine import Floor as StoreFloor
+from messaging.storage.engine import StoreError, TakenOverError
+from messaging.storage.hbase.journal import Member
+from messaging.storage.hbase.store import HBaseOpener
+from messaging.topic_handover import TopicHandover
+from metadata.store import MetadataError, MetadataStore
+from metadata.topic_ownership import Floor, TopicOwnershipManager
+from metadata.topic_persistence import TopicPersistenceManager
+from process.components import CannotJoinError
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import (
+    StartingError,
+    TransactionsUnavailableError,
+    TuffError,
+    UnavailableError,
+)
+from tuff.protocol.exchange import Route
+from tuff.protocol.ids import TopicId
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOK_S = 1.0  # seconds between two looks at the members and the leader, unless a watch calls first
+ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
+LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
+FENCE_ATTEMPTS_MAX = 10  # each failure but the last is a claim of another server
+METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
+
+
+class ClusterMember:
+    """Lives on the event loop; the metadata store is asked in threads.
+
+    `open_metadata` opens the metadata store, in a thread. `die` ends the process at once, with a
+    reason: another server may have replaced this one, so nothing may be answered any more.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        tables: HBaseOpener,
+        messages: str,
+        handover: TopicHandover,
+        peers: Peers,
+        open_metadata: Callable[[], MetadataStore],
+        new_cluster_id: Callable[[], str],
+        now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
+        in_thread: InThread,
+        die: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._tables = tables
+        self._messages = messages
+        self._handover = handover
+        self.peers = peers
+        self._open_metadata = open_metadata
+        self._new_cluster_id = new_cluster_id
+        self._now_ms = now_ms
+        self._elapsed_s = elapsed_s
+        self._in_thread = in_thread
+        self._die = die
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self._store: MetadataStore | None = None
+        self._membership: Membership | None = None
+        self._joined: tuple[Identity, TopicOwnership, Election] | None = None
+        self._published: tuple[int, bool] | None = None
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster, which this server has joined."""
+        return self._require_joined()[0].cluster_id
+
+    @property
+    def ownership(self) -> TopicOwnership:
+        """Raises: StartingError: this server has not joined yet."""
+        return self._require_joined()[1]
+
+    async def join(self, address: str) -> None:
+        """Become a member, reached by the others at this URL. Raises: CannotJoinError."""
+        address = self._settings.address or address
+        try:
+            await self._in_thread(partial(self._join, address, asyncio.get_running_loop()))
+            await self._look()
+        except (MetadataError, StoreError) as error:
+            raise CannotJoinError(str(error)) from error
+
+    def _join(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        store = self._store = self._open_metadata()
+        membership = self._membership = Membership(
+            store,
+            _FencedTables(self._tables),
+            server_id=self._settings.server_id,
+            address=address,
+            messages=self._messages,
+            now_ms=self._now_ms,
+        )
+        identity = membership.join(
+            new_cluster_id=self._new_cluster_id(),
+            session_s=self._settings.session_timeout_s,
+            lost=lambda: _post(loop, self._lost),
+        )
+        self._tables.member = Member(identity.cluster_id, identity.server_id, identity.incarnation)
+        ownership = TopicOwnership(
+            identity,
+            membership,
+            TopicOwnershipManager(store),
+            TopicPersistenceManager(store),
+            _Handover(self._handover),
+            in_thread=self._in_thread,
+            chance=random.randrange,
+        )
+        election = Election(store, membership.session, identity, address)
+        for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
+            watch(lambda: _post(loop, self._changed.set))
+        self._joined = identity, ownership, election
+
+    def routed(self, routes: Iterable[Route]) -> list[Route]:
+        """The same routes, answered by the server that owns the topic or leads transactions."""
+        found = []
+        for route in routes:
+            if is_topic_route(route):
+                found.append(topic_route(route, self, self.peers))
+            elif is_leader_route(route):
+                found.append(leader_route(route, self, self.peers))
+            else:
+                found.append(route)
+        return found
+
+    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
+        """As `cluster.routing.Ownership`."""
+        return await self.ownership.owner_of(topic, is_forwarded=is_forwarded, creates=creates)
+
+    async def note_change(self, topic: TopicId) -> None:
+        """As `cluster.routing.Ownership`."""
+        await self.ownership.note_change(topic)
+
+    def leader(self) -> Owner | None:
+        """As `cluster.routing.Leader`."""
+        return self._require_joined()[2].leader()
+
+    def tenancy(self) -> Tenancy | None:
+        """That this server leads transactions; None if another one does, or nobody."""
+        election = self._require_joined()[2]
+        return election.tenancy() if election.is_mine else None
+
+    def why_not_leading(self) -> str:
+        """Why transactions are not open here, in a sentence."""
+        try:
+            owner = self.leader()
+        except TransactionsUnavailableError as error:
+            return error.detail
+        return f"{owner.server_id} at {owner.url} leads transactions" if owner else "starting"
+
+    async def run(self) -> None:
+        """Follow the members and the leader, and keep this server's share of the topics, until
+        `close`."""
+        adopted_s = rebalanced_s = self._elapsed_s()
+        while not self._is_closed:
+            self._changed.clear()
+            now_s = self._elapsed_s()
+            is_changed = await self._quietly(self._look(), default=False)
+            if is_changed or now_s - adopted_s >= ADOPT_S:
+                adopted_s = now_s
+                await self._quietly(self.ownership.adopt(), default=None)
+            if now_s - rebalanced_s >= self._settings.rebalance_interval_s:
+                rebalanced_s = now_s
+                await self._quietly(self.ownership.rebalance(), default=None)
+            if self._tables.was_replaced:
+                self._die("another server has fenced this one")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+
+    async def leave(self) -> None:
+        """Give all topics to the other servers, as far as that is possible in `LEAVE_S_MAX`."""
+        if self._joined is None:
+            return
+        with suppress(TimeoutError):
+            drain = self._quietly(self.ownership.drain(), default=None)
+            await asyncio.wait_for(drain, LEAVE_S_MAX)
+
+    async def close(self) -> None:
+        """End the membership: the other servers take over at once what is still here."""
+        self._is_closed = True
+        self._changed.set()
+        await self.peers.close()
+        store, self._store = self._store, None
+        if store is not None:
+            await self._in_thread(store.close)
+
+    async def _look(self) -> bool:
+        """Read the members, elect a leader, and publish the load; whether the members changed."""
+        _, ownership, election = self._require_joined()
+        before = {key: each.incarnation for key, each in ownership.members.items()}
+        await ownership.refresh()
+        election.note(await self._in_thread(election.elect))
+        load = len(ownership.topics()), ownership.is_draining
+        if load != self._published:
+            await ownership.publish_load()
+            self._published = load
+        await ownership.record_generations()
+        return before != {key: each.incarnation for key, each in ownership.members.items()}
+
+    async def _quietly(self, work: Awaitable[T], *, default: T) -> T:
+        try:
+            return await work
+        except (MetadataError, StoreError, UnavailableError) as error:
+            if not self._is_closed:
+                log.warning("the cluster's metadata can't be followed now: %s", error)
+        except TuffError as error:
+            log.warning("a topic could not be claimed or given away: %s", error)
+        return default
+
+    def _lost(self) -> None:
+        if not self._is_closed:
+            self._die(
+                "the session with the metadata store has ended, so other servers take this one's "
+                "topics over"
+            )
+
+    def _require_joined(self) -> tuple[Identity, TopicOwnership, Election]:
+        if self._joined is None:
+            raise StartingError("the server is joining its cluster; try again soon")
+        return self._joined
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the process ends
+        loop.call_soon_threadsafe(call)
+
+
+class _FencedTables:
+    """The tables in HBase, for the membership (`cluster.membership.SharedTables`)."""
+
+    def __init__(self, tables: HBaseOpener) -> None:
+        self._tables = tables
+
+    def adopt(self, cluster_id: str) -> None:
+        self._tables.adopt_tables(cluster_id)
+
+    def fence(self, server_id: str, incarnation: int) -> Floor:
+        for _ in range(FENCE_ATTEMPTS_MAX - 1):
+            with suppress(TakenOverError):  # another server fences it, too
+                return self._fence(server_id, incarnation)
+        return self._fence(server_id, incarnation)
+
+    def _fence(self, server_id: str, incarnation: int) -> Floor:
+        last, cell_ms = self._tables.fence(Member("", server_id, incarnation))
+        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+
+
+class _Handover:
+    """The message store, for the ownership of topics (`cluster.topic_ownership.Handover`)."""
+
+    def __init__(self, handover: TopicHandover) -> None:
+        self._handover = handover
+
+    async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
+        await self._handover.take(list(topics), StoreFloor(floor.offset, floor.cell_ms))
+
+    async def give(self, topic: TopicId) -> Floor:
+        last, cell_ms = await self._handover.give(topic)
+        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+
+    def generation(self, topic: TopicId) -> int:
+        return self._handover.generation(topic)

@@ -1,0 +1,58 @@
+"""Builds the part of the process that makes it a member of a cluster, from the settings."""
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+from cluster.peers import Peers
+from messaging.service import MessagingService
+from messaging.storage.engine import Store
+from messaging.storage.hbase.settings import HBaseSettings
+from messaging.storage.hbase.store import HBaseOpener
+from messaging.topic_handover import TopicHandover
+from metadata.hbase import HBaseMetadataStore, create_table
+from metadata.hbase_table import HBaseMetadataSettings
+from metadata.store import MetadataStore
+from metadata.zookeeper import ZooKeeperStore
+from process.cluster_member import METADATA_THREADS, ClusterMember
+from process.components import Runtime
+from process.settings import Settings
+
+
+def make_member(
+    settings: Settings, runtime: Runtime, messaging: MessagingService, tables: Callable[[], Store]
+) -> ClusterMember:
+    """The member that these settings describe. `tables` opens the tables in HBase."""
+    assert isinstance(tables, HBaseOpener), "the settings require HBase"
+    return ClusterMember(
+        settings.cluster,
+        tables=tables,
+        messages=f"hbase {settings.hbase.prefix}",
+        handover=TopicHandover(messaging.store, messaging.state, messaging.committer),
+        peers=Peers(spawn=runtime.spawn),
+        open_metadata=partial(_open_metadata, settings, runtime),
+        new_cluster_id=partial(secrets.token_hex, 16),
+        now_ms=runtime.clock.now_ms,
+        elapsed_s=runtime.elapsed_s,
+        in_thread=runtime.threads("metadata", METADATA_THREADS),
+        die=runtime.die,
+    )
+
+
+def _open_metadata(settings: Settings, runtime: Runtime) -> MetadataStore:
+    """Blocks. Raises: MetadataError."""
+    zookeeper = settings.cluster.zookeeper()
+    if zookeeper is not None:
+        hosts, root = zookeeper
+        return ZooKeeperStore(hosts, root=root, elapsed_s=runtime.elapsed_s)
+    place = _hbase_place(settings.hbase)
+    create_table(place, elapsed_s=runtime.elapsed_s)
+    return HBaseMetadataStore(
+        place,
+        elapsed_s=runtime.elapsed_s,
+        in_background=lambda work: runtime.background("metadata-session")(work),
+    )
+
+
+def _hbase_place(settings: HBaseSettings) -> HBaseMetadataSettings:
+    return HBaseMetadataSettings(addresses=settings.addresses(), prefix=settings.prefix)

@@ -2,15 +2,16 @@
 moves topics (protocol §7.1); and the routes that list the topics of all servers (protocol §2)."""
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from cluster.draining import Drain
-from cluster.leader import LeaderInfo
+from cluster.leader import Election
 from cluster.membership import Identity, Membership
 from cluster.peers import Peers
-from cluster.routing import WAIT_S_MAX, Owner, server_route, topic_route
+from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.topic_ownership import TopicOwnership
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
@@ -36,26 +37,30 @@ _CLUSTER_PATH = "/v1/cluster"
 _DIGITS_COUNT_MAX = 9  # of a limit
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a server has once it has joined its cluster."""
+
+    identity: Identity
+    membership: Membership
+    ownership: TopicOwnership
+    owners: TopicOwnershipManager
+    persistence: TopicPersistenceManager
+    election: Election
+    drain: Drain
+
+
 def routes(
-    identity: Identity,
-    ownership: TopicOwnership,
-    membership: Membership,
-    owners: TopicOwnershipManager,
-    drain: Drain,
-    peers: Peers,
-    *,
-    leader: Callable[[], LeaderInfo | None],
-    in_thread: InThread,
+    joined: Callable[[], Joined], topics: Ownership, peers: Peers, *, in_thread: InThread
 ) -> list[Route]:
-    """The routes below /v1/cluster. `leader`: the server that leads transactions, as far as this
-    one knows."""
-    shown_to = _Shown(identity, membership, owners, leader, in_thread)
-    changes = _Changes(identity, ownership, drain)
+    """The routes below /v1/cluster. `joined` raises StartingError before the server has joined."""
+    shown_to = _Shown(joined, in_thread)
+    changes = _Changes(joined)
     move = Route("POST", f"{_CLUSTER_PATH}/topics/{{ns}}/{{t}}/move", changes.move)
     return [
         Route("GET", _CLUSTER_PATH, shown_to.cluster),
         Route("GET", f"{_CLUSTER_PATH}/topics", shown_to.topics),
-        topic_route(move, ownership, peers),
+        topic_route(move, topics, peers),
         *(
             server_route(Route("POST", f"{_CLUSTER_PATH}/{name}", handler), changes.server, peers)
             for name, handler in (("drain", changes.drain), ("undrain", changes.undrain))
@@ -63,22 +68,19 @@ def routes(
     ]
 
 
-def listing_routes(persistence: TopicPersistenceManager, *, in_thread: InThread) -> list[Route]:
+def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list[Route]:
     """The routes that list namespaces and topics, for the topics of all servers. The replies are
     those of a single server (messaging/topic_changes.py)."""
 
     async def namespaces(request: Request) -> Reply:
         read_query(request.query, parameters=())
-
-        def found() -> list[str]:
-            return sorted({each.namespace for each in _existing(persistence)})
-
-        return json_reply(await _read(in_thread, found))
+        return json_reply(await _read(in_thread, partial(_namespaces, joined().persistence)))
 
     async def topics(request: Request) -> Reply:
         read_query(request.query, parameters=())
         namespace = check_name(request.parameters["ns"], what="namespace")
-        return json_reply(await _read(in_thread, partial(persistence.topic_names, namespace)))
+        names = partial(joined().persistence.topic_names, namespace)
+        return json_reply(await _read(in_thread, names))
 
     return [
         Route("GET", "/v1/namespaces", namespaces),
@@ -86,36 +88,23 @@ def listing_routes(persistence: TopicPersistenceManager, *, in_thread: InThread)
     ]
 
 
-def _existing(persistence: TopicPersistenceManager) -> Iterator[TopicId]:
-    return (topic for topic, found in persistence.scan() if found.value.generation > 0)
-
-
 class _Shown:
     """Reads the metadata store for an operator. A server may be a moment late there, as it is for
     the servers themselves."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        membership: Membership,
-        owners: TopicOwnershipManager,
-        leader: Callable[[], LeaderInfo | None],
-        in_thread: InThread,
-    ) -> None:
-        self._me = identity
-        self._membership = membership
-        self._owners = owners
-        self._leader = leader
+    def __init__(self, joined: Callable[[], Joined], in_thread: InThread) -> None:
+        self._joined = joined
         self._in_thread = in_thread
 
     async def cluster(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        members = await _read(self._in_thread, self._membership.members)
-        leader = self._leader()
+        joined = self._joined()
+        members = await _read(self._in_thread, joined.membership.members)
+        me, leader = joined.identity, joined.election.found
         return json_reply(
             {
-                "clusterId": self._me.cluster_id,
-                "server": {"id": self._me.server_id, "incarnation": self._me.incarnation},
+                "clusterId": me.cluster_id,
+                "server": {"id": me.server_id, "incarnation": me.incarnation},
                 "leader": leader
                 and {"id": leader.server_id, "epoch": leader.epoch, "url": leader.address},
                 "servers": [_server_form(members[name]) for name in sorted(members)],
@@ -125,9 +114,8 @@ class _Shown:
     async def topics(self, request: Request) -> Reply:
         given = read_query(request.query, parameters=("server", "limit", "after"))
         limit, after = _limit(given.get("limit")), _after(given.get("after"))
-        found, members = await _read(
-            self._in_thread, partial(self._page, given.get("server"), after, limit + 1)
-        )
+        look = partial(_owners_page, self._joined(), given.get("server"), after, limit + 1)
+        found, members = await _read(self._in_thread, look)
         page = found[:limit]
         return json_reply(
             {
@@ -136,46 +124,32 @@ class _Shown:
             }
         )
 
-    def _page(
-        self, server_id: str | None, after: TopicId | None, limit: int
-    ) -> tuple[list[tuple[TopicId, int, OwnerInfo]], dict[str, ServerInfo]]:
-        """The first owners behind a topic, and the live servers. Blocks."""
-        found = (
-            (topic, stored.version, stored.value)
-            for topic, stored in self._owners.scan()
-            if (after is None or topic > after) and server_id in (None, stored.value.server_id)
-        )
-        page = heapq.nsmallest(limit, found, key=lambda each: each[0])
-        return page, self._membership.members()
-
 
 class _Changes:
     """What an operator changes at one server."""
 
-    def __init__(self, identity: Identity, ownership: TopicOwnership, drain: Drain) -> None:
-        self._me = identity
-        self._ownership = ownership
-        self._drain = drain
+    def __init__(self, joined: Callable[[], Joined]) -> None:
+        self._joined = joined
 
     async def move(self, request: Request) -> Reply:
         """Move a topic that this server owns."""
         read_query(request.query, parameters=())
         topic = topic_id(request.parameters["ns"], request.parameters["t"])
         target = await self._member(_named_server(request))
-        if target.server_id == self._me.server_id:
+        if target.server_id == self._my_id:
             raise TopicNotMovableError(f"the topic {topic} is at the server {target.server_id}")
         if target.is_draining:
             raise TopicNotMovableError(
                 f"the server {target.server_id} is draining, and takes no topics; choose another "
                 "one, or undrain it first"
             )
-        await self._ownership.move(topic, target.server_id)
+        await self._joined().ownership.move(topic, target.server_id)
         return json_reply({"topic": str(topic), "server": target.server_id})
 
     async def server(self, request: Request) -> Owner | None:
         """The server that a request names; None: this one. Raises: ServerNotFoundError."""
         server_id = _named_server(request)
-        if server_id == self._me.server_id:
+        if server_id == self._my_id:
             return None
         found = await self._member(server_id)
         return Owner(found.server_id, found.address)
@@ -184,38 +158,42 @@ class _Changes:
         given = read_query(request.query, parameters=("wait",))
         wait_s = _wait_s(given.get("wait", "0"))
         await self._refresh()
-        others = (key for key in self._ownership.members if key != self._me.server_id)
-        if all(self._ownership.members[key].is_draining for key in others):
+        others = (key for key in self._joined().ownership.members if key != self._my_id)
+        if all(self._joined().ownership.members[key].is_draining for key in others):
             raise TopicNotMovableError(
-                f"no other server of the cluster takes topics, so {self._me.server_id} keeps its "
+                f"no other server of the cluster takes topics, so {self._my_id} keeps its "
                 "own; start or undrain another one first"
             )
-        return self._drain_reply(await self._drain.begin(wait_s=wait_s))
+        return self._drain_reply(await self._joined().drain.begin(wait_s=wait_s))
 
     async def undrain(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
         try:
-            return self._drain_reply(await self._drain.end())
+            return self._drain_reply(await self._joined().drain.end())
         except MetadataError as error:
             raise StorageUnavailableError(
-                f"{self._me.server_id} takes topics again, and the other servers do not know of "
+                f"{self._my_id} takes topics again, and the other servers do not know of "
                 f"it: {error}; repeat the call"
             ) from None
 
     def _drain_reply(self, topics_count: int) -> Reply:
         return json_reply(
             {
-                "server": self._me.server_id,
-                "isDraining": self._ownership.is_draining,
+                "server": self._my_id,
+                "isDraining": self._joined().ownership.is_draining,
                 "topics": topics_count,
             }
         )
 
+    @property
+    def _my_id(self) -> str:
+        return self._joined().identity.server_id
+
     async def _member(self, server_id: str) -> ServerInfo:
         await self._refresh()
-        found = self._ownership.members.get(server_id)
+        found = self._joined().ownership.members.get(server_id)
         if found is None:
-            known = ", ".join(sorted(self._ownership.members))
+            known = ", ".join(sorted(self._joined().ownership.members))
             raise ServerNotFoundError(
                 f"there is no live server {server_id[:80]} in the cluster; there are {known}"
             )
@@ -223,9 +201,28 @@ class _Changes:
 
     async def _refresh(self) -> None:
         try:
-            await self._ownership.refresh()
+            await self._joined().ownership.refresh()
         except MetadataError as error:
             raise _unavailable(error) from None
+
+
+def _namespaces(persistence: TopicPersistenceManager) -> list[str]:
+    """Every namespace that has a topic, in byte order. Blocks."""
+    found = persistence.scan()
+    return sorted({topic.namespace for topic, stored in found if stored.value.generation > 0})
+
+
+def _owners_page(
+    joined: Joined, server_id: str | None, after: TopicId | None, limit: int
+) -> tuple[list[tuple[TopicId, int, OwnerInfo]], dict[str, ServerInfo]]:
+    """The first owners behind a topic, and the live servers. Blocks."""
+    found = (
+        (topic, stored.version, stored.value)
+        for topic, stored in joined.owners.scan()
+        if (after is None or topic > after) and server_id in (None, stored.value.server_id)
+    )
+    page = heapq.nsmallest(limit, found, key=lambda each: each[0])
+    return page, joined.membership.members()
 
 
 async def _read(in_thread: InThread, work: Callable[[], T]) -> T:

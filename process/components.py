@@ -162,6 +162,7 @@ class Components:
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
             disks=self._disks.by_store,
+            of_cluster=() if self.cluster is None else self.cluster.gauges(),
         )
 
     def listener(self) -> Listener:

@@ -172,7 +172,7 @@ class Components:
             self._routes(),
             backup_stream.routes(self._backups),
             self._dispatcher,
-            AllowedHosts(server.allowed_hosts),
+            AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )

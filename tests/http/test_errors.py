@@ -10,7 +10,11 @@ from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.name)
+# Those of a cluster are tested in tests/cluster.
+OF_EVERY_SERVER = [each for each in ENDPOINTS if each.tag != "cluster"]
+
+
+@pytest.mark.parametrize("endpoint", OF_EVERY_SERVER, ids=lambda each: each.name)
 def test_a_call_names_a_parameter_it_does_not_know(
     client: Client, topic: Topic, endpoint: Endpoint
 ) -> None:

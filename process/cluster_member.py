@@ -194,6 +194,14 @@ class ClusterMember:
         election = self.joined().election
         return election.tenancy() if election.is_mine else None
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether another server leads transactions."""
+        if self._joined is None:
+            return False
+        election = self._joined[2]
+        return election.found is not None and not election.is_mine
+
     def why_not_leading(self) -> str:
         """Why transactions are not open here, in a sentence."""
         try:
@@ -243,7 +251,10 @@ class ClusterMember:
         ownership, election = self.joined().ownership, self.joined().election
         before = {key: each.incarnation for key, each in ownership.members.items()}
         await ownership.refresh()
+        led = election.is_mine
         election.note(await self._in_thread(election.elect))
+        if led and not election.is_mine:
+            self._die("another server leads transactions now")
         load = len(ownership.topics()), ownership.is_draining
         if load != self._published:
             await ownership.publish_load()

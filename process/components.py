@@ -407,12 +407,7 @@ class Components:
             self._health_log.note(self._checks())
 
     def _checks(self) -> dict[str, Check]:
-        status = self.transactions.status
-        transactions = (
-            Check(Status.OK, "; ".join(self.transactions.durable.notes) or "transactions run")
-            if status.state is ServiceState.RUNNING
-            else Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
-        )
+        transactions = self._check_transactions()
         storage_s, log_s = self._message_writes.oldest_s(), self._log_writes.oldest_s()
         return {
             "storage": health.check_write(self._check_storage(), oldest_s=storage_s),
@@ -420,6 +415,16 @@ class Components:
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
         }
+
+    def _check_transactions(self) -> Check:
+        status = self.transactions.status
+        if status.state is ServiceState.RUNNING:
+            return Check(
+                Status.OK, "; ".join(self.transactions.durable.notes) or "transactions run"
+            )
+        if self.cluster is not None and self.cluster.is_standby:
+            return Check(Status.OK, status.reason)
+        return Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
 
     def _check_storage(self) -> Check:
         if self._admission.is_stopping:

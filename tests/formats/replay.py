@@ -146,10 +146,7 @@ class State:
 def read_state(directory: Path) -> State:
     """The state from the files of a `snapshots/` directory."""
     datas = [path.read_bytes() for path in _named(directory)]
-    files = sorted(
-        ((read_beginning(data)[0], data) for data in datas),
-        key=lambda file: int(file[0]["header"]["sequence"]),
-    )
+    files = _without_leftovers([(read_beginning(data)[0], data) for data in datas])
     state, lsn = _newest([data for beginning, data in files if beginning["kind"] == "snapshot"])
     logs = [f for f in files if f[0]["kind"] == "txlog" and f[0]["header"]["lsn"] > lsn]
     headers: list[Value | None] = [beginning["header"] for beginning, _ in logs]
@@ -169,9 +166,24 @@ def read_state(directory: Path) -> State:
 
 def _named(directory: Path) -> Iterator[Path]:
     for path in directory.iterdir():
-        kind, _, ms = path.name.partition(".")
-        if kind in {"snapshot", "txlog"} and ms.isdigit() and len(ms) <= 15:
+        kind, ms, *epoch = path.name.split(".")
+        if kind in {"snapshot", "txlog"} and ms.isdigit() and len(ms) <= 15 and len(epoch) <= 1:
             yield path
+
+
+def _without_leftovers(files: list[tuple[Value, bytes]]) -> list[tuple[Value, bytes]]:
+    """The files that count, by sequence number."""
+    kept: list[tuple[Value, bytes]] = []
+    first_of_epoch = named = 0
+    for beginning, data in sorted(files, key=lambda file: -int(file[0]["header"]["sequence"])):
+        number, is_log = beginning["header"]["sequence"], beginning["kind"] == "txlog"
+        if named < number < first_of_epoch and (is_log or named == 0 or number != named + 1):
+            continue
+        kept.insert(0, (beginning, data))
+        if is_log or (number > 0 and number % 2**32 == 0):
+            first_of_epoch = number - number % 2**32
+            named = beginning["header"]["previous_sequence"]
+    return kept
 
 
 def _newest(snapshots: list[bytes]) -> tuple[State, int]:

@@ -16,14 +16,22 @@ import pytest
 from metadata.store import (
     BadVersionError,
     Expected,
+    Key,
     MetadataUnavailableError,
+    NoEntryError,
     SessionLostError,
     Versioned,
 )
 from metadata.zookeeper import ZooKeeperStore
+from metadata.zookeeper_entries import Found
 from tests.http.client import until
 from tests.metadata.zookeeper_proxy import ZooKeeperProxy, proxy_before
-from tests.metadata.zookeeper_server import NEEDS_JAVA, ZooKeeperServer, free_port
+from tests.metadata.zookeeper_server import (
+    NEEDS_JAVA,
+    ZooKeeperServer,
+    free_port,
+    launch_ensemble,
+)
 
 pytestmark = NEEDS_JAVA
 
@@ -236,6 +244,42 @@ def test_watches_are_called_after_a_lost_connection_and_made_again(
         until(lambda: len(calls) > seen)
 
 
+@pytest.mark.slow
+def test_a_store_and_its_session_survive_the_loss_of_each_of_three_servers(tmp_path: Path) -> None:
+    losses: list[str] = []
+    servers = launch_ensemble(tmp_path, 3)
+    try:
+        for each in servers:
+            each.wait()
+        hosts = ",".join(each.address for each in servers)
+        with (
+            closing(store_of(hosts, "/tuff", call_s=20.0)) as store,
+            closing(store_of(hosts, "/tuff", call_s=20.0)) as other,
+        ):
+            called = threading.Event()
+            other.watch(KEY, called.set)
+            session = store.open_session(timeout_s=20.0, lost=lambda: losses.append("lost"))
+            version = store.put(KEY, b"mine", NEW, session=session)
+
+            for each in servers:  # one of them is the leader, and one or two have the connections
+                each.kill()
+                called.clear()
+                version = store.put(KEY, b"mine", version, session=session)
+                other.require(KEY, version)
+                assert called.wait(20.0)
+                assert session.is_live
+                each.start()
+
+            assert losses == []
+            assert version == 4
+            session.close()
+            with pytest.raises(NoEntryError):
+                other.require(KEY, version)
+    finally:
+        for each in servers:
+            each.kill()
+
+
 # --- the holder of a session ---------------------------------------------------------------------
 
 
@@ -399,6 +443,36 @@ def test_the_outcome_of_a_lost_write_is_unknown_once_it_was_overwritten(
             "since"
         )
         assert other.get(KEY) == Versioned(b"theirs", 3)
+
+
+def test_a_server_that_is_behind_refuses_and_confirms_nothing(
+    server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One server of several may answer reads from an older state than that of the last write."""
+    with (
+        closing(store_of(server.address, root)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
+        first = other.put(KEY, b"one", NEW)
+        find = store._entries.find
+        older = find(KEY, time.monotonic() + 10.0)
+        second = other.put(KEY, b"two", ANY)
+
+        def find_older(key: Key, deadline_s: float, *, is_newest: bool = False) -> Found:
+            return find(key, deadline_s, is_newest=True) if is_newest else older
+
+        monkeypatch.setattr(store._entries, "find", find_older)
+
+        store.require(KEY, second)
+        with pytest.raises(BadVersionError):
+            store.require(KEY, first)
+        with pytest.raises(BadVersionError):
+            store.put(KEY, b"late", first)
+        assert store.put(KEY, b"three", second) == 3
+        store.delete(KEY, 3)
+        with pytest.raises(NoEntryError):
+            store.require(KEY, first)
+        assert store.put(KEY, b"four", NEW) == 5
 
 
 # --- places, and the end -------------------------------------------------------------------------

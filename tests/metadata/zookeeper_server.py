@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,42 +25,54 @@ OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
 )
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+MAIN_OF_SEVERAL = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 TICK_MS = 100  # a session ends with the tick behind its timeout
 SESSION_MS_MAX = 60_000  # without it: 20 ticks
 ANSWERS_WITHIN_S = 60.0  # seconds; 0.3 on an idle machine
 COMMAND_S_MAX = 2.0  # a server that starts accepts a connection, and may forget it
 ENDS_WITHIN_S = 20.0
-SHELL = 'java=$1; shift; "$java" "$@" </dev/null & echo $!; read -r end; kill -KILL %1 2>&-; wait'
+SHELL = 'java=$1; shift; "$java" "$@" </dev/null & echo $!; read -r end; kill -KILL $! 2>&-; wait'
 
 
 class ZooKeeperServer:
     """One server. A restart continues with its data and its sessions, on the same port."""
 
     def __init__(
-        self, home: Path, *, port: int | None = None, session_ms_max: int = SESSION_MS_MAX
+        self, home: Path, *, session_ms_max: int = SESSION_MS_MAX, peers: Sequence[str] = ()
     ) -> None:
-        """Start it, and return once it serves. Its log is `HOME/zookeeper.log`."""
-        self.port = free_port() if port is None else port
+        """Start it, and return once it serves. Its log is `HOME/zookeeper.log`.
+
+        peers: the settings that make it one of several servers; then `start` it.
+        """
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = home / "zookeeper.log"
         self._settings = home / "zoo.cfg"
+        self._main = MAIN_OF_SEVERAL if peers else MAIN
         (home / "data").mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(
-            f"tickTime={TICK_MS}\n"
-            f"maxSessionTimeout={session_ms_max}\n"
-            f"dataDir={home / 'data'}\n"
-            f"clientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\n"  # as an argument, the port is one of all interfaces
-            "maxClientCnxns=0\n"
-            "admin.enableServer=false\n"
-            "4lw.commands.whitelist=srvr,cons\n",
-            "utf-8",
-        )
-        self.start()
+        lines = [
+            f"tickTime={TICK_MS}",
+            f"maxSessionTimeout={session_ms_max}",
+            f"dataDir={home / 'data'}",
+            f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1",  # as an argument, the port is one of all interfaces
+            "maxClientCnxns=0",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=srvr",
+            *peers,
+        ]
+        self._settings.write_text("\n".join(lines), "utf-8")
+        if not peers:
+            self.start()
 
     def start(self) -> None:
-        """Start it after `stop` or `kill`, with its data."""
-        command = [str(java()), *OPTIONS, "-cp", class_path(), MAIN, str(self._settings)]
+        """Start it, with the data that it has, and return once it serves."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start it; of several servers none serves before most of them were started."""
+        command = [str(java()), *OPTIONS, "-cp", class_path(), self._main, str(self._settings)]
         with self._log.open("ab") as log:
             self._shell = subprocess.Popen(
                 ["sh", "-c", SHELL, "sh", *command],
@@ -70,6 +83,9 @@ class ZooKeeperServer:
             )
         assert self._shell.stdout is not None
         self.pid = int(self._shell.stdout.readline())
+
+    def wait(self) -> None:
+        """Return once it serves."""
         try:
             until(self._serves, within_s=ANSWERS_WITHIN_S, what=f"ZooKeeper serves, {self._log}")
         except BaseException:
@@ -105,17 +121,37 @@ class ZooKeeperServer:
         return False
 
     def is_running(self) -> bool:
-        """Whether there is a process; a dead one is kept by the shell until `stop` or `kill`."""
-        with suppress(FileNotFoundError):
-            status = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
-            return status != "Z"
-        return False
+        """Whether its process has not ended."""
+        return is_running(self.pid)
 
     def _end(self, by: signal.Signals) -> None:
         if self._shell.poll() is None:
-            os.kill(self.pid, by)  # the shell waits for it only now: the number is still its own
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, by)
             until(lambda: not self.is_running(), within_s=ENDS_WITHIN_S)
-        self._shell.communicate()
+            self._shell.communicate()
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    with suppress(FileNotFoundError):
+        status = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+        return status != "Z"
+    return False
+
+
+def launch_ensemble(home: Path, count: int) -> list[ZooKeeperServer]:
+    """Servers that form one ZooKeeper, once they serve."""
+    numbers = range(1, count + 1)
+    members = [f"server.{number}=127.0.0.1:{free_port()}:{free_port()}" for number in numbers]
+    servers = []
+    for number in numbers:
+        directory = home / f"{number}"
+        peers = [*members, "initLimit=100", "syncLimit=50"]
+        servers.append(ZooKeeperServer(directory, peers=peers))
+        (directory / "data" / "myid").write_text(f"{number}", "ascii")
+        servers[-1].launch()
+    return servers
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.formats.replay import read_state
 from tests.tx.service import NOW_MS, STORE_ID, Service
 from tests.tx.steps import Election, Seat, SteppedDisk, Steps, stop_at_file_operations
 from tuff.protocol.errors import TransactionsUnavailableError, TuffError
@@ -104,7 +105,7 @@ async def commit(service: Service) -> int:
     return opened.transaction_id
 
 
-def contents(state: TransactionState) -> dict[str, object]:
+def contents(state: TransactionState) -> dict[str, Any]:
     """What has to be the same in two recoveries of the same edits."""
     return {
         "ended": {outcome.transaction_id: outcome.state for outcome in state.image().outcomes},
@@ -207,6 +208,9 @@ async def test_a_snapshot_of_a_replaced_leader_changes_nothing(
     with pytest.raises(TransactionsUnavailableError, match="another server leads"):
         await late
     assert old.manager.status.reason == "another server leads transactions: server-2"
+    # It goes no further than to its next check, which the new log needs too.
+    is_snapshot_made = ("snapshot", 1, 3) in files_of(servers.directory)
+    assert is_snapshot_made == (SNAPSHOT.index(point) >= SNAPSHOT.index("checked"))
     expected = contents(new.durable.decided)
     assert contents(found_state(servers.directory)) == expected
     third = await servers.opened()
@@ -329,6 +333,44 @@ async def test_a_leader_whose_leadership_can_not_be_checked_recovers_once_it_can
     assert service.manager.status.state is ServiceState.RUNNING
     assert await service.state_of(before) == ("committed", None)
     await servers.done(service, commit(service))
+
+
+async def test_a_new_log_that_may_not_be_the_leaders_is_not_continued_before_a_recovery(
+    servers: Servers,
+) -> None:
+    service = await servers.opened()
+    before = await servers.done(service, commit(service))
+    servers.election.is_reachable = False
+    with pytest.raises(TransactionsUnavailableError, match="Connection timed out"):
+        await servers.done(service, service.manager.take_snapshot())
+    assert service.manager.status.state is ServiceState.DOWN
+    assert files_of(servers.directory)[-1] == ("txlog", 1, 2)
+
+    servers.election.is_reachable = True
+    service.now_ms += 1_000
+    await servers.done(service, service.manager.tick())
+    after = await servers.done(service, commit(service))
+
+    new = await servers.opened()
+    assert await new.state_of(before) == await new.state_of(after) == ("committed", None)
+
+
+async def test_a_snapshot_whose_leadership_can_not_be_checked_is_not_acknowledged(
+    servers: Servers,
+) -> None:
+    service = await servers.opened()
+    late = asyncio.create_task(service.manager.take_snapshot())
+    step = await servers.steps.run_to("server-1", "made snapshot")
+    servers.election.is_reachable = False
+    servers.steps.release(step)
+    await servers.steps.run("server-1")
+    servers.election.is_reachable = True
+
+    with pytest.raises(TransactionsUnavailableError, match="Connection timed out"):
+        await late
+    pointer = await servers.done(service, commit(service))
+    new = await servers.opened()
+    assert await new.state_of(pointer) == ("committed", None)
 
 
 async def test_a_server_that_was_replaced_before_it_opened_makes_no_file(servers: Servers) -> None:
@@ -558,6 +600,7 @@ class RandomLeaders:
         self.settings = RETAIN_FEW if seed % 2 else RETAIN_MANY
         self.acknowledged: dict[int, str] = {}
         self.started: list[int] = []
+        self.paused: dict[str, int] = {}  # servers that stand still, and for how many turns
         self.tasks: list[asyncio.Task[None]] = []
 
     def call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -591,17 +634,26 @@ class RandomLeaders:
         await service.open()
 
     def elect(self) -> Service:
+        # A server is replaced because it stands still, and continues when the next one is opening,
+        # is up, or was replaced too.
+        if self.servers.all:
+            replaced = self.servers.name_of(self.servers.all[-1])
+            self.paused[replaced] = self.random.choice([0, 20, 60])
         service = self.servers.elect(self.settings)
         self.call(self.open(service))
         return service
 
     async def act(self) -> None:
         services, steps = self.servers.all, self.servers.steps
+        self.paused = {who: count - 1 for who, count in self.paused.items() if count > 0}
+        able = [step for step in steps.waiting if step.who not in self.paused]
+        # Mostly a leader that is up, in the middle of something, is replaced.
+        is_up = services[-1].manager.status.state is ServiceState.RUNNING
         choice = self.random.random()
-        if steps.waiting and choice < 0.75:
-            steps.release(self.random.choice(steps.waiting))
-        elif choice < 0.78 and len(services) < 6:
+        if choice < (0.04 if is_up and able else 0.004):
             self.elect()
+        elif able and choice < 0.75:
+            steps.release(self.random.choice(able))
         else:
             # Mostly of the newest two: a leader, and the one that it replaced.
             service = self.random.choice(services[-2:])
@@ -621,13 +673,15 @@ async def test_in_any_order_of_file_operations_the_last_leader_has_what_any_ackn
 ) -> None:
     run = RandomLeaders(servers, seed)
     run.elect()
-    for _ in range(150):
+    for _ in range(300):
         await run.act()
     last = run.elect()
     while servers.steps.waiting:
         servers.steps.release(run.random.choice(servers.steps.waiting))
         await servers.steps.settle()
     servers.steps.release_all()
+    # The leader before may have removed a superfluous file while this one read the directory.
+    run.call(run.tick(last))
     ended, pending = await asyncio.wait(run.tasks, timeout=5)
     assert [task.get_stack() for task in pending] == []
     assert [error for task in ended if (error := task.exception()) is not None] == []
@@ -636,10 +690,17 @@ async def test_in_any_order_of_file_operations_the_last_leader_has_what_any_ackn
     for service in servers.all[:-1]:
         # Nothing that another server does makes the files look damaged.
         assert re.fullmatch(
-            r"(another server leads transactions: server-\d)?", service.manager.status.reason
+            r"(another server leads transactions: server-\d+)?", service.manager.status.reason
         )
     expected = contents(last.durable.decided)
     assert contents(found_state(servers.directory)) == expected
+    by_the_page = read_state(servers.directory)
+    assert {p: how for p, (how, _) in by_the_page.ended.items()} == {
+        p: how.value for p, how in expected["ended"].items()
+    }
+    assert (sorted(by_the_page.open), sorted(by_the_page.invalid)) == (
+        expected["open"], expected["invalid"],
+    )  # fmt: skip
     require_all_is_there(run, state_without_newest_snapshot(servers.directory, tmp_path / "copy"))
     after = await servers.opened()
     require_all_is_there(run, after.durable.decided)

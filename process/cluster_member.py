@@ -199,7 +199,7 @@ class ClusterMember:
         """Whether another server leads transactions."""
         if self._joined is None:
             return False
-        election = self._joined[2]
+        election = self._joined.election
         return election.found is not None and not election.is_mine
 
     def why_not_leading(self) -> str:

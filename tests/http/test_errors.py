@@ -9,7 +9,6 @@ from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess
 
-
 # Those of a cluster are tested in tests/cluster.
 OF_EVERY_SERVER = [each for each in ENDPOINTS if each.tag != "cluster"]
 

@@ -125,6 +125,11 @@ class TopicOwnership:
                     return None
                 return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
 
+    def forget(self, topic: TopicId) -> None:
+        """Look for the owner again at the next request: the server that is remembered refused
+        one."""
+        self._cached.pop(topic, None)
+
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
         whether the servers list it. If that fails, `record_generations` repeats it."""

@@ -185,6 +185,10 @@ class ClusterMember:
         """As `cluster.routing.Ownership`."""
         await self.ownership.note_change(topic)
 
+    def forget(self, topic: TopicId) -> None:
+        """As `cluster.routing.Ownership`."""
+        self.ownership.forget(topic)
+
     def leader(self) -> Owner | None:
         """As `cluster.routing.Leader`."""
         return self.joined().election.leader()
@@ -249,8 +253,13 @@ class ClusterMember:
     async def _look(self) -> bool:
         """Read the members, elect a leader, and publish the load; whether the members changed."""
         ownership, election = self.joined().ownership, self.joined().election
-        before = {key: each.incarnation for key, each in ownership.members.items()}
+        before = {
+            (each.server_id, each.incarnation): each.address for each in ownership.members.values()
+        }
         await ownership.refresh()
+        now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
+        for gone in before.keys() - now:
+            self.peers.drop(before[gone])
         led = election.is_mine
         election.note(await self._in_thread(election.elect))
         if led and not election.is_mine:
@@ -260,7 +269,7 @@ class ClusterMember:
             await ownership.publish_load()
             self._published = load
         await ownership.record_generations()
-        return before != {key: each.incarnation for key, each in ownership.members.items()}
+        return before.keys() != now
 
     async def _quietly(self, work: Awaitable[T], *, default: T) -> T:
         try:

@@ -96,7 +96,7 @@ def topic_route(
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
     routed = _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
-    return _forgetting(routed, ownership)
+    return _asked_again(routed, ownership)
 
 
 def leader_route(
@@ -174,17 +174,21 @@ def _routed(
     return route._replace(handler=handler)
 
 
-def _forgetting(route: Route, ownership: Ownership) -> Route:
-    # Without this, a server that remembers a former owner would forward to it for ever.
+def _asked_again(route: Route, ownership: Ownership) -> Route:
+    """The same route, answered by a second server if the first one did not own the topic: what is
+    remembered of owners may be old. That server executed nothing."""
+
     async def handler(request: Request) -> Reply:
         try:
             reply = await route.handler(request)
         except OwnershipMovingError:
             ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
             raise
-        if reply.status == OwnershipMovingError.status and _MOVING in reply.body:
-            ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
-        return reply
+        if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
+            return reply
+        # Without this, requests would be forwarded to the former owner for ever.
+        ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+        return await route.handler(request)
 
     return route._replace(handler=handler)
 

@@ -61,7 +61,8 @@ METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
 class ClusterMember:
     """Lives on the event loop; the metadata store is asked in threads.
 
-    `open_metadata` opens the metadata store, in a thread. `die` ends the process at once, with a
+    `open_metadata` opens the metadata store, in a thread. `lost_leadership` returns why this server
+    can't lead transactions any more, None while it may. `die` ends the process at once, with a
     reason: another server may have replaced this one, so nothing may be answered any more.
     """
 
@@ -79,8 +80,10 @@ class ClusterMember:
         elapsed_s: Callable[[], float],
         in_thread: InThread,
         spawn: Spawn,
+        lost_leadership: Callable[[], str | None],
         die: Callable[[str], None],
     ) -> None:
+        self._lost_leadership = lost_leadership
         self._settings = settings
         self._tables = tables
         self._messages = messages
@@ -230,6 +233,8 @@ class ClusterMember:
                 await self._quietly(self.ownership.rebalance(), default=None)
             if self._tables.was_replaced:
                 self._die("another server has fenced this one")
+            if (reason := self._lost_leadership()) is not None:
+                self._die(reason)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_S)
 

@@ -199,10 +199,10 @@ class Components:
             _openapi_route(),
         ]
 
-    async def open(self, address: str) -> None:
+    async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
-        be opened is down, and `tick` tries again; the other one serves meanwhile. `address` is the
-        URL of the listener.
+        be opened is down, and `tick` tries again; the other one serves meanwhile. `url` is that of
+        the listener, which only a member of a cluster needs.
 
         Raises:
             DirectoryLockedError: another process has the message store open.
@@ -210,7 +210,7 @@ class Components:
         """
         await self._disks.query_first()
         if self.cluster is not None:
-            await self.cluster.join(address)
+            await self.cluster.join(url)
         await self.messaging.open(self.transactions.write_permits)
         self._compare_clock()
         if self.messaging.ownership is not None:
@@ -322,7 +322,13 @@ class Components:
                 f"a cluster needs {error.name}, which is not installed; "
                 "pip install 'tuff-messaging[hbase,cluster]'"
             ) from None
-        return make_member(self._settings, self._runtime, self.messaging, self._opens)
+        return make_member(
+            self._settings,
+            self._runtime,
+            self.messaging,
+            self._opens,
+            lost_leadership=lambda: self.transactions.durable.lost_leadership,
+        )
 
     def _waiting_count(self) -> int:
         count = self.messaging.polls.waiting_count

@@ -210,11 +210,14 @@ class TopicOwnership:
             await self.owner_of(topic, is_forwarded=True, creates=False)
 
     async def publish_load(self) -> None:
-        """Tell the others how many topics this server has. Raises: MetadataError."""
-        publish = partial(
-            self._membership.publish_load, len(self._owned), is_draining=self.is_draining
-        )
-        await self._in_thread(publish)
+        """Tell the others how many topics this server has, and whether it takes more. Raises:
+        MetadataError."""
+        told: bool | None = None
+        # A drain that ends while its beginning is being written must be written behind it.
+        while told is not self.is_draining:
+            told = self.is_draining
+            publish = partial(self._membership.publish_load, len(self._owned), is_draining=told)
+            await self._in_thread(publish)
 
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server, with the epochs of their ownership."""

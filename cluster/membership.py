@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 from metadata.layout import MANAGERS, Layout, join_layout
@@ -61,6 +62,7 @@ class Membership:
         # Incarnations that this server fenced. Two threads at once may count one too few.
         self.fenced_count = 0
         self._members = Members(store, server_id, address, now_ms=now_ms)
+        self._fencing = Lock()
 
     def join(self, *, new_cluster_id: str, session_s: float, lost: Callable[[], None]) -> Identity:
         """Become a member. `new_cluster_id` is the id of the cluster if this is its first server.
@@ -105,6 +107,10 @@ class Membership:
     def fence(self, server_id: str, incarnation: int) -> Floor:
         """Make sure that a server can write nothing any more with this incarnation and all before
         it; returns the floor of what it wrote. A server that is fenced already costs one read."""
+        with self._fencing:  # many topics of one server are claimed at once, and it is fenced once
+            return self._fence(server_id, incarnation)
+
+    def _fence(self, server_id: str, incarnation: int) -> Floor:
         found = self._members.fenced(server_id)
         done, floor = (0, NO_FLOOR) if found is None else (found.incarnation, found.floor)
         # One after the other: the record says that all incarnations up to a number are fenced.

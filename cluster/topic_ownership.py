@@ -7,7 +7,8 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
 CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
 ADOPTED_COUNT_MAX = 500  # topics of ended servers that one look takes over
+CONCURRENT_COUNT_MAX = 32  # topics whose ownership changes at once; the rest waits
 REBALANCE_TOLERANCE_PERCENT = 10  # more topics than the mean that a server keeps
 REBALANCE_COUNT_MAX = 50  # topics that one look gives away
 
@@ -99,6 +101,7 @@ class TopicOwnership:
         self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
+        self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
         self.claimed_count = 0
@@ -141,9 +144,11 @@ class TopicOwnership:
         """Record the generations of topics that were created or deleted. Raises: MetadataError."""
         for topic in list(self._unrecorded):
             # A topic that was given away is recorded by its new owner.
-            if topic in self._owned:
+            owned = self._owned.get(topic)
+            if owned is not None:
                 generation = self._handover.generation(topic)
-                await self._in_thread(partial(self._record_generation, topic, generation))
+                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+                await self._in_thread(record)
             self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
@@ -165,21 +170,16 @@ class TopicOwnership:
         UnavailableError (its kinds), MetadataError: some are still here."""
         self.is_draining = True
         await self.publish_load()
-        failed: UnavailableError | None = None
-        for topic in sorted(self._owned):
-            if not self.is_draining:
-                return
-            try:
-                await self._release_to_any(topic)
-            except UnavailableError as error:
-                failed = failed or error  # the others must not wait for this one
-        if failed is not None:
-            raise failed
+        await _each(sorted(self._owned), self._release_if_draining)
 
     async def undrain(self) -> None:
         """Claim topics again. Raises: MetadataError: the others learn of it later."""
         self.is_draining = False
         await self.publish_load()
+
+    async def _release_if_draining(self, topic: TopicId) -> None:
+        if self.is_draining:
+            await self._release_to_any(topic)
 
     async def rebalance(self) -> None:
         """Give topics away if this server has many more than the others. Raises:
@@ -193,12 +193,12 @@ class TopicOwnership:
             tolerance_percent=REBALANCE_TOLERANCE_PERCENT,
             shed_max=REBALANCE_COUNT_MAX,
         )
-        for topic in sorted(self._owned)[:count]:
-            await self._release_to_any(topic)
+        await _each(sorted(self._owned)[:count], self._release_to_any)
 
     async def refresh(self) -> None:
         """Read the members again. Raises: MetadataError."""
         self.members = await self._in_thread(self._membership.members)
+        self._given.clear()
 
     async def adopt(self) -> None:
         """Claim this server's share of the topics whose owners ended. The retention of a topic, and
@@ -206,8 +206,10 @@ class TopicOwnership:
         UnavailableError (its kinds)."""
         if self.is_draining:
             return
-        for topic in await self._in_thread(self._orphans):
-            await self.owner_of(topic, is_forwarded=True, creates=False)
+        await _each(await self._in_thread(self._orphans), self._adopt)
+
+    async def _adopt(self, topic: TopicId) -> None:
+        await self.owner_of(topic, is_forwarded=True, creates=False)
 
     async def publish_load(self) -> None:
         """Tell the others how many topics this server has, and whether it takes more. Raises:
@@ -314,10 +316,12 @@ class TopicOwnership:
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
 
-    def _record_generation(self, topic: TopicId, generation: int) -> None:
+    def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)
         if stored is None or stored.value.generation == generation:
             return
+        if stored.value.ranges[-1].epoch != epoch:
+            return  # another server has claimed the topic since, and records what it finds
         changed = replace(stored.value, generation=generation)
         self._persistence.write_topic_persistence_info(topic, changed, stored.version)
 
@@ -392,9 +396,16 @@ class TopicOwnership:
         return Owner(found.server_id, found.address)
 
     def _lightest_other(self) -> ServerInfo | None:
-        others = {key: each for key, each in self.members.items() if key != self._me.server_id}
+        others = {
+            key: replace(each, topics=each.topics + self._given[key])
+            for key, each in self.members.items()
+            if key != self._me.server_id
+        }
         chosen = least_loaded(others, self._chance)
-        return None if chosen is None else others[chosen]
+        if chosen is None:
+            return None
+        self._given[chosen] += 1
+        return others[chosen]
 
 
 class _Change:
@@ -411,6 +422,18 @@ class _Change:
 
     async def __aexit__(self, *_error: object) -> None:
         self._changing.pop(self._topic).set_result(None)
+
+
+async def _each(topics: Sequence[TopicId], change: Callable[[TopicId], Awaitable[None]]) -> None:
+    """Change the ownership of these topics, some at a time: they share batches and waits. Raises:
+    the first error, after all were tried."""
+    errors: list[BaseException] = []
+    for start in range(0, len(topics), CONCURRENT_COUNT_MAX):
+        part = topics[start : start + CONCURRENT_COUNT_MAX]
+        results = await asyncio.gather(*map(change, part), return_exceptions=True)
+        errors += [each for each in results if each is not None]
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

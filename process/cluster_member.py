@@ -55,7 +55,7 @@ LOOK_S = 1.0  # seconds between two looks at the members and the leader, unless 
 ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
 FENCE_ATTEMPTS_MAX = 10  # each failure but the last is a claim of another server
-METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
+METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 
 
 class ClusterMember:

@@ -7,7 +7,8 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +49,7 @@ T = TypeVar("T")
 CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
 CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
 ADOPTED_COUNT_MAX = 500  # topics of ended servers that one look takes over
+CONCURRENT_COUNT_MAX = 32  # topics whose ownership changes at once; the rest waits
 REBALANCE_TOLERANCE_PERCENT = 10  # more topics than the mean that a server keeps
 REBALANCE_COUNT_MAX = 50  # topics that one look gives away
 
@@ -107,6 +109,7 @@ class TopicOwnership:
         # The fences of ended servers, done or under way: one for each incarnation.
         self._fences: dict[tuple[str, int], FutureTask[Floor]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
+        self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
         self.claimed_count = 0
@@ -142,9 +145,11 @@ class TopicOwnership:
         """Record the generations of topics that were created or deleted. Raises: MetadataError."""
         for topic in list(self._unrecorded):
             # A topic that was given away is recorded by its new owner.
-            if topic in self._owned:
+            owned = self._owned.get(topic)
+            if owned is not None:
                 generation = self._handover.generation(topic)
-                await self._in_thread(partial(self._record_generation, topic, generation))
+                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+                await self._in_thread(record)
             self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
@@ -166,8 +171,7 @@ class TopicOwnership:
         kinds): some are still here."""
         self.is_draining = True
         await self.publish_load()
-        for topic in sorted(self._owned):
-            await self._release_to_any(topic)
+        await _each(sorted(self._owned), self._release_to_any)
 
     async def rebalance(self) -> None:
         """Give topics away if this server has many more than the others. Raises:
@@ -181,12 +185,12 @@ class TopicOwnership:
             tolerance_percent=REBALANCE_TOLERANCE_PERCENT,
             shed_max=REBALANCE_COUNT_MAX,
         )
-        for topic in sorted(self._owned)[:count]:
-            await self._release_to_any(topic)
+        await _each(sorted(self._owned)[:count], self._release_to_any)
 
     async def refresh(self) -> None:
         """Read the members again. Raises: MetadataError."""
         self.members = await self._in_thread(self._membership.members)
+        self._given.clear()
 
     async def adopt(self) -> None:
         """Claim this server's share of the topics whose owners ended. The retention of a topic, and
@@ -194,8 +198,10 @@ class TopicOwnership:
         UnavailableError (its kinds)."""
         if self.is_draining:
             return
-        for topic in await self._in_thread(self._orphans):
-            await self.owner_of(topic, is_forwarded=True, creates=False)
+        await _each(await self._in_thread(self._orphans), self._adopt)
+
+    async def _adopt(self, topic: TopicId) -> None:
+        await self.owner_of(topic, is_forwarded=True, creates=False)
 
     async def publish_load(self) -> None:
         """Tell the others how many topics this server has. Raises: MetadataError."""
@@ -326,10 +332,12 @@ class TopicOwnership:
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
 
-    def _record_generation(self, topic: TopicId, generation: int) -> None:
+    def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)
         if stored is None or stored.value.generation == generation:
             return
+        if stored.value.ranges[-1].epoch != epoch:
+            return  # another server has claimed the topic since, and records what it finds
         changed = replace(stored.value, generation=generation)
         self._persistence.write_topic_persistence_info(topic, changed, stored.version)
 
@@ -404,9 +412,16 @@ class TopicOwnership:
         return Owner(found.server_id, found.address)
 
     def _lightest_other(self) -> ServerInfo | None:
-        others = {key: each for key, each in self.members.items() if key != self._me.server_id}
+        others = {
+            key: replace(each, topics=each.topics + self._given[key])
+            for key, each in self.members.items()
+            if key != self._me.server_id
+        }
         chosen = least_loaded(others, self._chance)
-        return None if chosen is None else others[chosen]
+        if chosen is None:
+            return None
+        self._given[chosen] += 1
+        return others[chosen]
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
@@ -434,6 +449,18 @@ class _Change:
 
     async def __aexit__(self, *_error: object) -> None:
         self._changing.pop(self._topic).set_result(None)
+
+
+async def _each(topics: Sequence[TopicId], change: Callable[[TopicId], Awaitable[None]]) -> None:
+    """Change the ownership of these topics, some at a time: they share batches and waits. Raises:
+    the first error, after all were tried."""
+    errors: list[BaseException] = []
+    for start in range(0, len(topics), CONCURRENT_COUNT_MAX):
+        part = topics[start : start + CONCURRENT_COUNT_MAX]
+        results = await asyncio.gather(*map(change, part), return_exceptions=True)
+        errors += [each for each in results if each is not None]
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from cluster.routing import (
 from cluster.settings import ClusterSettings
 from cluster.topic_ownership import TopicOwnership
 from messaging.storage.engine import Floor as StoreFloor
-from messaging.storage.engine import StoreError, TakenOverError
+from messaging.storage.engine import StoreError
 from messaging.storage.hbase.journal import Member
 from messaging.storage.hbase.store import HBaseOpener
 from messaging.topic_handover import TopicHandover
@@ -48,8 +48,7 @@ T = TypeVar("T")
 LOOK_S = 1.0  # seconds between two looks at the members and the leader, unless a watch calls first
 ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
-FENCE_ATTEMPTS_MAX = 10  # each failure but the last is a claim of another server
-METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
+METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 
 
 class ClusterMember:
@@ -286,12 +285,6 @@ class _FencedTables:
         self._tables.adopt_tables(cluster_id)
 
     def fence(self, server_id: str, incarnation: int) -> Floor:
-        for _ in range(FENCE_ATTEMPTS_MAX - 1):
-            with suppress(TakenOverError):  # another server fences it, too
-                return self._fence(server_id, incarnation)
-        return self._fence(server_id, incarnation)
-
-    def _fence(self, server_id: str, incarnation: int) -> Floor:
         last, cell_ms = self._tables.fence(Member("", server_id, incarnation))
         return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
 

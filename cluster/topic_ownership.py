@@ -134,6 +134,11 @@ class TopicOwnership:
             self._found_or_claimed(topic, is_forwarded=is_forwarded, creates=creates)
         )
 
+    def forget(self, topic: TopicId) -> None:
+        """Look for the owner again at the next request: the server that is remembered refused
+        one."""
+        self._cached.pop(topic, None)
+
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
         whether the servers list it. If that fails, `record_generations` repeats it."""
@@ -167,11 +172,20 @@ class TopicOwnership:
                 await self._release(topic, to)
 
     async def drain(self) -> None:
-        """Give all topics to the other servers, and claim no more. Raises: UnavailableError (its
-        kinds): some are still here."""
+        """Give all topics to the other servers, and claim no more until `undrain`. Raises:
+        UnavailableError (its kinds), MetadataError: some are still here."""
         self.is_draining = True
         await self.publish_load()
-        await _each(sorted(self._owned), self._release_to_any)
+        await _each(sorted(self._owned), self._release_if_draining)
+
+    async def undrain(self) -> None:
+        """Claim topics again. Raises: MetadataError: the others learn of it later."""
+        self.is_draining = False
+        await self.publish_load()
+
+    async def _release_if_draining(self, topic: TopicId) -> None:
+        if self.is_draining:
+            await self._release_to_any(topic)
 
     async def rebalance(self) -> None:
         """Give topics away if this server has many more than the others. Raises:
@@ -204,11 +218,14 @@ class TopicOwnership:
         await self.owner_of(topic, is_forwarded=True, creates=False)
 
     async def publish_load(self) -> None:
-        """Tell the others how many topics this server has. Raises: MetadataError."""
-        publish = partial(
-            self._membership.publish_load, len(self._owned), is_draining=self.is_draining
-        )
-        await self._in_thread(publish)
+        """Tell the others how many topics this server has, and whether it takes more. Raises:
+        MetadataError."""
+        told: bool | None = None
+        # A drain that ends while its beginning is being written must be written behind it.
+        while told is not self.is_draining:
+            told = self.is_draining
+            publish = partial(self._membership.publish_load, len(self._owned), is_draining=told)
+            await self._in_thread(publish)
 
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server, with the epochs of their ownership."""

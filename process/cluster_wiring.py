@@ -40,6 +40,7 @@ def make_member(
         now_ms=runtime.clock.now_ms,
         elapsed_s=runtime.elapsed_s,
         in_thread=runtime.threads("metadata", METADATA_THREADS),
+        spawn=runtime.spawn,
         lost_leadership=lost_leadership,
         die=runtime.die,
     )

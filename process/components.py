@@ -162,6 +162,7 @@ class Components:
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
             disks=self._disks.by_store,
+            of_cluster=() if self.cluster is None else self.cluster.gauges(),
         )
 
     def listener(self) -> Listener:
@@ -171,7 +172,7 @@ class Components:
             self._routes(),
             backup_stream.routes(self._backups),
             self._dispatcher,
-            AllowedHosts(server.allowed_hosts),
+            AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )

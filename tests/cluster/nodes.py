@@ -37,11 +37,15 @@ class Owners:
         self.leading: Owner | TuffError | None = None
         self.asked: list[tuple[TopicId, bool, bool]] = []
         self.changed: list[TopicId] = []
+        self.forgotten: list[TopicId] = []
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         self.asked.append((topic, is_forwarded, creates))
         await asyncio.sleep(0)
         return self.of_topics.get(topic)
+
+    def forget(self, topic: TopicId) -> None:
+        self.forgotten.append(topic)
 
     async def note_change(self, topic: TopicId) -> None:
         self.changed.append(topic)

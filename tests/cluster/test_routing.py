@@ -58,9 +58,11 @@ def problem(body: bytes) -> dict[str, object]:
     return found
 
 
-FORWARDED = [each for each in ENDPOINTS if "{t}" in each.path or each.tag in
+# Those of a cluster are tested in test_routes.py.
+SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
+FORWARDED = [each for each in SHARED if "{t}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
-LOCAL = [each for each in ENDPOINTS if each not in FORWARDED and each.name != "takeBackup"]
+LOCAL = [each for each in SHARED if each not in FORWARDED and each.name != "takeBackup"]
 
 
 @pytest.mark.parametrize("endpoint", FORWARDED, ids=lambda each: each.name)

@@ -407,7 +407,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--topics", type=int, default=300)
     parser.add_argument("--consumers", type=int, default=60)
-    parser.add_argument("--rate", type=float, default=0.5, help="publishes a second to each topic")
+    parser.add_argument("--rate", type=float, default=0.2, help="publishes a second to each topic")
     parser.add_argument("--session", type=float, default=3.0, help="seconds")
     parser.add_argument("--metadata", choices=("zookeeper", "hbase"), default="zookeeper")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT")

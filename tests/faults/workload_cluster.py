@@ -21,10 +21,10 @@ from tuff.protocol.errors import (
 )
 
 NAMESPACE = "cluster"
-CALL_S = 1.5  # seconds until a client gives a call up: a server that hangs must not hide the others
+CALL_S = 2.5  # seconds until a client gives a call up: a server that hangs must not hide the others
 READ_S = 5.0
 CONNECT_S = 1.0
-AGAIN_S = (0.3, 0.7)  # seconds between two attempts after one that failed
+AGAIN_S = (0.5, 1.0)  # seconds between two attempts after one that failed
 KEY_COUNT = 3  # few, so that transactions conflict
 COUNTERS = 6
 LEADER = "transactions"  # the subject of attempts at the leader

@@ -142,19 +142,27 @@ class TopicOwnership:
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
         whether the servers list it. If that fails, `record_generations` repeats it."""
-        self._unrecorded.add(topic)
         with suppress(MetadataError):
-            await self.record_generations()
+            await self._record(topic)
 
     async def record_generations(self) -> None:
-        """Record the generations of topics that were created or deleted. Raises: MetadataError."""
+        """Record the generations of topics that were created or deleted, and that could not be
+        recorded then. Raises: MetadataError."""
         for topic in list(self._unrecorded):
-            # A topic that was given away is recorded by its new owner.
-            owned = self._owned.get(topic)
-            if owned is not None:
-                generation = self._handover.generation(topic)
-                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
-                await self._in_thread(record)
+            await self._record(topic)
+
+    async def _record(self, topic: TopicId) -> None:
+        owned = self._owned.get(topic)
+        if owned is None:  # a topic that was given away is recorded by its new owner
+            self._unrecorded.discard(topic)
+            return
+        generation = self._handover.generation(topic)
+        self._unrecorded.add(topic)
+        await self._in_thread(
+            partial(self._record_generation, topic, generation, epoch=owned.epoch)
+        )
+        # Unless it has changed meanwhile, which could not be recorded at the same time.
+        if topic in self._owned and self._handover.generation(topic) == generation:
             self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
@@ -241,6 +249,10 @@ class TopicOwnership:
             async with self._change(topic):
                 if topic in self._owned:
                     return None
+                # Another request may have found the owner while this one waited.
+                cached = self._live_owner(self._cached.get(topic))
+                if cached is not None and not is_forwarded:
+                    return cached
                 return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
 
     async def _find_or_claim(
@@ -294,12 +306,15 @@ class TopicOwnership:
             before = found.value.server_id, found.value.incarnation
             if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
                 floor = floor.raised_to(await self._fenced(before[0], before[1]))
-        epoch, info = await self._in_thread(partial(self._write_claim, topic, found, floor))
+        epoch, info, recorded = await self._in_thread(
+            partial(self._write_claim, topic, found, floor)
+        )
         await self._handover.take([topic], info.floor)
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
-        await self.note_change(topic)
+        if self._handover.generation(topic) != recorded:
+            await self.note_change(topic)  # its last owner could not record it
 
     async def _fenced(self, server_id: str, incarnation: int) -> Floor:
         """The floor of an ended server, once it is fenced.
@@ -325,18 +340,17 @@ class TopicOwnership:
 
     def _write_claim(
         self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
-    ) -> tuple[int, OwnerInfo]:
-        """Write the owner record, and append to the persistence record; the epoch and the record.
-        Blocks."""
+    ) -> tuple[int, OwnerInfo, int]:
+        """Write the owner record, and append to the persistence record; the epoch, the owner record
+        and the recorded generation. Blocks."""
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
         version = Expected.NEW if found is None else found.version
         epoch = self._owners.write_owner_info(topic, info, version)
-        self._append_range(topic, epoch, floor)
-        return epoch, info
+        return epoch, info, self._append_range(topic, epoch, floor)
 
-    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> None:
+    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> int:
         stored = self._persistence.read_topic_persistence_info(topic)
         claimed = OwnerRange(
             epoch=epoch,
@@ -348,6 +362,7 @@ class TopicOwnership:
         self._persistence.write_topic_persistence_info(
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
+        return before.generation
 
     def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)

@@ -4,14 +4,21 @@ lets calls to the metadata store fail."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 from cluster.membership import Membership
 from cluster.topic_ownership import TopicOwnership
 from messaging.read.poll import Poll
 from metadata.leveldb import LevelDbMetadataStore
-from metadata.store import Condition, Key, MetadataUnavailableError, Session, Versioned
+from metadata.store import (
+    Condition,
+    Key,
+    MetadataError,
+    MetadataUnavailableError,
+    Session,
+    Versioned,
+)
 from metadata.topic_ownership import Floor, OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
 from process.cluster_member import _Handover
@@ -182,8 +189,9 @@ class Cluster:
         """Start servers; all of them then know each other."""
         started = []
         for server_id in server_ids:
-            server = self.servers[server_id] = Server(self, server_id)
+            server = Server(self, server_id)
             await server.start(self.stack)
+            self.servers[server_id] = server
             started.append(server)
         await self.refresh()
         return started
@@ -191,7 +199,8 @@ class Cluster:
     async def refresh(self) -> None:
         for each in self.servers.values():
             if each.is_alive and each.runs.is_set():
-                await each.ownership.refresh()
+                with suppress(MetadataError):
+                    await each.ownership.refresh()
 
     def expire(self, server: Server) -> None:
         """End the session of a server, which may not notice."""

@@ -256,7 +256,9 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            if not is_forwarded and (other := self._lighter_server()) is not None:
+            # A topic that another server gave to this one is not for anybody else.
+            is_free = not is_forwarded and not self._is_named_in(found)
+            if is_free and (other := self._lighter_server()) is not None:
                 return other
             try:
                 await self._claim(topic, found)
@@ -266,12 +268,16 @@ class TopicOwnership:
             return None
         raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
 
+    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
+        me = self._me.server_id, self._me.incarnation
+        return found is not None and (found.value.server_id, found.value.incarnation) == me
+
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
         """The live server that an owner record names, other than this one."""
         if found is None or found.value.server_id is None:
             return None
         server_id, incarnation = found.value.server_id, found.value.incarnation
-        if (server_id, incarnation) == (self._me.server_id, self._me.incarnation):
+        if self._is_named_in(found):
             return None
         # The members that are known here may be old; a live server must not be fenced.
         alive = partial(self._membership.is_alive, server_id, incarnation)
@@ -384,15 +390,20 @@ class TopicOwnership:
         self.released_count += 1
 
     def _orphans(self) -> list[TopicId]:
-        """Topics whose owners ended, and that this server shall claim. Blocks."""
+        """Topics that this server shall claim: those that were given to it, and its share of those
+        whose owners ended, or that were given to nobody. Blocks."""
         members = self._membership.members()
         found = []
         for topic, stored in self._owners.scan():
             owner = stored.value
             known = members.get(owner.server_id or "")
-            if owner.server_id is None or (known and known.incarnation == owner.incarnation):
-                continue
-            if preferred(str(topic), members) == self._me.server_id:
+            if self._is_named_in(stored):
+                is_mine = topic not in self._owned
+            elif known is not None and known.incarnation == owner.incarnation:
+                is_mine = False
+            else:
+                is_mine = preferred(str(topic), members) == self._me.server_id
+            if is_mine:
                 found.append(topic)
                 if len(found) == ADOPTED_COUNT_MAX:
                     break

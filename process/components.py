@@ -153,6 +153,9 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._register_gauges()
+
+    def _register_gauges(self) -> None:
         metrics.register_gauges(
             self._metrics,
             self.messaging,

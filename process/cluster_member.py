@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cluster.draining import Drain
 from cluster.leader import KEY as LEADER_KEY
-from cluster.leader import Election, Tenancy
+from cluster.leader import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
 from cluster.peers import Peers, Spawn
 from cluster.request_counts import RequestCounts, counted
@@ -207,6 +207,18 @@ class ClusterMember:
             return False
         election = self._joined.election
         return election.found is not None and not election.is_mine
+
+    async def had_transaction_files(self) -> bool:
+        """Whether any server of the cluster ever made transaction files. Raises: MetadataError."""
+        return await self._in_thread(self._files_record().exists)
+
+    async def record_transaction_files(self) -> None:
+        """Record that there are transaction files. Raises: MetadataError."""
+        await self._in_thread(self._files_record().write)
+
+    def _files_record(self) -> FilesRecord:
+        assert self._store is not None, "the server has joined"
+        return FilesRecord(self._store)
 
     def why_not_leading(self) -> str:
         """Why transactions are not open here, in a sentence."""

@@ -28,6 +28,7 @@ from messaging.storage.store_ownership import StoreOwnership, owned
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
+from metadata.store import MetadataError
 from process import backup_stream, health, metrics
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
@@ -152,6 +153,9 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._register_gauges()
+
+    def _register_gauges(self) -> None:
         metrics.register_gauges(
             self._metrics,
             self.messaging,
@@ -499,9 +503,15 @@ class ComponentLink:
         if leadership is None:
             self._transactions.put_off(cluster.why_not_leading())
             return
+        try:
+            had_files = await cluster.had_transaction_files()
+        except MetadataError as error:
+            self._transactions.put_off(f"it is not known whether there were transactions: {error}")
+            return
         self._is_open = True
-        # Each server knows of the files only what they were while it led.
-        await self._transactions.open(StoreMark(cluster.cluster_id), leadership=leadership)
+        # Each server knows of the files only what they were while it led, and that there were some.
+        mark = StoreMark(cluster.cluster_id, highest_reserved=int(had_files))
+        await self._transactions.open(mark, leadership=leadership)
 
     async def _has_store_id(self) -> bool:
         """Whether the message store has a durable id. It gets one before the first transaction
@@ -535,10 +545,12 @@ class ComponentLink:
         if self._recorded_store_id == store_id:
             return  # later pointer blocks are recorded with the batches of messages
         try:
+            if self._cluster is not None:
+                await self._cluster.record_transaction_files()
             # This records the durable pointer blocks too. A block that is still being reserved must
             # not be among them: if it is lost with the log, the files seem older than the messages.
             await self._messaging.record_store_id(store_id)
-        except StorageUnavailableError as error:
+        except (StorageUnavailableError, MetadataError) as error:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id

@@ -251,7 +251,8 @@ class StoreState:
         self.topics.remove(topic.id)
         self.index.forget(topic.id)
         if topic.durable is not None:
-            self.tail_cache.forget(topic.prefix(topic.durable.generation))
+            # The negative generation of a deleted topic is that of its last rows.
+            self.tail_cache.forget(topic.prefix(abs(topic.durable.generation)))
 
     @property
     def possible_last_batches(self) -> tuple[LastBatch, LastBatch]:

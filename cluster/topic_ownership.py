@@ -134,7 +134,7 @@ class TopicOwnership:
 
     async def record_generations(self) -> None:
         """Record the generations of topics that were created or deleted. Raises: MetadataError."""
-        for topic in list(self._unrecorded):
+        for topic in sorted(self._unrecorded):
             # A topic that was given away is recorded by its new owner.
             if topic in self._owned:
                 generation = self._handover.generation(topic)

@@ -4,7 +4,6 @@ election of the leader of transactions (decision 0042). A single server loads no
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -57,6 +56,7 @@ class ClusterMember:
 
     `open_metadata` opens the metadata store, in a thread. `die` ends the process at once, with a
     reason: another server may have replaced this one, so nothing may be answered any more.
+    `chance(n)` is a number below n, each with the same probability.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class ClusterMember:
         elapsed_s: Callable[[], float],
         in_thread: InThread,
         die: Callable[[str], None],
+        chance: Callable[[int], int],
     ) -> None:
         self._settings = settings
         self._tables = tables
@@ -85,6 +86,7 @@ class ClusterMember:
         self._elapsed_s = elapsed_s
         self._in_thread = in_thread
         self._die = die
+        self._chance = chance
         self._changed = asyncio.Event()
         self._is_closed = False
         self._store: MetadataStore | None = None
@@ -134,7 +136,7 @@ class ClusterMember:
             TopicPersistenceManager(store),
             _Handover(self._handover),
             in_thread=self._in_thread,
-            chance=random.randrange,
+            chance=self._chance,
         )
         election = Election(store, membership.session, identity, address)
         for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
@@ -230,7 +232,7 @@ class ClusterMember:
         }
         await ownership.refresh()
         now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
-        for gone in before.keys() - now:
+        for gone in sorted(before.keys() - now):
             self.peers.drop(before[gone])
         led = election.is_mine
         election.note(await self._in_thread(election.elect))

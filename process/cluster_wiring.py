@@ -1,5 +1,6 @@
 """Builds the part of the process that makes it a member of a cluster, from the settings."""
 
+import random
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -36,6 +37,7 @@ def make_member(
         elapsed_s=runtime.elapsed_s,
         in_thread=runtime.threads("metadata", METADATA_THREADS),
         die=runtime.die,
+        chance=random.randrange,
     )
 
 

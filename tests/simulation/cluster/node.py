@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from cluster.topic_ownership import TopicOwnership
@@ -74,7 +74,12 @@ class Process:
         self.spawn(self._open())
 
     def member(
-        self, settings: Settings, runtime: Runtime, messaging: MessagingService
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        messaging: MessagingService,
+        *,
+        lost_leadership: Callable[[], str | None],
     ) -> ClusterMember:
         """What `process.cluster_wiring.make_member` makes of a real process."""
         return ClusterMember(
@@ -88,6 +93,8 @@ class Process:
             now_ms=runtime.clock.now_ms,
             elapsed_s=runtime.elapsed_s,
             in_thread=runtime.threads("metadata", METADATA_THREADS),
+            spawn=runtime.spawn,
+            lost_leadership=lost_leadership,
             die=runtime.die,
             chance=lambda count: below(count, self.world.chance),
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from messaging.storage.engine import Store
@@ -118,11 +119,9 @@ class World:
             assert self._building is not None
             return self._building.opener
 
-        def member(
-            settings: Settings, runtime: object, messaging: object, _tables: object
-        ) -> object:
+        def member(settings: Settings, runtime: Any, messaging: Any, _: object, **given: Any) -> Any:
             assert self._building is not None
-            return self._building.member(settings, runtime, messaging)  # type: ignore[arg-type]
+            return self._building.member(settings, runtime, messaging, **given)
 
         with (
             patch.object(components, "_engine", engine),
@@ -303,7 +302,7 @@ class World:
         """A server acknowledged a message, and owned the topic in this epoch."""
         cluster = process.components.cluster
         assert cluster is not None
-        identity = cluster._require_joined()[0]
+        identity = cluster.joined().identity
         owner = identity.server_id, identity.incarnation
         found = next(each for each in self.topics if each.id == topic)
         found.acks.append(Ack(epoch, owner, message_id))

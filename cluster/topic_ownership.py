@@ -256,8 +256,10 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            if not is_forwarded and (other := self._lighter_server()) is not None:
-                return other
+            if not is_forwarded and not self._is_named_in(found):
+                other = self._lighter_server()
+                if other is not None:
+                    return other
             try:
                 await self._claim(topic, found)
             except _LOST_RACES as error:
@@ -265,6 +267,15 @@ class TopicOwnership:
                 continue
             return None
         raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
+
+    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
+        """Whether an owner record names this server: a claim that failed behind its first step, or
+        a release before its last one, or a topic that another server gave to this one. All others
+        send requests here, so no other server can claim it."""
+        if found is None:
+            return False
+        named = found.value.server_id, found.value.incarnation
+        return named == (self._me.server_id, self._me.incarnation)
 
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
         """The live server that an owner record names, other than this one."""

@@ -209,7 +209,7 @@ class Process:
 
     async def _open(self) -> None:
         try:
-            await self.components.open(self.url)
+            await self.components.open(url=self.url)
         except CannotJoinError as error:
             self._die(str(error))
         self.is_open = True

@@ -157,7 +157,7 @@ class TopicOwnership:
     async def record_generations(self) -> None:
         """Record the generations of topics that were created or deleted, and that could not be
         recorded then. Raises: MetadataError."""
-        for topic in list(self._unrecorded):
+        for topic in sorted(self._unrecorded):
             await self._record(topic)
 
     async def _record(self, topic: TopicId) -> None:

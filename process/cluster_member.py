@@ -4,7 +4,6 @@ election of the leader of transactions (decision 0042). A single server loads no
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -63,6 +62,7 @@ class ClusterMember:
     `open_metadata` opens the metadata store, in a thread. `lost_leadership` returns why this server
     can't lead transactions any more, None while it may. `die` ends the process at once, with a
     reason: another server may have replaced this one, so nothing may be answered any more.
+    `chance(n)` is a number below n, each with the same probability.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class ClusterMember:
         spawn: Spawn,
         lost_leadership: Callable[[], str | None],
         die: Callable[[str], None],
+        chance: Callable[[int], int],
     ) -> None:
         self._lost_leadership = lost_leadership
         self._settings = settings
@@ -95,6 +96,7 @@ class ClusterMember:
         self._in_thread = in_thread
         self._spawn = spawn
         self._die = die
+        self._chance = chance
         self._counts = RequestCounts()
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -151,7 +153,7 @@ class ClusterMember:
             persistence,
             _Handover(self._handover),
             in_thread=self._in_thread,
-            chance=random.randrange,
+            chance=self._chance,
         )
         election = Election(store, membership.session, identity, address)
         for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
@@ -274,7 +276,7 @@ class ClusterMember:
         }
         await ownership.refresh()
         now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
-        for gone in before.keys() - now:
+        for gone in sorted(before.keys() - now):
             self.peers.drop(before[gone])
         led = election.is_mine
         election.note(await self._in_thread(election.elect))

@@ -1,5 +1,6 @@
 """Builds the part of the process that makes it a member of a cluster, from the settings."""
 
+import random
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,7 @@ def make_member(
         spawn=runtime.spawn,
         lost_leadership=lost_leadership,
         die=runtime.die,
+        chance=random.randrange,
     )
 
 

@@ -17,6 +17,7 @@ from messaging.storage.store_state import StoreState
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.protocol.errors import UnavailableError
+from tuff.protocol.ids import TopicId
 
 # Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
 MARK_ROWS_MAX = 10_000
@@ -104,6 +105,13 @@ class TransactionRows:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
         return self._state.index.may_be_on_disk(pointer)
 
+    def has_ended_in(self, pointer: int, topic: TopicId) -> bool:
+        """Whether this server serves the topic, and no index row there is left on disk that the
+        pointer has: its rows are durably marked or settled."""
+        if self._state.topics.is_foreign(topic):
+            return False
+        return topic not in self._state.index.topics([pointer])
+
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region
         servers have rewritten such rows."""
@@ -155,9 +163,11 @@ class TransactionRows:
         self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: WriteBatch
     ) -> None:
         self._invert(ranges, batch)
-        for entry in self._of_own_topics(entries):
+        own = list(self._of_own_topics(entries))
+        for entry in own:
             batch.delete(entry.key)
-        batch.on_durable(partial(self._state.index.marked, entries))
+        # Only these: a topic whose move fails is served here again, with its rows unmarked.
+        batch.on_durable(partial(self._state.index.marked, own))
 
     def _of_own_topics(self, entries: Iterable[IndexedRange]) -> Iterator[IndexedRange]:
         # A topic may have moved to another server since its ranges were listed. Its rows are marked

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import Service, entry, turns
+from tests.tx.service import TOPIC, Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tx.write_gates_and_key_locks import TransactionLocks
 
@@ -217,7 +217,7 @@ async def test_can_commits_that_wait_for_a_refused_commit_continue(
 ) -> None:
     """They handed their turn to each other, for ever, and the process did little else."""
     tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     service.rows.refusal = TopicNotFoundError("no topic")
     commit = service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     publishing = asyncio.create_task(commit)

@@ -6,6 +6,7 @@ executed, and decides what that means for its own caller.
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from io import BytesIO
 from types import SimpleNamespace
@@ -128,6 +129,12 @@ class Peers:
                 was_sent=True,
             ) from None
 
+    def drop(self, base_url: str) -> None:
+        """Another server has left the cluster: give up the requests that it was sent. One that is
+        paused would keep them for long, and answers none of them any more."""
+        self._requests.drop(base_url)
+        self._polls.drop(base_url)
+
     async def close(self) -> None:
         """Close all connections. Requests under way, and later ones, end with
         PeerUnansweredError."""
@@ -151,7 +158,7 @@ class _Exchange:
         body: bytes,
         within_s: float,
     ) -> None:
-        self._base_url = base_url
+        self.base_url = base_url
         self._method = method
         self._target = target
         self._fields = fields
@@ -168,7 +175,7 @@ class _Exchange:
         try:
             async with session.request(
                 self._method,
-                URL(self._base_url.rstrip("/") + self._target, encoded=True),
+                URL(self.base_url.rstrip("/") + self._target, encoded=True),
                 data=BytesIO(self._body) if large else self._body or None,
                 headers=self._fields,
                 skip_auto_headers=_NOT_ADDED,
@@ -179,11 +186,11 @@ class _Exchange:
                 return reply.status, list(reply.headers.items()), body
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise PeerUnansweredError(
-                f"server {self._base_url} can't be reached ({_reason(error)})", was_sent=False
+                f"server {self.base_url} can't be reached ({_reason(error)})", was_sent=False
             ) from None
         except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
             raise PeerUnansweredError(
-                f"server {self._base_url} was lost before it answered ({_reason(error)})",
+                f"server {self.base_url} was lost before it answered ({_reason(error)})",
                 was_sent=True,
             ) from None
 
@@ -195,6 +202,7 @@ class _Pool:
         self._spawn = spawn
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
+        self._under_way: defaultdict[str, set[_Attempt[_Answer]]] = defaultdict(set)
 
     async def answer_of(self, sent: _Exchange) -> _Answer:
         """Raises: PeerUnansweredError."""
@@ -204,7 +212,20 @@ class _Pool:
             self._session = _new_session()
         attempt = _Attempt(sent.answer(self._session))
         self._spawn(attempt.run())
-        return await attempt.result()
+        attempts = self._under_way[sent.base_url]
+        attempts.add(attempt)
+        try:
+            return await attempt.result()
+        finally:
+            attempts.discard(attempt)
+
+    def drop(self, base_url: str) -> None:
+        for attempt in self._under_way.pop(base_url, ()):
+            attempt.fail(
+                PeerUnansweredError(
+                    f"server {base_url} left the cluster before it answered", was_sent=True
+                )
+            )
 
     async def close(self) -> None:
         self._is_closed = True
@@ -230,7 +251,8 @@ class _Attempt(Generic[T]):
         try:
             result = await self._work
         except asyncio.CancelledError:
-            self._done.cancel()
+            if not self._done.done():
+                self._done.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets it
             if not self._done.done():
@@ -238,6 +260,13 @@ class _Attempt(Generic[T]):
         else:
             if not self._done.done():
                 self._done.set_result(result)
+
+    def fail(self, error: PeerUnansweredError) -> None:
+        """End it with this error, unless it has ended."""
+        if not self._done.done():
+            self._done.set_exception(error)
+            if self._task is not None:
+                self._task.cancel()
 
     async def result(self) -> T:
         """What the coroutine returns or raises."""

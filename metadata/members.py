@@ -7,7 +7,6 @@
     ("fenced", id)       := JSON {format: 1, incarnation, offset_ms, offset_seq, cell_ms}
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from metadata.json_values import Fields, decoded, encoded, read_value
 from metadata.keys import encode_key
+from metadata.server_ids import check_server_id
 from metadata.store import (
     BadVersionError,
     DamagedEntryError,
@@ -34,11 +34,9 @@ from metadata.topic_ownership import Floor, floor_members, floor_of
 T = TypeVar("T")
 
 FORMAT = 1
-SERVER_ID_LENGTH_MAX = 64  # characters
 TIME_LIMIT_MS = 253_402_300_800_000  # ms; the year 10,000, from which on datetime shows no time
 CHANGE_ATTEMPTS_MAX = 1_000  # each failure but the last is a write of another server
 
-_SERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SERVERS, _INCARNATIONS, _FENCED = "servers", "incarnations", "fenced"
 
 
@@ -66,16 +64,6 @@ class Fenced:
 
     incarnation: int
     floor: Floor
-
-
-def check_server_id(server_id: str) -> str:
-    """Returns the id if it is legal. Raises: ValueError."""
-    if _SERVER_ID.fullmatch(server_id) is None:
-        raise ValueError(
-            f"the server id {server_id[:80]!r} is not legal: use 1 to {SERVER_ID_LENGTH_MAX} "
-            "characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
-        )
-    return server_id
 
 
 class Members:

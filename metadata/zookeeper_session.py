@@ -72,8 +72,7 @@ class ZooKeeperSession:
             self._keeper.join()
 
     def _create(self) -> float:
-        """Create the znode. Returns a moment at which ZooKeeper had not yet heard of the holder for
-        the last time."""
+        """Create the znode. Returns a moment before ZooKeeper last heard of the holder."""
         deadline_s = self._connection.deadline_s()
         # It exists if the reply to an earlier attempt was lost: no other session has this id.
         with suppress(NodeExistsError):

@@ -225,8 +225,13 @@ class ClusterMember:
     async def _look(self) -> bool:
         """Read the members, elect a leader, and publish the load; whether the members changed."""
         _, ownership, election = self._require_joined()
-        before = {key: each.incarnation for key, each in ownership.members.items()}
+        before = {
+            (each.server_id, each.incarnation): each.address for each in ownership.members.values()
+        }
         await ownership.refresh()
+        now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
+        for gone in before.keys() - now:
+            self.peers.drop(before[gone])
         led = election.is_mine
         election.note(await self._in_thread(election.elect))
         if led and not election.is_mine:
@@ -236,7 +241,7 @@ class ClusterMember:
             await ownership.publish_load()
             self._published = load
         await ownership.record_generations()
-        return before != {key: each.incarnation for key, each in ownership.members.items()}
+        return before.keys() != now
 
     async def _quietly(self, work: Awaitable[T], *, default: T) -> T:
         try:

@@ -287,8 +287,9 @@ class DurableState:
         """Close the files, if any are open, and recover from them, unless the service just came
         up."""
         async with self._reopening:
-            is_down = self.status.state is ServiceState.DOWN
-            if is_down and not self._is_closed and self._tenure.ended is None:
+            # Without the leadership for good: the new leader has decided what the files say.
+            is_final = self._is_closed or self._tenure.ended is not None
+            if self.status.state is ServiceState.DOWN and not is_final:
                 await self._reopen()
 
     async def _reopen(self) -> None:
@@ -545,9 +546,8 @@ class DurableState:
             self._status_changed()
 
     def _failed(self, reason: str) -> None:
-        # For good, if another server leads: what this one read is what a new leader changes now.
-        self._failed_at_ms = None if self._tenure.ended is not None else self._now_ms()
         self.disable(self._tenure.ended or reason)
+        self._failed_at_ms = self._now_ms()
 
     def _reached(self, lsn: int) -> None:
         assert self._state is not None

@@ -7,7 +7,8 @@ from threading import Barrier
 
 import pytest
 
-from metadata.members import DuplicateServerError, Fenced, Members, ServerInfo, check_server_id
+from metadata.members import DuplicateServerError, Fenced, Members, ServerInfo
+from metadata.server_ids import check_server_id
 from metadata.store import (
     DamagedEntryError,
     Expected,

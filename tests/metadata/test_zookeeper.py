@@ -70,6 +70,29 @@ def stores(server: ZooKeeperServer) -> Iterator[ZooKeeperStores]:
     stores.close()
 
 
+def test_the_znodes_are_those_of_the_formats_page(
+    stores: ZooKeeperStores, server: ZooKeeperServer
+) -> None:
+    store = stores.open()
+    session = store.open_session(timeout_s=1.0, lost=lambda: None)
+    store.put(("a b", "é"), b"one", Expected.NEW, session=session)
+    store.put(("a b", "x"), b"two", Expected.NEW)
+    store.delete(("a b", "x"), 1)
+
+    with closing(KazooClient(f"{server.address}{stores._root}")) as client:
+        client.start()
+        entry, stat = client.get("/entries/a%20b/%C3%A9")
+        assert entry[:10] == bytes.fromhex("01 00 0000000000000001")
+        assert entry[26:] == b"\x20" + session.id.encode() + b"one"
+        assert stat.ephemeralOwner == 0
+        assert client.get("/entries/a%20b/x")[0][:10] == bytes.fromhex("01 01 0000000000000002")
+        assert client.get("/entries/a%20b")[0] == b"\x00"
+        assert client.get("/changes/a%20b")[0] == b"a%20b/x"
+        assert client.get_children("/sessions") == [session.id]
+        assert client.get(f"/sessions/{session.id}")[1].ephemeralOwner != 0
+        client.stop()
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 5])
 def test_a_scan_of_several_windows_is_ordered_and_whole(
     stores: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch, window: int

@@ -40,6 +40,8 @@ class Steps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy_count = 0  # pieces of work that are neither done nor at a step
+        self._is_less_busy = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the test, once there is work
         self.waiting: list[Step] = []
         self.is_free = False  # nothing stops any more
         self.pools: list[ThreadPoolExecutor] = []
@@ -55,6 +57,8 @@ class Steps:
                 return
             self.waiting.append(step)
             self._busy_count -= 1
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._is_less_busy.set)
         assert step.go.wait(WAIT_S), f"{who} was forgotten at {name!r}"
 
     def release(self, step: Step) -> None:
@@ -72,10 +76,14 @@ class Steps:
 
     async def settle(self) -> None:
         """Wait until every thread is done or at a step, and the event loop has nothing to do."""
-        quiet = 0
-        while quiet < QUIET_TURNS:
-            quiet = 0 if self._busy_count else quiet + 1
-            await asyncio.sleep(0.0002 if self._busy_count else 0)
+        quiet_count = 0
+        while quiet_count < QUIET_TURNS:
+            self._is_less_busy.clear()
+            if self._busy_count:
+                await self._is_less_busy.wait()
+                quiet_count = 0
+            await asyncio.sleep(0)
+            quiet_count += 1
 
     async def run_to(self, who: str, name: str) -> Step:
         """Let one service go on, until it stands before this operation."""
@@ -104,13 +112,15 @@ class Steps:
             _here.who = who
             return function()
 
+        self._loop = asyncio.get_running_loop()
         with self._lock:
             self._busy_count += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, named)
+            return await self._loop.run_in_executor(pool, named)
         finally:
             with self._lock:
                 self._busy_count -= 1
+            self._is_less_busy.set()
 
 
 class SteppedDisk:

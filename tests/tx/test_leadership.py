@@ -386,6 +386,18 @@ async def test_a_server_that_was_replaced_before_it_opened_makes_no_file(servers
     await servers.done(leader, commit(leader))
 
 
+async def test_a_server_that_does_not_lead_makes_no_file_even_if_the_leader_made_none(
+    servers: Servers,
+) -> None:
+    late = servers.elect()
+    servers.elect()
+
+    await servers.done(late, late.open())
+
+    assert late.manager.status.reason == "another server leads transactions: server-2"
+    assert not servers.directory.exists()
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -530,56 +542,56 @@ def _known(kind: FileKind, sequence: int, previous: int) -> KnownFile:
     return KnownFile(Path(f"{kind.value}.{sequence}"), kind, header)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param(
-            [_snapshot(1), _log(2, 0), _log(3, 2), _snapshot(4), _log(9, 3), _snapshot(10)],
-            [],
-            id="a server alone has none",
-        ),
-        pytest.param(
-            [_log(2, 0), _log(5, 2), _snapshot(6), _log(E, 5), _log(E + 2, E), _snapshot(E + 3)],
-            [],
-            id="nothing was late",
-        ),
-        pytest.param(
-            [_log(2, 0), _log(5, 2), _snapshot(6), _log(7, 5), _snapshot(8), _log(E, 5)],
-            [7, 8],
-            id="a log, and its snapshot",
-        ),
-        pytest.param(
-            [_snapshot(1), _log(2, 0), _log(3, 2), _snapshot(4), _log(E, 2)],
-            [3, 4],
-            id="the number behind the first log is that of a log",
-        ),
-        pytest.param(
-            [_log(5, 4), _log(E, 5), _snapshot(E + 1), _log(2 * E, 5), _log(3 * E, E)],
-            [2 * E],
-            id="the first log of a leader that was late says nothing",
-        ),
-        pytest.param(
-            [_snapshot(E), _log(E + 1, 0), _snapshot(2 * E), _log(2 * E + 1, 0)],
-            [E, E + 1],
-            id="the first files of all, twice",
-        ),
-        pytest.param(
-            [_snapshot(E), _log(E + 1, 0), _snapshot(2 * E)],
-            [E, E + 1],
-            id="the first files of all, and a leader that had no log yet",
-        ),
-        pytest.param(
-            [_log(E + 1, 0), _snapshot(2 * E), _log(3 * E, E + 1)],
-            [2 * E],
-            id="the first snapshot of a leader that was late",
-        ),
-        pytest.param(
-            [_log(E, 3), _log(E + 2, E), _log(E + 4, E), _snapshot(E + 5)],
-            [],
-            id="a missing log within an epoch is damage, and hides nothing",
-        ),
-    ],
-)
+LEFTOVERS = [
+    pytest.param(
+        [_snapshot(1), _log(2, 0), _log(3, 2), _snapshot(4), _log(9, 3), _snapshot(10)],
+        [],
+        id="a server alone has none",
+    ),
+    pytest.param(
+        [_log(2, 0), _log(5, 2), _snapshot(6), _log(E, 5), _log(E + 2, E), _snapshot(E + 3)],
+        [],
+        id="nothing was late",
+    ),
+    pytest.param(
+        [_log(2, 0), _log(5, 2), _snapshot(6), _log(7, 5), _snapshot(8), _log(E, 5)],
+        [7, 8],
+        id="a log, and its snapshot",
+    ),
+    pytest.param(
+        [_snapshot(1), _log(2, 0), _log(3, 2), _snapshot(4), _log(E, 2)],
+        [3, 4],
+        id="the number behind the first log is that of a log",
+    ),
+    pytest.param(
+        [_log(5, 4), _log(E, 5), _snapshot(E + 1), _log(2 * E, 5), _log(3 * E, E)],
+        [2 * E],
+        id="the first log of a leader that was late says nothing",
+    ),
+    pytest.param(
+        [_snapshot(E), _log(E + 1, 0), _snapshot(2 * E), _log(2 * E + 1, 0)],
+        [E, E + 1],
+        id="the first files of all, twice",
+    ),
+    pytest.param(
+        [_snapshot(E), _log(E + 1, 0), _snapshot(2 * E)],
+        [E, E + 1],
+        id="the first files of all, and a leader that had no log yet",
+    ),
+    pytest.param(
+        [_log(E + 1, 0), _snapshot(2 * E), _log(3 * E, E + 1)],
+        [2 * E],
+        id="the first snapshot of a leader that was late",
+    ),
+    pytest.param(
+        [_log(E, 3), _log(E + 2, E), _log(E + 4, E), _snapshot(E + 5)],
+        [],
+        id="a missing log within an epoch is damage, and hides nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "expected"), LEFTOVERS)
 def test_leftovers_are_what_a_new_leader_did_not_find(
     files: list[KnownFile], expected: list[int]
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.hbase.journal import CHUNK_BYTES
-from messaging.storage.hbase.store import HBaseStore
+from messaging.storage.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import until
@@ -184,7 +184,7 @@ def test_a_failed_put_fails_the_next_write(
 
     with closing(open_store()) as first:
         with monkeypatch.context() as patch:
-            patch.setattr(HBaseStore, "_put", fails)
+            patch.setattr(_Tables, "put", fails)
             first.write([(b"mns:topic:1", b"value")])
             until(lambda: not first._is_settling, within_s=60, what="the put to fail")
         with pytest.raises(StoreError, match="no room"):
@@ -203,7 +203,7 @@ def test_a_put_that_arrives_late_changes_nothing(open_store: OpenStore) -> None:
         store.write([(b"tns:topic:", b"new"), (b"mns:topic:0", None)])
         store.settle()
 
-        store._put({b"tns:topic:": b"old", b"mns:topic:0": b"goes"}, late_ms)
+        store._tables.put({b"tns:topic:": b"old", b"mns:topic:0": b"goes"}, late_ms)
 
         assert list(store.scan(*BOUNDS)) == [(b"tns:topic:", b"new")]
 

@@ -13,7 +13,7 @@ from messaging.storage.hbase import journal
 from messaging.storage.hbase.connections_and_writes import SyncWrites
 from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
-from messaging.storage.hbase.store import HBaseStore
+from messaging.storage.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of, through
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import until
@@ -111,17 +111,17 @@ def test_a_store_that_writes_continuously_can_be_taken_over(
     place = deploy(settings_of(hbase.ports))
     with closing(stores_of(place)()) as first:
         first.write([(b"a", b"first")])
-        put = HBaseStore._put
+        put = _Tables.put
         refusals = []
 
-        def put_beside_it(self: HBaseStore, rows: journal.Rows, timestamp_ms: int) -> None:
-            if self is not first:
+        def put_beside_it(self: _Tables, rows: journal.Rows, timestamp_ms: int) -> None:
+            if self is not first._tables:
                 with pytest.raises(StoreError) as refused:
                     first.write([(b"a", b"late")])
                 refusals.append(refused.value)
             put(self, rows, timestamp_ms)
 
-        monkeypatch.setattr(HBaseStore, "_put", put_beside_it)
+        monkeypatch.setattr(_Tables, "put", put_beside_it)
         with closing(stores_of(place)()) as second:
             assert second.get(b"a") == b"first"
     assert isinstance(refusals[0], TakenOverError)
@@ -164,7 +164,7 @@ def test_a_takeover_that_fails_loses_no_commits(
         dying.write([(b"mns:topic:%d" % number, b"value")])
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(HBaseStore, "_put", _is_gone)
+            patch.setattr(_Tables, "put", _is_gone)
             with pytest.raises(StoreError, match="gone"):
                 stores_of(place)()
     with closing(stores_of(place)()) as last:

@@ -13,7 +13,7 @@ and any server can fence another one by taking its journal over (decision 0042).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from threading import Condition, Event
 
@@ -54,6 +54,7 @@ SETTLE_ROWS = 1_000  # rows that are put at once; as many as fit into one call
 SETTLE_BYTES = 1 << 20  # bytes that are put at once
 BEHIND_BYTES_MAX = 8 << 20  # bytes of rows that are not in the tables yet; then writers wait
 BEHIND_COMMITS_MAX = 1_024  # commits that an opening has to read; then writers wait
+FENCE_ATTEMPTS_MAX = 10  # each failure but the last is the success of another server
 
 Row = tuple[bytes, bytes | None]
 Background = Callable[[Callable[[], None]], object]  # runs the callable in a background thread
@@ -112,25 +113,28 @@ class HBaseOpener:
 
     def fence(self, member: Member) -> Floor:
         """Take the journal of another server over, so that it can commit nothing any more, and put
-        the rows that it committed. Any thread may call; repeating it is harmless.
+        the rows that it committed. Any thread and any server may call, also at the same time;
+        repeating it is harmless.
 
-        Raises:
-            TakenOverError: a third server fences it at this moment.
-            StoreError: it may or may not be fenced.
+        Raises: StoreError: it may or may not be fenced.
         """
-        prefix = self._settings.prefix
         with closing(self._connected()) as connections:
-            gateways, writes = connections.gateways, connections.writes
-            tables = _Tables(gateways, writes, prefix, name=member.journal_name)
-            commits = Journal(
-                gateways, writes, prefix, now_ms=self._now_ms, name=member.journal_name
-            )
-            claims = OwnClaims()
-            commits.claim(claims, tables.put)
-            commits.forget_others(claims)
-            value = tables.get(LAST_BATCH_KEY)
-            last = LastBatch.from_bytes(LAST_BATCH_KEY, value) if value else LastBatch()
-            return Floor(last.last, commits.timestamp_ms)
+            for _ in range(FENCE_ATTEMPTS_MAX - 1):
+                # A third server that fences it takes a later slot, before this one is done.
+                with suppress(TakenOverError):
+                    return self._fence(connections, member.journal_name)
+            return self._fence(connections, member.journal_name)
+
+    def _fence(self, connections: StoreConnections, name: bytes) -> Floor:
+        gateways, writes, prefix = connections.gateways, connections.writes, self._settings.prefix
+        tables = _Tables(gateways, writes, prefix, name=name)
+        commits = Journal(gateways, writes, prefix, now_ms=self._now_ms, name=name)
+        claims = OwnClaims()
+        commits.claim(claims, tables.put)
+        commits.forget_others(claims)
+        value = tables.get(LAST_BATCH_KEY)
+        last = LastBatch.from_bytes(LAST_BATCH_KEY, value) if value else LastBatch()
+        return Floor(last.last, commits.timestamp_ms)
 
     def adopt_tables(self, cluster_id: str) -> None:
         """Make sure that the tables belong to this cluster; tables without any commit are adopted.

@@ -36,7 +36,7 @@ class Permit:
         self.pointer = pointer
         self._writes = writes
         self._locks = locks
-        self._transaction_id = transaction_id
+        self.transaction_id = transaction_id
         self._may_be_invalid = may_be_invalid
         self._is_inside = True
         self._recall = recall
@@ -52,7 +52,7 @@ class Permit:
         """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
         if self._is_inside:
             self._is_inside = False
-            self._locks.leave(self._transaction_id, self._recall)
+            self._locks.leave(self.transaction_id, self._recall)
 
 
 class WritePermits:

@@ -258,7 +258,7 @@ class RowsOfOwners:
         self._end(transaction_pointers, committed=True)
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
-        """As MessageRows. Readers that rows hold back are woken when their owners learn of the end."""
+        """As MessageRows. Readers that rows hold back wake when their owners learn of the end."""
         self._local.wake_readers(transaction_pointers)
         by_server: dict[Server, list[int]] = {}
         for pointer in transaction_pointers:

@@ -329,7 +329,7 @@ async def test_a_leader_that_dies_in_a_commit_leaves_all_or_nothing(
 ) -> None:
     s1, s2, _ = cluster.servers.values()
     tx = await s1.begin()
-    await s1.manager.durable.durable_image()
+    await s1.manager.take_snapshot()  # with its start
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     reached = hold_leader_at(cluster, step)
     commit = s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, C))
@@ -360,7 +360,7 @@ async def test_an_open_transaction_goes_on_with_a_new_leader(cluster: Cluster) -
     await s1.manager.completion.can_commit(tx.transaction_id, [b"x"])
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await s1.publish(A, b"a", pointer=tx.transaction_id)
-    await s1.manager.take_snapshot()
+    await s1.manager.take_snapshot()  # with its start
     await cluster.kill("s1")
     with pytest.raises(TransactionsUnavailableError):
         await s2.committed(B)
@@ -379,7 +379,7 @@ async def test_rows_of_a_lost_transaction_at_a_dead_owner_are_marked_by_the_next
 ) -> None:
     s1, s2, s3 = cluster.servers.values()
     tx = await s1.begin()
-    await s1.manager.take_snapshot()
+    await s1.manager.take_snapshot()  # with its start
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     await cluster.kill("s2")
     await cluster.kill("s1")

@@ -82,8 +82,10 @@ class Network:
         self.after: Callable[[Sent], Awaitable[None]] = _nothing
         self.calls: list[Sent] = []
 
-    async def carry(self, sent: Sent) -> object:
+    async def carry(self, source: "Server", sent: Sent) -> object:
         self.calls.append(sent)
+        if source.is_dead:
+            await asyncio.Event().wait()
         target = self.servers.get(sent.target)
         if target is None or target.is_dead:
             raise PeerUnansweredError(f"{sent.target} is not there", was_sent=False)
@@ -131,7 +133,7 @@ class _Line:
         assert method == "POST"
         name = path.removeprefix("/v1/cluster/")
         sent = Sent(self._source.id, base_url.removeprefix("http://"), name, json.loads(body))
-        result = await self._network.carry(sent)
+        result = await self._network.carry(self._source, sent)
         if isinstance(result, PeerRefusedError):
             raise result
         return result
@@ -184,12 +186,9 @@ class Cluster:
 
     async def move(self, topic: TopicId, name: str) -> None:
         async with self.lock(topic):
-            await self._give(topic)
+            floor = await self.servers[self.owners[topic]].handover.give(topic)
+            self.floors[topic] = _raised(self.floors.get(topic), floor)
             await self._take(topic, self.servers[name])
-
-    async def _give(self, topic: TopicId) -> None:
-        floor = await self.servers[self.owners.pop(topic)].handover.give(topic)
-        self.floors[topic] = _raised(self.floors.get(topic), floor)
 
     async def _take(self, topic: TopicId, server: "Server") -> None:
         await server.handover.take([topic], self.floors.get(topic, Floor(Offset(0, 0), 0)))
@@ -207,13 +206,11 @@ class Cluster:
 
     async def claim(self, topic: TopicId, server: "Server") -> None:
         """Take a topic whose owner has ended."""
-        before = self.owners.pop(topic)
-        floor = self.fence(before, self.lives_of(before)[-1].incarnation)
-        self.floors[topic] = _raised(self.floors.get(topic), floor)
+        for life in self.lives:
+            if life.id == self.owners[topic] and life.is_dead:
+                floor = self.fence(life.id, life.incarnation)
+                self.floors[topic] = _raised(self.floors.get(topic), floor)
         await self._take(topic, server)
-
-    def lives_of(self, name: str) -> list["Server"]:
-        return [each for each in self.lives if each.id == name and each.is_dead]
 
     def is_owner_alive(self, topic: TopicId) -> bool:
         owner = self.servers.get(self.owners[topic])

@@ -22,7 +22,7 @@ TOPICS = [TopicId("ns", name) for name in "abcd"]
 TRANSACTIONS_COUNT = 8  # of each client
 CHAOS_COUNT = 8
 LOST_PERCENT = 5
-SEED_S_MAX = 40.0
+SEED_S_MAX = 20.0  # seconds
 
 
 class LostError(Exception):

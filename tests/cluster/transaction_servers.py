@@ -288,7 +288,11 @@ class _View:
             if topic not in cluster.owners:
                 raise OwnershipMovingError(f"{topic} is moving")
             if not cluster.is_owner_alive(topic):
-                await cluster.claim(topic, self._server)
+                claiming = self._server.spawn(cluster.claim(topic, self._server))
+                await asyncio.wait([claiming])
+                if claiming.cancelled():
+                    raise OwnershipMovingError(f"{self._server.id} ended during a claim")
+                claiming.result()
             name = cluster.owners[topic]
         return None if name == self._server.id else Owner(name, f"http://{name}")
 

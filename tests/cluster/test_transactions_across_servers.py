@@ -226,6 +226,25 @@ async def test_rows_are_marked_where_their_topic_has_moved(cluster: Cluster) -> 
     assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
 
 
+async def test_a_topic_that_moves_before_its_owner_learns_of_the_end_is_marked_by_the_next_one(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+
+    async def before(sent: Sent) -> None:
+        if sent.name == "end" and cluster.owners[B] == "s2":
+            await cluster.move(B, "s3")
+
+    cluster.network.before = before
+    outcome = await s1.manager.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.ABORTED
+    assert list(s3.messaging.state.index.pointers()) == []
+    assert await s3.committed(B) == []
+
+
 async def test_a_topic_that_moves_before_the_final_rows_gets_them_at_its_new_owner(
     cluster: Cluster,
 ) -> None:

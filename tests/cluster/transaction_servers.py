@@ -202,7 +202,10 @@ class Cluster:
         found = await next(iter(self.servers.values())).view.owner_of(
             topic, is_forwarded=False, creates=False
         )
-        return self.servers[self.owners[topic] if found is None else found.server_id]
+        name = self.owners[topic] if found is None else found.server_id
+        if name not in self.servers:
+            raise OwnershipMovingError(f"{name} has just ended")
+        return self.servers[name]
 
     async def claim(self, topic: TopicId, server: "Server") -> None:
         """Take a topic whose owner has ended."""

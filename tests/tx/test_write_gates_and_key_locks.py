@@ -281,3 +281,53 @@ async def test_a_wait_for_an_open_gate_lasts_if_it_is_closed_again_at_once() -> 
 
     gates.open(1)
     await waiting
+
+
+async def test_a_server_that_joined_is_recalled_once_when_somebody_waits_for_writes() -> None:
+    locks, recalled = TransactionLocks(), []
+
+    def recall() -> None:
+        recalled.append(1)
+
+    locks.enter(1, recall)
+    before = list(recalled)
+    closing = asyncio.ensure_future(locks.close(1))
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+    was_closed = closing.done()
+    locks.leave(1, recall)
+    await closing
+    await waiting
+
+    assert before == []
+    assert recalled == [1]
+    assert not was_closed
+
+
+async def test_a_server_that_joins_while_somebody_waits_is_recalled_at_once() -> None:
+    locks, recalled = TransactionLocks(), []
+    locks.enter(1)
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+
+    locks.enter(1, lambda: recalled.append(1))
+
+    assert recalled == [1]
+    waiting.cancel()
+
+
+async def test_a_server_that_left_is_not_recalled() -> None:
+    locks, recalled = TransactionLocks(), []
+
+    def recall() -> None:
+        recalled.append(1)
+
+    locks.enter(1)
+    locks.enter(1, recall)
+    locks.leave(1, recall)
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+
+    assert recalled == []
+    locks.leave(1)
+    await waiting

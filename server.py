@@ -181,7 +181,7 @@ class Server:
 
     async def _open_stores(self, port: int) -> None:
         """Raises: DirectoryLockedError, CannotJoinError."""
-        opening = asyncio.ensure_future(self._components.open(self._url(port)))
+        opening = asyncio.ensure_future(self._components.open(url=self._url(port)))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

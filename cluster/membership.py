@@ -58,6 +58,8 @@ class Membership:
         self._tables = tables
         self._server_id = server_id
         self._messages = messages
+        # Incarnations that this server fenced. Two threads at once may count one too few.
+        self.fenced_count = 0
         self._members = Members(store, server_id, address, now_ms=now_ms)
 
     def join(self, *, new_cluster_id: str, session_s: float, lost: Callable[[], None]) -> Identity:
@@ -121,4 +123,5 @@ class Membership:
             floor = self._members.record_fence(
                 server_id, each, self._tables.fence(server_id, each)
             ).floor
+            self.fenced_count += 1
         return floor

@@ -28,6 +28,7 @@ WAIT_S_MAX = 60.0  # seconds that a poll may wait in addition (protocol §3.4)
 
 _TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
+_MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
 _READING_POSTS = frozenset({f"{_TOPIC_PATH}/poll"})  # all other posts change something
 
 
@@ -51,6 +52,9 @@ class Ownership(Protocol):
 
         Raises: OwnershipMovingError, TopicNotFoundError.
         """
+
+    def forget(self, topic: TopicId) -> None:
+        """The server that `owner_of` found did not own the topic."""
 
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted."""
@@ -91,7 +95,8 @@ def topic_route(
             return None  # this server refuses it as well as any
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
 
-    return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+    routed = _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+    return _asked_again(routed, ownership)
 
 
 def leader_route(
@@ -103,6 +108,17 @@ def leader_route(
         return leadership.leader()
 
     return _routed(route, owner_of, peers, TransactionsUnavailableError, answer_s_max)
+
+
+def server_route(
+    route: Route,
+    owner_of: Callable[[Request], Awaitable[Owner | None]],
+    peers: Peers,
+    *,
+    answer_s_max: float = ANSWER_S_MAX,
+) -> Route:
+    """The same route for the server that `owner_of` finds in a request; None: it is this one."""
+    return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
 
 
 def target_of(path: str, request: Request) -> str:
@@ -154,6 +170,25 @@ def _routed(
                 f"{error}; this may or may not have been carried out, so check that before you "
                 "repeat it"
             ) from None
+
+    return route._replace(handler=handler)
+
+
+def _asked_again(route: Route, ownership: Ownership) -> Route:
+    """The same route, answered by a second server if the first one did not own the topic: what is
+    remembered of owners may be old. That server executed nothing."""
+
+    async def handler(request: Request) -> Reply:
+        try:
+            reply = await route.handler(request)
+        except OwnershipMovingError:
+            ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+            raise
+        if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
+            return reply
+        # Without this, requests would be forwarded to the former owner for ever.
+        ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+        return await route.handler(request)
 
     return route._replace(handler=handler)
 

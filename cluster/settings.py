@@ -59,6 +59,11 @@ class ClusterSettings:
         """Whether the server is one of a cluster."""
         return bool(self.server_id)
 
+    def hosts(self) -> tuple[str, ...]:
+        """The host that requests of the other servers name; none without an `address`."""
+        host = urlsplit(self.address).hostname
+        return () if host is None else (host,)
+
     def zookeeper(self) -> tuple[str, str] | None:
         """The hosts and the root path; None if the metadata are in HBase."""
         found = _ZOOKEEPER.fullmatch(self.metadata)

@@ -7,11 +7,12 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from cluster.membership import Identity, Membership
 from cluster.routing import Owner
@@ -32,16 +33,23 @@ from metadata.topic_persistence import (
     StaleClaimError,
     TopicPersistenceManager,
 )
-from tuff.disk.event_loop import InThread
+from tuff.disk.event_loop import FutureTask, InThread
 from tuff.disk.locks import StoreError
-from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, UnavailableError
+from tuff.protocol.errors import (
+    OwnershipMovingError,
+    TopicNotFoundError,
+    TuffError,
+    UnavailableError,
+)
 from tuff.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
 CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
 ADOPTED_COUNT_MAX = 500  # topics of ended servers that one look takes over
+CONCURRENT_COUNT_MAX = 32  # topics whose ownership changes at once; the rest waits
 REBALANCE_TOLERANCE_PERCENT = 10  # more topics than the mean that a server keeps
 REBALANCE_COUNT_MAX = 50  # topics that one look gives away
 
@@ -98,7 +106,10 @@ class TopicOwnership:
         self._owned: dict[TopicId, _Owned] = {}
         self._cached: dict[TopicId, tuple[str, int]] = {}  # server and incarnation
         self._changing: dict[TopicId, asyncio.Future[None]] = {}
+        # The fences of ended servers, done or under way: one for each incarnation.
+        self._fences: dict[tuple[str, int], FutureTask[Floor]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
+        self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
         self.claimed_count = 0
@@ -119,11 +130,14 @@ class TopicOwnership:
                 del self._cached[topic]  # the other server believes that it is ours
             else:
                 return cached
-        with _as_moving(topic):
-            async with self._change(topic):
-                if topic in self._owned:
-                    return None
-                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
+        return await _to_its_end(
+            self._found_or_claimed(topic, is_forwarded=is_forwarded, creates=creates)
+        )
+
+    def forget(self, topic: TopicId) -> None:
+        """Look for the owner again at the next request: the server that is remembered refused
+        one."""
+        self._cached.pop(topic, None)
 
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
@@ -136,9 +150,11 @@ class TopicOwnership:
         """Record the generations of topics that were created or deleted. Raises: MetadataError."""
         for topic in list(self._unrecorded):
             # A topic that was given away is recorded by its new owner.
-            if topic in self._owned:
+            owned = self._owned.get(topic)
+            if owned is not None:
                 generation = self._handover.generation(topic)
-                await self._in_thread(partial(self._record_generation, topic, generation))
+                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+                await self._in_thread(record)
             self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
@@ -156,11 +172,19 @@ class TopicOwnership:
                 await self._release(topic, to)
 
     async def drain(self) -> None:
-        """Give all topics to the other servers, and claim no more. Raises: UnavailableError (its
-        kinds): some are still here."""
+        """Give all topics to the other servers, and claim no more until `undrain`. Raises:
+        UnavailableError (its kinds), MetadataError: some are still here."""
         self.is_draining = True
         await self.publish_load()
-        for topic in sorted(self._owned):
+        await _each(sorted(self._owned), self._release_if_draining)
+
+    async def undrain(self) -> None:
+        """Claim topics again. Raises: MetadataError: the others learn of it later."""
+        self.is_draining = False
+        await self.publish_load()
+
+    async def _release_if_draining(self, topic: TopicId) -> None:
+        if self.is_draining:
             await self._release_to_any(topic)
 
     async def rebalance(self) -> None:
@@ -175,12 +199,12 @@ class TopicOwnership:
             tolerance_percent=REBALANCE_TOLERANCE_PERCENT,
             shed_max=REBALANCE_COUNT_MAX,
         )
-        for topic in sorted(self._owned)[:count]:
-            await self._release_to_any(topic)
+        await _each(sorted(self._owned)[:count], self._release_to_any)
 
     async def refresh(self) -> None:
         """Read the members again. Raises: MetadataError."""
         self.members = await self._in_thread(self._membership.members)
+        self._given.clear()
 
     async def adopt(self) -> None:
         """Claim this server's share of the topics whose owners ended. The retention of a topic, and
@@ -188,15 +212,20 @@ class TopicOwnership:
         UnavailableError (its kinds)."""
         if self.is_draining:
             return
-        for topic in await self._in_thread(self._orphans):
-            await self.owner_of(topic, is_forwarded=True, creates=False)
+        await _each(await self._in_thread(self._orphans), self._adopt)
+
+    async def _adopt(self, topic: TopicId) -> None:
+        await self.owner_of(topic, is_forwarded=True, creates=False)
 
     async def publish_load(self) -> None:
-        """Tell the others how many topics this server has. Raises: MetadataError."""
-        publish = partial(
-            self._membership.publish_load, len(self._owned), is_draining=self.is_draining
-        )
-        await self._in_thread(publish)
+        """Tell the others how many topics this server has, and whether it takes more. Raises:
+        MetadataError."""
+        told: bool | None = None
+        # A drain that ends while its beginning is being written must be written behind it.
+        while told is not self.is_draining:
+            told = self.is_draining
+            publish = partial(self._membership.publish_load, len(self._owned), is_draining=told)
+            await self._in_thread(publish)
 
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server, with the epochs of their ownership."""
@@ -204,6 +233,15 @@ class TopicOwnership:
 
     def _change(self, topic: TopicId) -> "_Change":
         return _Change(self._changing, topic)
+
+    async def _found_or_claimed(
+        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+    ) -> Owner | None:
+        with _as_moving(topic):
+            async with self._change(topic):
+                if topic in self._owned:
+                    return None
+                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
 
     async def _find_or_claim(
         self, topic: TopicId, *, is_forwarded: bool, creates: bool
@@ -250,28 +288,46 @@ class TopicOwnership:
 
     async def _claim(self, topic: TopicId, found: Versioned[OwnerInfo] | None) -> None:
         """Raises: one of `_LOST_RACES`; UnavailableError (its kinds), MetadataError, StoreError."""
-        epoch, info = await self._in_thread(partial(self._write_claim, topic, found))
+        floor = NO_FLOOR
+        if found is not None:
+            floor = found.value.floor
+            before = found.value.server_id, found.value.incarnation
+            if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
+                floor = floor.raised_to(await self._fenced(before[0], before[1]))
+        epoch, info = await self._in_thread(partial(self._write_claim, topic, found, floor))
         await self._handover.take([topic], info.floor)
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
         await self.note_change(topic)
 
+    async def _fenced(self, server_id: str, incarnation: int) -> Floor:
+        """The floor of an ended server, once it is fenced.
+
+        All topics of the server wait for one fence: each fence takes a slot of the journal from
+        the one before, so fences at the same time make each other fail.
+        """
+        ended = server_id, incarnation
+        fence = self._fences.get(ended)
+        if fence is None:
+            fence = self._fences[ended] = FutureTask(
+                self._fence(server_id, incarnation), refusals=Exception
+            )
+            fence.go_on()
+        return await asyncio.shield(fence.done)
+
+    async def _fence(self, server_id: str, incarnation: int) -> Floor:
+        try:
+            return await self._in_thread(partial(self._membership.fence, server_id, incarnation))
+        except BaseException:
+            del self._fences[server_id, incarnation]  # the next claim tries again
+            raise
+
     def _write_claim(
-        self, topic: TopicId, found: Versioned[OwnerInfo] | None
+        self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
     ) -> tuple[int, OwnerInfo]:
         """Write the owner record, and append to the persistence record; the epoch and the record.
         Blocks."""
-        floor = NO_FLOOR if found is None else found.value.floor
-        if found is not None and found.value.server_id is not None:
-            before = found.value
-            if (before.server_id, before.incarnation) != (
-                self._me.server_id,
-                self._me.incarnation,
-            ):
-                floor = floor.raised_to(
-                    self._membership.fence(found.value.server_id, found.value.incarnation)
-                )
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
@@ -293,10 +349,12 @@ class TopicOwnership:
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
 
-    def _record_generation(self, topic: TopicId, generation: int) -> None:
+    def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)
         if stored is None or stored.value.generation == generation:
             return
+        if stored.value.ranges[-1].epoch != epoch:
+            return  # another server has claimed the topic since, and records what it finds
         changed = replace(stored.value, generation=generation)
         self._persistence.write_topic_persistence_info(topic, changed, stored.version)
 
@@ -371,9 +429,27 @@ class TopicOwnership:
         return Owner(found.server_id, found.address)
 
     def _lightest_other(self) -> ServerInfo | None:
-        others = {key: each for key, each in self.members.items() if key != self._me.server_id}
+        others = {
+            key: replace(each, topics=each.topics + self._given[key])
+            for key, each in self.members.items()
+            if key != self._me.server_id
+        }
         chosen = least_loaded(others, self._chance)
-        return None if chosen is None else others[chosen]
+        if chosen is None:
+            return None
+        self._given[chosen] += 1
+        return others[chosen]
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a change, which goes on when the caller gives up: a client that disconnects
+    must not leave half of a claim."""
+    task = FutureTask(work, refusals=TuffError)
+    task.go_on()
+    try:
+        return await task.done
+    finally:
+        task.done.cancel()  # if the caller gave up
 
 
 class _Change:
@@ -390,6 +466,18 @@ class _Change:
 
     async def __aexit__(self, *_error: object) -> None:
         self._changing.pop(self._topic).set_result(None)
+
+
+async def _each(topics: Sequence[TopicId], change: Callable[[TopicId], Awaitable[None]]) -> None:
+    """Change the ownership of these topics, some at a time: they share batches and waits. Raises:
+    the first error, after all were tried."""
+    errors: list[BaseException] = []
+    for start in range(0, len(topics), CONCURRENT_COUNT_MAX):
+        part = topics[start : start + CONCURRENT_COUNT_MAX]
+        results = await asyncio.gather(*map(change, part), return_exceptions=True)
+        errors += [each for each in results if each is not None]
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

@@ -30,10 +30,9 @@ class TopicHandover:
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """
-        _shared(self._store.require_up()).raise_time(floor.cell_ms)
         loaded = await self._store.read(partial(load_topics, topics=frozenset(topics)))
-        # In a batch: raised at any other time, the high-water mark would pass the rows of a batch
-        # that is being written.
+        # In a batch: the topics are served once it is durable that this server is above the floor.
+        # And a store that failed and was opened again before would have forgotten the time.
         await self._committer.submit(Write(partial(self._add, loaded, floor), internal=True))
 
     async def give(self, topic: TopicId) -> Floor:
@@ -47,17 +46,19 @@ class TopicHandover:
         found.is_released = True
         try:
             # Batches are written one after the other: with this one, all earlier ones are durable.
-            await self._flush()
-            while self._state.index.is_settling(topic):
-                await self._flush()
-            store = _shared(self._store.require_up())
-            last = self._state.sequencer.last
-            await self._store.read(lambda _: store.wait_until_shared())
+            await self._flush(topic)
+            is_flushed = False
+            while not is_flushed:
+                await self._store.read(lambda store: _shared(store).wait_until_shared())
+                # This commit says that the rows are in the tables. Without it, a server that fences
+                # this one would put them again, with a time that may be above the new owner's.
+                is_flushed = await self._flush(topic)
+            floor = Floor(self._state.sequencer.last, _shared(self._store.require_up()).cell_ms)
         except BaseException:
             found.is_released = False
             raise
         self._state.remove_topic(found)
-        return Floor(last, store.cell_ms)
+        return floor
 
     def topics(self) -> list[TopicId]:
         """The topics that are served here, in byte order."""
@@ -69,10 +70,18 @@ class TopicHandover:
         record = self._state.topics.find(topic).durable
         return 0 if record is None else record.generation
 
-    async def _flush(self) -> None:
-        await self._committer.submit(Write(WriteBatch.force, internal=True))
+    async def _flush(self, topic: TopicId) -> bool:
+        """Write a batch; whether it contains nothing of the topic, and none after it will."""
+        is_settling = self._state.index.is_settling
+
+        def build(batch: WriteBatch) -> bool:
+            batch.force()
+            return not is_settling(topic)
+
+        return await self._committer.submit(Write(build, internal=True)) and not is_settling(topic)
 
     def _add(self, loaded: LoadedTopics, floor: Floor, batch: WriteBatch) -> None:
+        _shared(self._store.require_up()).raise_time(floor.cell_ms)
         sequencer = self._state.sequencer
         sequencer.raise_above(floor.last)
         for record in loaded.records.values():

@@ -10,10 +10,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from cluster.draining import Drain
 from cluster.leader import KEY as LEADER_KEY
 from cluster.leader import Election, Tenancy
-from cluster.membership import Identity, Membership
-from cluster.peers import Peers
+from cluster.membership import Membership
+from cluster.peers import Peers, Spawn
+from cluster.request_counts import RequestCounts, counted
+from cluster.routes import Joined, listing_routes
+from cluster.routes import routes as cluster_routes
 from cluster.routing import (
     Owner,
     is_leader_route,
@@ -24,14 +28,16 @@ from cluster.routing import (
 from cluster.settings import ClusterSettings
 from cluster.topic_ownership import TopicOwnership
 from messaging.storage.engine import Floor as StoreFloor
-from messaging.storage.engine import StoreError, TakenOverError
+from messaging.storage.engine import StoreError
 from messaging.storage.hbase.journal import Member
 from messaging.storage.hbase.store import HBaseOpener
 from messaging.topic_handover import TopicHandover
 from metadata.store import MetadataError, MetadataStore
 from metadata.topic_ownership import Floor, TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
+from process import cluster_metrics
 from process.components import CannotJoinError
+from process.metrics import Gauge
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
     StartingError,
@@ -48,14 +54,14 @@ T = TypeVar("T")
 LOOK_S = 1.0  # seconds between two looks at the members and the leader, unless a watch calls first
 ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
-FENCE_ATTEMPTS_MAX = 10  # each failure but the last is a claim of another server
-METADATA_THREADS = 4  # a slow call, or a fence, occupies one of them
+METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 
 
 class ClusterMember:
     """Lives on the event loop; the metadata store is asked in threads.
 
-    `open_metadata` opens the metadata store, in a thread. `die` ends the process at once, with a
+    `open_metadata` opens the metadata store, in a thread. `lost_leadership` returns why this server
+    can't lead transactions any more, None while it may. `die` ends the process at once, with a
     reason: another server may have replaced this one, so nothing may be answered any more.
     """
 
@@ -72,8 +78,11 @@ class ClusterMember:
         now_ms: Callable[[], int],
         elapsed_s: Callable[[], float],
         in_thread: InThread,
+        spawn: Spawn,
+        lost_leadership: Callable[[], str | None],
         die: Callable[[str], None],
     ) -> None:
+        self._lost_leadership = lost_leadership
         self._settings = settings
         self._tables = tables
         self._messages = messages
@@ -84,23 +93,30 @@ class ClusterMember:
         self._now_ms = now_ms
         self._elapsed_s = elapsed_s
         self._in_thread = in_thread
+        self._spawn = spawn
         self._die = die
+        self._counts = RequestCounts()
         self._changed = asyncio.Event()
         self._is_closed = False
         self._store: MetadataStore | None = None
-        self._membership: Membership | None = None
-        self._joined: tuple[Identity, TopicOwnership, Election] | None = None
+        self._joined: Joined | None = None
         self._published: tuple[int, bool] | None = None
+
+    def joined(self) -> Joined:
+        """Raises: StartingError: this server has not joined yet."""
+        if self._joined is None:
+            raise StartingError("the server is joining its cluster; try again soon")
+        return self._joined
 
     @property
     def cluster_id(self) -> str:
         """The id of the cluster, which this server has joined."""
-        return self._require_joined()[0].cluster_id
+        return self.joined().identity.cluster_id
 
     @property
     def ownership(self) -> TopicOwnership:
         """Raises: StartingError: this server has not joined yet."""
-        return self._require_joined()[1]
+        return self.joined().ownership
 
     async def join(self, address: str) -> None:
         """Become a member, reached by the others at this URL. Raises: CannotJoinError."""
@@ -113,7 +129,7 @@ class ClusterMember:
 
     def _join(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         store = self._store = self._open_metadata()
-        membership = self._membership = Membership(
+        membership = Membership(
             store,
             _FencedTables(self._tables),
             server_id=self._settings.server_id,
@@ -127,11 +143,12 @@ class ClusterMember:
             lost=lambda: _post(loop, self._lost),
         )
         self._tables.member = Member(identity.cluster_id, identity.server_id, identity.incarnation)
+        owners, persistence = TopicOwnershipManager(store), TopicPersistenceManager(store)
         ownership = TopicOwnership(
             identity,
             membership,
-            TopicOwnershipManager(store),
-            TopicPersistenceManager(store),
+            owners,
+            persistence,
             _Handover(self._handover),
             in_thread=self._in_thread,
             chance=random.randrange,
@@ -139,19 +156,28 @@ class ClusterMember:
         election = Election(store, membership.session, identity, address)
         for watch in (membership.watch, partial(store.watch, LEADER_KEY)):
             watch(lambda: _post(loop, self._changed.set))
-        self._joined = identity, ownership, election
+        drain = Drain(ownership, spawn=self._spawn)
+        self._joined = Joined(identity, membership, ownership, owners, persistence, election, drain)
 
     def routed(self, routes: Iterable[Route]) -> list[Route]:
-        """The same routes, answered by the server that owns the topic or leads transactions."""
-        found = []
-        for route in routes:
-            if is_topic_route(route):
-                found.append(topic_route(route, self, self.peers))
-            elif is_leader_route(route):
-                found.append(leader_route(route, self, self.peers))
-            else:
-                found.append(route)
-        return found
+        """The routes of this server: each is answered by the server that owns the topic or leads
+        transactions; listings have the topics of all servers; and those below /v1/cluster."""
+        of_cluster = [
+            *listing_routes(self.joined, in_thread=self._in_thread),
+            *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
+        ]
+        replaced = {(each.method, each.path) for each in of_cluster}
+        own = [each for each in routes if (each.method, each.path) not in replaced]
+        return [counted(each, self._counts) for each in (*map(self._routed, own), *of_cluster)]
+
+    def _routed(self, route: Route) -> Route:
+        if is_topic_route(route):
+            return topic_route(route, self, self.peers)
+        return leader_route(route, self, self.peers) if is_leader_route(route) else route
+
+    def gauges(self) -> list[Gauge]:
+        """The metrics of this server in its cluster."""
+        return cluster_metrics.gauges(lambda: self._joined, self._counts)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """As `cluster.routing.Ownership`."""
@@ -161,13 +187,17 @@ class ClusterMember:
         """As `cluster.routing.Ownership`."""
         await self.ownership.note_change(topic)
 
+    def forget(self, topic: TopicId) -> None:
+        """As `cluster.routing.Ownership`."""
+        self.ownership.forget(topic)
+
     def leader(self) -> Owner | None:
         """As `cluster.routing.Leader`."""
-        return self._require_joined()[2].leader()
+        return self.joined().election.leader()
 
     def tenancy(self) -> Tenancy | None:
         """That this server leads transactions; None if another one does, or nobody."""
-        election = self._require_joined()[2]
+        election = self.joined().election
         return election.tenancy() if election.is_mine else None
 
     @property
@@ -175,7 +205,7 @@ class ClusterMember:
         """Whether another server leads transactions."""
         if self._joined is None:
             return False
-        election = self._joined[2]
+        election = self._joined.election
         return election.found is not None and not election.is_mine
 
     def why_not_leading(self) -> str:
@@ -202,6 +232,8 @@ class ClusterMember:
                 await self._quietly(self.ownership.rebalance(), default=None)
             if self._tables.was_replaced:
                 self._die("another server has fenced this one")
+            if (reason := self._lost_leadership()) is not None:
+                self._die(reason)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_S)
 
@@ -224,7 +256,7 @@ class ClusterMember:
 
     async def _look(self) -> bool:
         """Read the members, elect a leader, and publish the load; whether the members changed."""
-        _, ownership, election = self._require_joined()
+        ownership, election = self.joined().ownership, self.joined().election
         before = {
             (each.server_id, each.incarnation): each.address for each in ownership.members.values()
         }
@@ -260,11 +292,6 @@ class ClusterMember:
                 "topics over"
             )
 
-    def _require_joined(self) -> tuple[Identity, TopicOwnership, Election]:
-        if self._joined is None:
-            raise StartingError("the server is joining its cluster; try again soon")
-        return self._joined
-
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed: the process ends
@@ -281,12 +308,6 @@ class _FencedTables:
         self._tables.adopt_tables(cluster_id)
 
     def fence(self, server_id: str, incarnation: int) -> Floor:
-        for _ in range(FENCE_ATTEMPTS_MAX - 1):
-            with suppress(TakenOverError):  # another server fences it, too
-                return self._fence(server_id, incarnation)
-        return self._fence(server_id, incarnation)
-
-    def _fence(self, server_id: str, incarnation: int) -> Floor:
         last, cell_ms = self._tables.fence(Member("", server_id, incarnation))
         return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
 

@@ -20,7 +20,12 @@ from process.settings import Settings
 
 
 def make_member(
-    settings: Settings, runtime: Runtime, messaging: MessagingService, tables: Callable[[], Store]
+    settings: Settings,
+    runtime: Runtime,
+    messaging: MessagingService,
+    tables: Callable[[], Store],
+    *,
+    lost_leadership: Callable[[], str | None],
 ) -> ClusterMember:
     """The member that these settings describe. `tables` opens the tables in HBase."""
     assert isinstance(tables, HBaseOpener), "the settings require HBase"
@@ -35,6 +40,8 @@ def make_member(
         now_ms=runtime.clock.now_ms,
         elapsed_s=runtime.elapsed_s,
         in_thread=runtime.threads("metadata", METADATA_THREADS),
+        spawn=runtime.spawn,
+        lost_leadership=lost_leadership,
         die=runtime.die,
     )
 

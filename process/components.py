@@ -162,6 +162,7 @@ class Components:
             oldest_message_write_s=self._message_writes.oldest_s,
             oldest_log_write_s=self._log_writes.oldest_s,
             disks=self._disks.by_store,
+            of_cluster=() if self.cluster is None else self.cluster.gauges(),
         )
 
     def listener(self) -> Listener:
@@ -171,7 +172,7 @@ class Components:
             self._routes(),
             backup_stream.routes(self._backups),
             self._dispatcher,
-            AllowedHosts(server.allowed_hosts),
+            AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )
@@ -198,10 +199,10 @@ class Components:
             _openapi_route(),
         ]
 
-    async def open(self, address: str) -> None:
+    async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
-        be opened is down, and `tick` tries again; the other one serves meanwhile. `address` is the
-        URL of the listener.
+        be opened is down, and `tick` tries again; the other one serves meanwhile. `url` is that of
+        the listener, which only a member of a cluster needs.
 
         Raises:
             DirectoryLockedError: another process has the message store open.
@@ -209,7 +210,7 @@ class Components:
         """
         await self._disks.query_first()
         if self.cluster is not None:
-            await self.cluster.join(address)
+            await self.cluster.join(url)
         await self.messaging.open(self.transactions.write_permits)
         self._compare_clock()
         if self.messaging.ownership is not None:
@@ -321,7 +322,13 @@ class Components:
                 f"a cluster needs {error.name}, which is not installed; "
                 "pip install 'tuff-messaging[hbase,cluster]'"
             ) from None
-        return make_member(self._settings, self._runtime, self.messaging, self._opens)
+        return make_member(
+            self._settings,
+            self._runtime,
+            self.messaging,
+            self._opens,
+            lost_leadership=lambda: self.transactions.durable.lost_leadership,
+        )
 
     def _waiting_count(self) -> int:
         count = self.messaging.polls.waiting_count

@@ -165,8 +165,9 @@ def register_gauges(
     oldest_message_write_s: Callable[[], float],
     oldest_log_write_s: Callable[[], float],
     disks: Mapping[str, Disk],
+    of_cluster: Iterable[Gauge],
 ) -> None:
-    """Let each scrape read all gauges of the server."""
+    """Let each scrape read all gauges of the server. `of_cluster`: those of one in a cluster."""
     of_process = [
         Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
         Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
@@ -184,7 +185,13 @@ def register_gauges(
     ]
     of_disks = [gauge for store, disk in disks.items() for gauge in _of_disk(store, disk)]
     metrics.watch(
-        [*_of_components(messaging, transactions, clock), *of_process, *of_disks, _build_info()],
+        [
+            *_of_components(messaging, transactions, clock),
+            *of_process,
+            *of_disks,
+            *of_cluster,
+            _build_info(),
+        ],
         messaging.topics.figures,
         partial(position_lags, messaging),
     )

@@ -415,6 +415,53 @@ _TRANSACTIONS: dict[str, Schema] = {
     "ServiceResponse": _reply({"state": ref("ServiceState")}),
 }
 
+_SERVER_ID = _of_type("string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_INCARNATION = _of_type(
+    "integer", format="int64", minimum=1, description="one more at each start of the server"
+)
+_EPOCH_OF = _of_type("integer", format="int64", description="it only rises")
+_TOPIC_NAME = _of_type("string", description="namespace:name")
+
+_CLUSTER: dict[str, Schema] = {
+    "ClusterServer": _reply(
+        {
+            "id": _SERVER_ID,
+            "incarnation": _INCARNATION,
+            "url": _TEXT,
+            "startedAt": _MS,
+            "topics": _COUNT,
+            "isDraining": _of_type("boolean"),
+        }
+    ),
+    "ServerIdentity": _reply({"id": _SERVER_ID, "incarnation": _INCARNATION}),
+    "ClusterLeader": _reply({"id": _SERVER_ID, "epoch": _EPOCH_OF, "url": _TEXT}),
+    "Cluster": _reply(
+        {
+            "clusterId": _of_type("string", pattern="^[0-9a-f]{32}$"),
+            "server": ref("ServerIdentity"),
+            "leader": _or_null(ref("ClusterLeader")),
+            "servers": _array(ref("ClusterServer"), "the live ones, by id"),
+        }
+    ),
+    "TopicOwner": _reply(
+        {
+            "topic": _TOPIC_NAME,
+            "server": _or_null(_SERVER_ID),
+            "incarnation": _INCARNATION,
+            "epoch": _EPOCH_OF,
+            "isAlive": _of_type("boolean"),
+        }
+    ),
+    "TopicOwnerList": _reply(
+        {"topics": _array(ref("TopicOwner"), "by name"), "next": _or_null(_TOPIC_NAME)}
+    ),
+    "ServerRequest": _request({"server": _SERVER_ID}, required=("server",)),
+    "MoveResponse": _reply({"topic": _TOPIC_NAME, "server": _SERVER_ID}),
+    "DrainResponse": _reply(
+        {"server": _SERVER_ID, "isDraining": _of_type("boolean"), "topics": _COUNT}
+    ),
+}
+
 _PROCESS: dict[str, Schema] = {
     "Health": _reply({"status": _TEXT}),
     "HealthCheck": _reply({"status": _TEXT, "detail": _TEXT}, optional=("detail",)),
@@ -426,7 +473,7 @@ _PROCESS: dict[str, Schema] = {
 }
 
 SCHEMAS: Mapping[str, Schema] = {
-    **_VALUES, **_PROBLEM, **_TOPICS, **_MESSAGES, **_TRANSACTIONS, **_PROCESS,
+    **_VALUES, **_PROBLEM, **_TOPICS, **_MESSAGES, **_TRANSACTIONS, **_CLUSTER, **_PROCESS,
 }  # fmt: skip
 
 
@@ -515,6 +562,7 @@ class Endpoint:
 _TOPICS_PATH = "/v1/namespaces/{ns}/topics"
 _TOPIC_PATH = f"{_TOPICS_PATH}/{{t}}"
 _TX_PATH = "/v1/transactions"
+_CLUSTER_PATH = "/v1/cluster"
 _TX_ID_PATH = f"{_TX_PATH}/{{tx}}"
 
 _ENDED = (
@@ -741,6 +789,31 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
     ),
     Endpoint(
+        method="GET", path=_CLUSTER_PATH, name="getCluster", tag="cluster",
+        summary="In a cluster: its servers, and the leader of transactions", reply="Cluster",
+    ),
+    Endpoint(
+        method="GET", path=f"{_CLUSTER_PATH}/topics", name="listOwners", tag="cluster",
+        summary="In a cluster: the owner of each topic", reply="TopicOwnerList",
+        query=("server", "limit", "after"), errors=_NAMED,
+    ),
+    Endpoint(
+        method="POST", path=f"{_CLUSTER_PATH}/topics/{{ns}}/{{t}}/move", name="moveTopic",
+        tag="cluster",
+        summary="In a cluster: move a topic to another server", body="ServerRequest",
+        reply="MoveResponse", errors=(*_TOPIC_ERRORS, "server_not_found", "topic_not_movable"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_CLUSTER_PATH}/drain", name="drainServer", tag="cluster",
+        summary="In a cluster: give all topics of a server to the others", body="ServerRequest",
+        reply="DrainResponse", query=("wait",), errors=("server_not_found", "topic_not_movable"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_CLUSTER_PATH}/undrain", name="undrainServer", tag="cluster",
+        summary="In a cluster: let a drained server take topics again", body="ServerRequest",
+        reply="DrainResponse", errors=("server_not_found",),
+    ),
+    Endpoint(
         method="GET", path="/v1/backup", name="takeBackup", tag="data",
         summary="A backup of everything that is stored, as of one moment", raw_types=BACKUP_TYPES,
         errors=(_STORED, _DOWN),
@@ -778,6 +851,8 @@ _OF_TAG: Mapping[str, tuple[str, ...]] = {
     "messages": (_STORED, "ownership_moving"),
     "transactions": (_DOWN, "ownership_moving"),
     "sinks": (_DOWN, "ownership_moving"),
+    # A single server has no such address.
+    "cluster": (_STORED, "ownership_moving", "not_found"),
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
@@ -788,12 +863,14 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
     "wait": (
         _of_type("number", minimum=0, maximum=60, default=0),
-        "seconds to wait while there is nothing to deliver",
+        "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
-    "limit": (_of_type("integer", minimum=1), "messages at most"),
+    "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
+    "server": (_SERVER_ID, "only the topics of this server"),
+    "after": (_TOPIC_NAME, "only the topics behind this one"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
     "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
     "n": (_of_type("integer", minimum=1, maximum=10_000), "parts at most"),

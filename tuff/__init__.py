@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
+    from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError
     from tuff.protocol.errors import SinkEpochOpenError as SinkEpochOpenError
     from tuff.protocol.errors import SinkEpochSupersededError as SinkEpochSupersededError
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
     from tuff.protocol.errors import TopicHeldError as TopicHeldError
     from tuff.protocol.errors import TopicNotFoundError as TopicNotFoundError
+    from tuff.protocol.errors import TopicNotMovableError as TopicNotMovableError
     from tuff.protocol.errors import TransactionAbortedError as TransactionAbortedError
     from tuff.protocol.errors import TransactionCommittedError as TransactionCommittedError
     from tuff.protocol.errors import TransactionConflictError as TransactionConflictError
@@ -89,6 +91,10 @@ if TYPE_CHECKING:
     from tuff.protocol.transaction import TransactionState as TransactionState
     from tuff.protocol.transaction import TransactionType as TransactionType
     from tuff.protocol.transaction import VisibilityLevel as VisibilityLevel
+    from tuff.replies import ClusterLeader as ClusterLeader
+    from tuff.replies import ClusterServer as ClusterServer
+    from tuff.replies import ClusterState as ClusterState
+    from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
     from tuff.replies import Health as Health
     from tuff.replies import HealthCheck as HealthCheck
@@ -108,6 +114,8 @@ if TYPE_CHECKING:
     from tuff.replies import Split as Split
     from tuff.replies import Splits as Splits
     from tuff.replies import TopicInfo as TopicInfo
+    from tuff.replies import TopicOwner as TopicOwner
+    from tuff.replies import TopicOwners as TopicOwners
     from tuff.replies import Truncated as Truncated
     from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable

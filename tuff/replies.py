@@ -258,3 +258,67 @@ class SnapshotFile:
 
     file: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterServer:
+    """A live server of a cluster. `topics` is the number of topics that it owns; a draining one
+    takes no more."""
+
+    server_id: str
+    incarnation: int
+    url: str
+    started_at_ms: int
+    topics: int
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLeader:
+    """The server of a cluster that leads transactions, and since which epoch."""
+
+    server_id: str
+    epoch: int
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """A cluster as one of its servers sees it; `server_id` and `incarnation` are those of that
+    server. `leader` is None while it knows none."""
+
+    cluster_id: str
+    server_id: str
+    incarnation: int
+    leader: ClusterLeader | None
+    servers: tuple[ClusterServer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOwner:
+    """The owner of a topic of a cluster; None: it has none at the moment. `is_alive`: it is a live
+    server, and has not started again since."""
+
+    topic: TopicId
+    server_id: str | None
+    incarnation: int
+    epoch: int
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOwners:
+    """A page of owners, by topic. `next_topic`: where the next page begins; None: it is the
+    last."""
+
+    owners: tuple[TopicOwner, ...]
+    next_topic: TopicId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Whether a server of a cluster gives its topics away, and how many it still owns."""
+
+    server_id: str
+    is_draining: bool
+    topics: int

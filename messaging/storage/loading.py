@@ -112,7 +112,7 @@ def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
         if (value := store.get(key)) is not None:
             found[topic] = _record(topic, key, value)
     for topic, record in list(found.items()):
-        if isinstance(record, TopicRecord):
+        if isinstance(record, TopicRecord) and record.generation > 0:
             prefix = prefix_of(topic, record.generation)
             _load_holds_and_positions(store, found, below=prefix)
     return LoadedTopics(

@@ -15,7 +15,7 @@ from messaging.storage.engine import Interruptible, Rows, Store, StoreError
 from messaging.storage.loading import Loaded, LoadedTopics
 from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
 from messaging.storage.pointer_index import PointerIndex
-from messaging.storage.rows import LastBatch, StoreMetadata
+from messaging.storage.rows import LastBatch, StoreMetadata, prefix_of
 from messaging.storage.sequencer import IdleIntervals, Sequencer
 from messaging.topics import Topic, TopicRecord, TopicRegistry
 from messaging.transactions_interface import TransactionView
@@ -237,11 +237,21 @@ class StoreState:
         self.tail_cache.restart(self.high_water_mark)
 
     def add_topics(self, loaded: LoadedTopics) -> None:
-        """This server owns these topics from now on. The sequencer is above all of their rows."""
+        """This server owns these topics from now on. The sequencer is above all of their rows.
+        Those that it owns already stay as they are: what was loaded may be older."""
         last = self.sequencer.last
-        for topic_id, record in loaded.records.items():
-            self.topics.load(topic_id, record)
-        self.index.load(loaded.index, now_ms=self.now_ms())
+        new = {
+            topic: record
+            for topic, record in loaded.records.items()
+            if self.topics.maybe_find(topic) is None
+        }
+        for topic, record in new.items():
+            self.topics.load(topic, record)
+            if isinstance(record, TopicRecord) and record.generation > 0:
+                # A read that was under way when the topic was given away may have been cached.
+                self.tail_cache.forget(prefix_of(topic, record.generation))
+        index = [entry for entry in loaded.index if entry.topic in new]
+        self.index.load(index, now_ms=self.now_ms())
         # What these know of other topics' rows was learnt from the batches of this server.
         self.tail_cache.skip_to(last)
         self.idle_intervals.restart(last)
@@ -250,7 +260,7 @@ class StoreState:
         """Another server owns this topic from now on."""
         self.topics.remove(topic.id)
         self.index.forget(topic.id)
-        if topic.durable is not None:
+        if topic.durable is not None and topic.durable.generation > 0:
             self.tail_cache.forget(topic.prefix(topic.durable.generation))
 
     @property

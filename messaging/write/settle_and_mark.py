@@ -14,6 +14,7 @@ from functools import partial
 from messaging.retention.region_observers import RegionObservers
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.store_state import StoreState
+from messaging.topics import ownership_moving
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.protocol.errors import UnavailableError
@@ -178,7 +179,8 @@ class TransactionRows:
         await self._committer.submit(Write(build, internal=True))
 
     def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
-        for entry in self._of_own_topics(ranges):
+        self._require_own_topics(ranges)
+        for entry in ranges:
             batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
@@ -187,17 +189,19 @@ class TransactionRows:
     def _invert_last(
         self, ranges: Sequence[IndexedRange], entries: Sequence[IndexedRange], batch: WriteBatch
     ) -> None:
+        self._require_own_topics(entries)
         self._invert(ranges, batch)
-        own = list(self._of_own_topics(entries))
-        for entry in own:
+        for entry in entries:
             batch.delete(entry.key)
-        # Only these: a topic whose move fails is served here again, with its rows unmarked.
-        batch.on_durable(partial(self._state.index.marked, own))
+        batch.on_durable(partial(self._state.index.marked, entries))
 
-    def _of_own_topics(self, entries: Iterable[IndexedRange]) -> Iterator[IndexedRange]:
-        # A topic may have moved to another server since its ranges were listed. Its rows are marked
-        # there.
-        return (each for each in entries if not self._state.topics.is_foreign(each.topic))
+    def _require_own_topics(self, entries: Iterable[IndexedRange]) -> None:
+        # A topic may be given to another server since its ranges were listed. Nothing of it may be
+        # written then. But if that fails, this server has to mark the rows: `retry_marks` lists
+        # them again, and after the move there are none.
+        for each in entries:
+            if self._state.topics.is_foreign(each.topic):
+                raise ownership_moving(each.topic)
 
 
 def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:

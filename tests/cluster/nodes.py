@@ -20,7 +20,7 @@ from process.http_connection import HttpService
 from process.listener import Listener
 from tests.process.manual_clock import ManualClock
 from tests.process.test_components import components_over
-from tuff.protocol.errors import OwnershipMovingError, TuffError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
 
@@ -36,25 +36,24 @@ class Owners:
         self.of_topics: dict[TopicId, Owner] = {}
         self.leading: Owner | TuffError | None = None
         self.asked: list[tuple[TopicId, bool, bool]] = []
+        self.changed: list[TopicId] = []
+        self.forgotten: list[TopicId] = []
 
-    async def owner_of(self, topic: TopicId, *, may_claim: bool, creates: bool) -> Owner | None:
-        self.asked.append((topic, may_claim, creates))
+    async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
+        self.asked.append((topic, is_forwarded, creates))
         await asyncio.sleep(0)
         return self.of_topics.get(topic)
+
+    def forget(self, topic: TopicId) -> None:
+        self.forgotten.append(topic)
+
+    async def note_change(self, topic: TopicId) -> None:
+        self.changed.append(topic)
 
     def leader(self) -> Owner | None:
         if isinstance(self.leading, TuffError):
             raise self.leading
         return self.leading
-
-
-class Unowned:
-    """A server that owns nothing yet, and would have to claim."""
-
-    async def owner_of(self, topic: TopicId, *, may_claim: bool, creates: bool) -> Owner | None:
-        if not may_claim:
-            raise OwnershipMovingError(f"{topic} has no owner")
-        return None
 
 
 @dataclass

@@ -20,14 +20,14 @@ from tests.cluster.nodes import (
     AUDIT_PATH,
     REQUEST_BYTES_MAX,
     Node,
-    Unowned,
+    Owners,
     call,
     client,
     nodes,
 )
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
 from tests.process.served import until
-from tuff.protocol.errors import OwnershipMovingError, TransactionsUnavailableError
+from tuff.protocol.errors import TransactionsUnavailableError
 from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
 
@@ -58,9 +58,11 @@ def problem(body: bytes) -> dict[str, object]:
     return found
 
 
-FORWARDED = [each for each in ENDPOINTS if "{t}" in each.path or each.tag in
+# Those of a cluster are tested in test_routes.py.
+SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
+FORWARDED = [each for each in SHARED if "{t}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
-LOCAL = [each for each in ENDPOINTS if each not in FORWARDED and each.name != "takeBackup"]
+LOCAL = [each for each in SHARED if each not in FORWARDED and each.name != "takeBackup"]
 
 
 @pytest.mark.parametrize("endpoint", FORWARDED, ids=lambda each: each.name)
@@ -134,10 +136,11 @@ async def test_a_topic_is_created_changed_and_deleted_through_another_server(
     assert [created.status, again.status, held.status, deleted.status] == [200, 409, 200, 200]
     assert (gone.status, problem(gone.body)["code"]) == (404, "topic_not_found")
     assert front.owners.asked == [
-        (orders, True, True), (orders, True, True), (orders, True, False),
-        (orders, True, False), (orders, True, False),
+        (orders, False, True), (orders, False, True), (orders, False, False),
+        (orders, False, False), (orders, False, False),
     ]  # fmt: skip
-    assert {asked[1] for asked in owner.owners.asked} == {False}
+    assert {asked[1] for asked in owner.owners.asked} == {True}
+    assert owner.owners.changed == [orders, orders]  # created, and deleted
 
 
 async def test_a_transaction_runs_through_another_server(
@@ -330,14 +333,17 @@ async def test_a_client_that_says_forwarded_gains_a_refusal(
     assert owner.answered == []
 
 
-async def test_a_forwarded_request_lets_no_server_claim_the_topic() -> None:
+async def test_the_ownership_learns_whether_a_request_was_forwarded() -> None:
+    """A server claims a topic without an owner only if no other one shall."""
     put = Route("PUT", "/v1/namespaces/{ns}/topics/{t}", answer_nothing)
-    route = topic_route(put, Unowned(), Peers(spawn=lambda _work: None))
+    owners = Owners()
+    route = topic_route(put, owners, Peers(spawn=lambda _work: None))
     request = Request({"ns": "default", "t": "audit"}, (), None, None, b"")
 
-    assert await route.handler(request) == Reply()
-    with pytest.raises(OwnershipMovingError):
-        await route.handler(request._replace(is_forwarded=True))
+    await route.handler(request)
+    await route.handler(request._replace(is_forwarded=True))
+
+    assert [is_forwarded for _, is_forwarded, _ in owners.asked] == [False, True]
 
 
 async def test_without_a_leader_transactions_are_down_and_topics_are_not(

@@ -73,14 +73,15 @@ class HBaseTables:
 
     def _opener(self, member: Member | None, gate: Event, now_ms: int) -> HBaseOpener:
         pool = ThreadPoolExecutor(1)
-        return HBaseOpener(
+        opener = HBaseOpener(
             self._place,
             rows_live_s=FOREVER_S,
             now_ms=lambda: now_ms,
             elapsed_s=time.monotonic,
             in_background=lambda work: pool.submit(_after, gate, work),
-            member=member,
         )
+        opener.member = member
+        return opener
 
 
 def _after(gate: Event, work: Callable[[], None]) -> None:

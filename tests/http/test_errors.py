@@ -9,8 +9,11 @@ from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess
 
+# Those of a cluster are tested in tests/cluster.
+OF_EVERY_SERVER = [each for each in ENDPOINTS if each.tag != "cluster"]
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.name)
+
+@pytest.mark.parametrize("endpoint", OF_EVERY_SERVER, ids=lambda each: each.name)
 def test_a_call_names_a_parameter_it_does_not_know(
     client: Client, topic: Topic, endpoint: Endpoint
 ) -> None:

@@ -241,6 +241,7 @@ class World:
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
         self.elapsed_s = 0.0
+        self.is_shared = False  # whether the store is one of a cluster
         self.observed: list[tuple[str, float]] = []
         self.in_thread_write: InThread = in_thread
         self.open_store: Callable[[], Store] = open_store or (
@@ -261,6 +262,7 @@ class World:
             may_delete=lambda: self.may_delete,
             tail_bytes_max=self.settings.tail_bytes_max,
             longest_transaction_s=self.longest_transaction_s,
+            is_shared=self.is_shared,
         )
         committer = GroupCommitter(
             store,

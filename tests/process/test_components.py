@@ -71,6 +71,7 @@ async def components_over(
             spawn_writer=spawn,
             threads=threads,
             background=lambda _name: lambda _work: None,  # memory needs none
+            die=pytest.fail,
         ),
     )
     await components.open()
@@ -253,4 +254,5 @@ def _link_of(components: Components) -> ComponentLink:
         components.transactions,
         keeps_messages=True,
         new_store_id=lambda: "6" * 32,
+        cluster=None,
     )

@@ -58,8 +58,8 @@ def test_no_two_calls_share_a_name_or_an_address() -> None:
 def test_every_code_of_the_protocol_can_be_answered_by_some_call() -> None:
     text = json.dumps(document())
 
-    # The two that depend on the address alone stand at no address.
-    everywhere = {"not_found", "method_not_allowed"}
+    # It depends on the address alone, so it stands at no address.
+    everywhere = {"method_not_allowed"}
     assert {code for code in BY_CODE if f'"{code}"' not in text} == everywhere
 
 

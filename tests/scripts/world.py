@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from aiohttp import ClientSession
 
 from process.clock import SteadyClock
@@ -119,6 +120,7 @@ class Life:
                 spawn_writer=self._spawn,
                 threads=self._threads,
                 background=lambda _name: lambda _work: None,  # memory needs none
+                die=pytest.fail,
             ),
         )
         await self._components.open()

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 import process.components
 from messaging.storage.engine import Store
 from messaging.storage.packed_rows import PackedRowStore
@@ -73,6 +75,7 @@ class SimulatedServer:
                 spawn_writer=self.spawn,
                 threads=self.threads,
                 background=lambda _name: lambda _work: None,  # its disk needs none
+                die=pytest.fail,
             ),
         )
         self.messaging = self.components.messaging

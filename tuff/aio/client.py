@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
+from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.publisher import AsyncPublisher
@@ -47,8 +48,8 @@ class AsyncClient:
     `url` may have the addresses of several servers of a cluster, separated by commas. The first one
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
-    Safe to share between the tasks of one event loop. `topics`, `transactions` and `sinks` have the
-    calls about those.
+    Safe to share between the tasks of one event loop. `topics`, `transactions`, `sinks` and
+    `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -87,6 +88,7 @@ class AsyncClient:
         self.topics = AsyncTopics(self._send)
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
+        self.cluster = AsyncCluster(self._send)
 
     @property
     def url(self) -> str:

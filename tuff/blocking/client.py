@@ -9,6 +9,7 @@ from typing import TypeVar
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.publisher import Publisher
@@ -48,8 +49,8 @@ class Client:
     `url` may have the addresses of several servers of a cluster, separated by commas. The first one
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
-    Safe to share between threads. `topics`, `transactions` and `sinks` have the
-    calls about those.
+    Safe to share between threads. `topics`, `transactions`, `sinks` and
+    `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -88,6 +89,7 @@ class Client:
         self.topics = Topics(self._send)
         self.transactions = Transactions(self._send, self.client_id)
         self.sinks = Sinks(self._send, self.client_id)
+        self.cluster = Cluster(self._send)
 
     @property
     def url(self) -> str:

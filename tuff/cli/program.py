@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
+from tuff.cli.cluster import cluster
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.hbase import hbase
 from tuff.cli.holds_positions_sinks import holds, positions, sinks
@@ -51,17 +52,20 @@ _NEXT = {
     "shutting_down": "tuff status",
     "starting": "tuff status",
     "ownership_moving": "tuff status",
+    "server_not_found": "tuff cluster status",
+    "topic_not_movable": "tuff cluster status",
     "overloaded": "tuff status",
     "internal": "tuff status",
     "connection_lost": "tuff status",
     "damaged_record": "tuff tail TOPIC --from NEXT",
 }
-# Codes of errors about files, whose text itself says what to do.
+# Codes of errors whose text itself says what to do, or that nothing can be done.
 _WITHOUT_ADVICE = {
     "command_refused",
     "wrong_file",
     "damaged_file",
     "damaged_files",
+    "not_in_cluster",
     "damaged_backup",
     "unreadable_file",
     "unreadable_files",
@@ -127,7 +131,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 for command in (
     *(status, topics, pub, tail, tx, sinks, holds, positions),
-    *(snapshot, log, table, fsck, salvage, backup, restore, hbase),
+    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
 ):
     program.add_command(command)
 

@@ -136,6 +136,12 @@ class SinkNotFoundError(NotFoundError):
     code = "sink_not_found"
 
 
+class ServerNotFoundError(NotFoundError):
+    """The cluster has no live server of that id."""
+
+    code = "server_not_found"
+
+
 class MethodNotAllowedError(TuffError):
     """The address exists, but does not accept this method."""
 
@@ -162,6 +168,14 @@ class TopicHeldError(TuffError):
 
     status = 409
     code = "topic_held"
+
+
+class TopicNotMovableError(TuffError):
+    """In a cluster, the topics can't go there: the server has them already or takes none, or there
+    is no other server."""
+
+    status = 409
+    code = "topic_not_movable"
 
 
 class TooManyHoldsError(TuffError):

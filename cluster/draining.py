@@ -1,0 +1,101 @@
+"""The drain of this server: it gives its topics to the other servers before it is stopped."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol
+
+from metadata.store import MetadataError
+from tuff.disk.event_loop import SharedTimeout
+from tuff.protocol.errors import UnavailableError
+from tuff.protocol.ids import TopicId
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.5  # seconds between two rounds; a topic that could not be given away is tried again
+
+
+class Draining(Protocol):
+    """The ownership of topics, as far as a drain needs it (`TopicOwnership`)."""
+
+    is_draining: bool
+
+    async def drain(self) -> None:
+        """Give all topics away. Raises: UnavailableError (its kinds), MetadataError."""
+
+    async def undrain(self) -> None:
+        """Claim topics again. Raises: MetadataError."""
+
+    def topics(self) -> dict[TopicId, int]:
+        """The topics of this server."""
+
+
+class Spawn(Protocol):
+    """Starts a task."""
+
+    def __call__(self, work: Coroutine[object, object, None], /) -> object: ...
+
+
+class Drain:
+    """Goes on until the server takes topics again: another server may not know of the drain yet,
+    and let this one claim a topic. Lives on the event loop."""
+
+    def __init__(self, ownership: Draining, *, spawn: Spawn) -> None:
+        self._ownership = ownership
+        self._spawn = spawn
+        self._is_running = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def begin(self, *, wait_s: float) -> int:
+        """Start to drain, and wait until no topic is left, for `wait_s` at most; returns the number
+        of topics that are left. Repeating it is harmless."""
+        self._ownership.is_draining = True
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+        if wait_s > 0:
+            await self._emptied(wait_s)
+        return len(self._ownership.topics())
+
+    async def end(self) -> int:
+        """Take topics again; returns the number of topics. Raises: MetadataError: the other servers
+        do not know of it yet."""
+        self._end_waits()
+        await self._ownership.undrain()
+        return len(self._ownership.topics())
+
+    async def _run(self) -> None:
+        try:
+            while self._ownership.is_draining:
+                await self._give_all()
+                if not self._ownership.topics():
+                    self._end_waits()
+                await asyncio.sleep(ROUND_S)
+        finally:
+            self._is_running = False
+
+    async def _give_all(self) -> None:
+        try:
+            await self._ownership.drain()
+        except (UnavailableError, MetadataError) as error:
+            left = len(self._ownership.topics())
+            log.warning("the drain continues, with %d topics left: %s", left, error)
+
+    async def _emptied(self, wait_s: float) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        # `asyncio.timeout` would need a task.
+        SharedTimeout(wait_s, too_late=TimeoutError).watch(waiter)
+        try:
+            await waiter
+        except TimeoutError:
+            return
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def _end_waits(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()

@@ -1,0 +1,36 @@
+"""How many requests a server forwards, redirects, or refuses because an ownership is moving."""
+
+from dataclasses import dataclass
+
+from tuff.protocol.errors import OwnershipMovingError
+from tuff.protocol.exchange import Reply, Request, Route
+
+_OWNER = "Tuff-Owner"  # what the reply of another server has, and a redirect
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Counts since the start of the server. Lives on the event loop."""
+
+    forwarded: int = 0  # answered by another server
+    redirected: int = 0
+    refused: int = 0  # 503 ownership_moving of this server
+
+
+def counted(route: Route, counts: RequestCounts) -> Route:
+    """The same route, counted. It is one that another server may answer (cluster/routing.py)."""
+
+    async def handler(request: Request) -> Reply:
+        try:
+            reply = await route.handler(request)
+        except OwnershipMovingError:
+            counts.refused += 1
+            raise
+        if any(name == _OWNER for name, _ in reply.headers):
+            if reply.status == 307:
+                counts.redirected += 1
+            else:
+                counts.forwarded += 1
+        return reply
+
+    return route._replace(handler=handler)

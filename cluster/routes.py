@@ -1,0 +1,301 @@
+"""The HTTP routes of a server in a cluster: its servers, the owners of topics, and how an operator
+moves topics (protocol §7.1); and the routes that list the topics of all servers (protocol §2)."""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from cluster.draining import Drain
+from cluster.leader import Election
+from cluster.membership import Identity, Membership
+from cluster.peers import Peers
+from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
+from cluster.topic_ownership import TopicOwnership
+from metadata.members import ServerInfo
+from metadata.store import MetadataError
+from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from metadata.topic_persistence import TopicPersistenceManager
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import (
+    BadRequestError,
+    ServerNotFoundError,
+    StorageUnavailableError,
+    TopicNotMovableError,
+)
+from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object, read_query
+from tuff.protocol.ids import TopicId, check_name, topic_id
+from tuff.protocol.json_forms import shown
+
+T = TypeVar("T")
+
+OWNERS_COUNT_MAX = 10_000  # owners in one reply, some 100 bytes each
+OWNERS_COUNT = 1_000  # without a `limit`
+
+_CLUSTER_PATH = "/v1/cluster"
+_DIGITS_COUNT_MAX = 9  # of a limit
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a server has once it has joined its cluster."""
+
+    identity: Identity
+    membership: Membership
+    ownership: TopicOwnership
+    owners: TopicOwnershipManager
+    persistence: TopicPersistenceManager
+    election: Election
+    drain: Drain
+
+
+def routes(
+    joined: Callable[[], Joined], topics: Ownership, peers: Peers, *, in_thread: InThread
+) -> list[Route]:
+    """The routes below /v1/cluster. `joined` raises StartingError before the server has joined."""
+    shown_to = _Shown(joined, in_thread)
+    changes = _Changes(joined)
+    move = Route("POST", f"{_CLUSTER_PATH}/topics/{{ns}}/{{t}}/move", changes.move)
+    return [
+        Route("GET", _CLUSTER_PATH, shown_to.cluster),
+        Route("GET", f"{_CLUSTER_PATH}/topics", shown_to.topics),
+        topic_route(move, topics, peers),
+        *(
+            server_route(Route("POST", f"{_CLUSTER_PATH}/{name}", handler), changes.server, peers)
+            for name, handler in (("drain", changes.drain), ("undrain", changes.undrain))
+        ),
+    ]
+
+
+def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list[Route]:
+    """The routes that list namespaces and topics, for the topics of all servers. The replies are
+    those of a single server (messaging/topic_changes.py)."""
+
+    async def namespaces(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(await _read(in_thread, partial(_namespaces, joined().persistence)))
+
+    async def topics(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        namespace = check_name(request.parameters["ns"], what="namespace")
+        names = partial(joined().persistence.topic_names, namespace)
+        return json_reply(await _read(in_thread, names))
+
+    return [
+        Route("GET", "/v1/namespaces", namespaces),
+        Route("GET", "/v1/namespaces/{ns}/topics", topics),
+    ]
+
+
+class _Shown:
+    """Reads the metadata store for an operator. A server may be a moment late there, as it is for
+    the servers themselves."""
+
+    def __init__(self, joined: Callable[[], Joined], in_thread: InThread) -> None:
+        self._joined = joined
+        self._in_thread = in_thread
+
+    async def cluster(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        joined = self._joined()
+        members = await _read(self._in_thread, joined.membership.members)
+        me, leader = joined.identity, joined.election.found
+        return json_reply(
+            {
+                "clusterId": me.cluster_id,
+                "server": {"id": me.server_id, "incarnation": me.incarnation},
+                "leader": leader
+                and {"id": leader.server_id, "epoch": leader.epoch, "url": leader.address},
+                "servers": [_server_form(members[name]) for name in sorted(members)],
+            }
+        )
+
+    async def topics(self, request: Request) -> Reply:
+        given = read_query(request.query, parameters=("server", "limit", "after"))
+        limit, after = _limit(given.get("limit")), _after(given.get("after"))
+        look = partial(_owners_page, self._joined(), given.get("server"), after, limit + 1)
+        found, members = await _read(self._in_thread, look)
+        page = found[:limit]
+        return json_reply(
+            {
+                "topics": [_owner_form(*each, members) for each in page],
+                "next": str(page[-1][0]) if len(found) > limit else None,
+            }
+        )
+
+
+class _Changes:
+    """What an operator changes at one server."""
+
+    def __init__(self, joined: Callable[[], Joined]) -> None:
+        self._joined = joined
+
+    async def move(self, request: Request) -> Reply:
+        """Move a topic that this server owns."""
+        read_query(request.query, parameters=())
+        topic = topic_id(request.parameters["ns"], request.parameters["t"])
+        target = await self._member(_named_server(request))
+        if target.server_id == self._my_id:
+            raise TopicNotMovableError(f"the topic {topic} is at the server {target.server_id}")
+        if target.is_draining:
+            raise TopicNotMovableError(
+                f"the server {target.server_id} is draining, and takes no topics; choose another "
+                "one, or undrain it first"
+            )
+        await self._joined().ownership.move(topic, target.server_id)
+        return json_reply({"topic": str(topic), "server": target.server_id})
+
+    async def server(self, request: Request) -> Owner | None:
+        """The server that a request names; None: this one. Raises: ServerNotFoundError."""
+        server_id = _named_server(request)
+        if server_id == self._my_id:
+            return None
+        found = await self._member(server_id)
+        return Owner(found.server_id, found.address)
+
+    async def drain(self, request: Request) -> Reply:
+        given = read_query(request.query, parameters=("wait",))
+        wait_s = _wait_s(given.get("wait", "0"))
+        await self._refresh()
+        others = (key for key in self._joined().ownership.members if key != self._my_id)
+        if all(self._joined().ownership.members[key].is_draining for key in others):
+            raise TopicNotMovableError(
+                f"no other server of the cluster takes topics, so {self._my_id} keeps its "
+                "own; start or undrain another one first"
+            )
+        return self._drain_reply(await self._joined().drain.begin(wait_s=wait_s))
+
+    async def undrain(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        try:
+            return self._drain_reply(await self._joined().drain.end())
+        except MetadataError as error:
+            raise StorageUnavailableError(
+                f"{self._my_id} takes topics again, and the other servers do not know of "
+                f"it: {error}; repeat the call"
+            ) from None
+
+    def _drain_reply(self, topics_count: int) -> Reply:
+        return json_reply(
+            {
+                "server": self._my_id,
+                "isDraining": self._joined().ownership.is_draining,
+                "topics": topics_count,
+            }
+        )
+
+    @property
+    def _my_id(self) -> str:
+        return self._joined().identity.server_id
+
+    async def _member(self, server_id: str) -> ServerInfo:
+        await self._refresh()
+        found = self._joined().ownership.members.get(server_id)
+        if found is None:
+            known = ", ".join(sorted(self._joined().ownership.members))
+            raise ServerNotFoundError(
+                f"there is no live server {server_id[:80]} in the cluster; there are {known}"
+            )
+        return found
+
+    async def _refresh(self) -> None:
+        try:
+            await self._joined().ownership.refresh()
+        except MetadataError as error:
+            raise _unavailable(error) from None
+
+
+def _namespaces(persistence: TopicPersistenceManager) -> list[str]:
+    """Every namespace that has a topic, in byte order. Blocks."""
+    found = persistence.scan()
+    return sorted({topic.namespace for topic, stored in found if stored.value.generation > 0})
+
+
+def _owners_page(
+    joined: Joined, server_id: str | None, after: TopicId | None, limit: int
+) -> tuple[list[tuple[TopicId, int, OwnerInfo]], dict[str, ServerInfo]]:
+    """The first owners behind a topic, and the live servers. Blocks."""
+    found = (
+        (topic, stored.version, stored.value)
+        for topic, stored in joined.owners.scan()
+        if (after is None or topic > after) and server_id in (None, stored.value.server_id)
+    )
+    page = heapq.nsmallest(limit, found, key=lambda each: each[0])
+    return page, joined.membership.members()
+
+
+async def _read(in_thread: InThread, work: Callable[[], T]) -> T:
+    """What a function reads in the metadata store. Raises: StorageUnavailableError."""
+    try:
+        return await in_thread(work)
+    except MetadataError as error:
+        raise _unavailable(error) from None
+
+
+def _unavailable(error: MetadataError) -> StorageUnavailableError:
+    return StorageUnavailableError(f"the metadata of the cluster can't be read now: {error}")
+
+
+def _named_server(request: Request) -> str:
+    """The member `server` of a body. Raises: BadRequestError, UnsupportedMediaTypeError."""
+    body = read_object(
+        request.body, request.content_type, members={"server"}, what="a request about a server"
+    )
+    server_id = body.get("server")
+    if not isinstance(server_id, str):
+        raise BadRequestError(f"server is the id of a server, not {shown(server_id)}")
+    return server_id
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return OWNERS_COUNT
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_COUNT_MAX
+    if not is_number or int(text) < 1:
+        raise BadRequestError(f"limit is a whole number, 1 or more, not {shown(text)}")
+    return min(int(text), OWNERS_COUNT_MAX)
+
+
+def _after(text: str | None) -> TopicId | None:
+    """Raises: BadRequestError (InvalidNameError)."""
+    if text is None:
+        return None
+    namespace, colon, name = text.partition(":")
+    if not colon:
+        raise BadRequestError(f"after is a topic as namespace:name, not {shown(text)}")
+    return TopicId(namespace, name)
+
+
+def _wait_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= WAIT_S_MAX:
+        raise BadRequestError(f"wait is 0 to {WAIT_S_MAX:g} seconds, not {shown(text)}")
+    return seconds
+
+
+def _server_form(server: ServerInfo) -> dict[str, object]:
+    return {
+        "id": server.server_id,
+        "incarnation": server.incarnation,
+        "url": server.address,
+        "startedAt": server.started_ms,
+        "topics": server.topics,
+        "isDraining": server.is_draining,
+    }
+
+
+def _owner_form(
+    topic: TopicId, epoch: int, owner: OwnerInfo, members: dict[str, ServerInfo]
+) -> dict[str, object]:
+    member = members.get(owner.server_id or "")
+    return {
+        "topic": str(topic),
+        "server": owner.server_id,
+        "incarnation": owner.incarnation,
+        "epoch": epoch,
+        "isAlive": member is not None and member.incarnation == owner.incarnation,
+    }

@@ -1,0 +1,139 @@
+"""Several servers of a cluster, and a real HBase with its ZooKeeper, on this machine.
+
+    python -m tests.cluster.local_cluster [--servers N] [--port P] [--metadata zookeeper|hbase]
+                                          [--data DIR]
+
+prints the addresses, and runs until the end of its input (Ctrl-D). `make cluster` calls it. Without
+--data everything is in a temporary directory.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.hbase.local_hbase import LocalHBase, Ports, why_missing
+from tuff.launch import LaunchError, ServerProcess, server_command
+
+FIRST_PORT = 7411
+SALTS = 4  # regions of a table; they are created quickly
+
+
+class LocalCluster:
+    """The servers s1, s2, … with their data below one directory. `ports` are those of HBase."""
+
+    def __init__(self, home: Path, ports: Ports, *, metadata: str) -> None:
+        self._home = home
+        self._hbase = [
+            f"hbase.gateways=['127.0.0.1:{ports.thrift}']",
+            f"hbase.admin_gateway=127.0.0.1:{ports.thrift2}",
+            f"hbase.salts={SALTS}",
+        ]
+        zookeeper = f"zookeeper://127.0.0.1:{ports.zookeeper}/tuff"
+        self._metadata = zookeeper if metadata == "zookeeper" else metadata
+        self.servers: dict[str, ServerProcess] = {}
+        (home / "transactions").mkdir(parents=True, exist_ok=True)
+
+    def deploy(self) -> None:
+        """Create the tables. Raises: CalledProcessError."""
+        command = server_command(["hbase", "deploy", *_assigned(self._hbase)])
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def start(self, number: int, *, port: int = 0) -> ServerProcess:
+        """Start a server, or start it again. Raises: LaunchError."""
+        name = f"s{number}"
+        settings = [
+            *self._hbase,
+            "messaging.store=hbase",
+            "server.max_request_bytes=8388608",
+            f"cluster.server_id={name}",
+            f"cluster.metadata={self._metadata}",
+            f"cluster.transactions_directory={self._home / 'transactions'}",
+        ]
+        server = ServerProcess(
+            self._home / name,
+            log=self._home / f"{name}.log",
+            arguments=["--port", str(port), *_assigned(settings)],
+        )
+        self.servers[name] = server
+        return server
+
+    @property
+    def url(self) -> str:
+        """The addresses of all servers, separated by commas, as clients take them."""
+        return ",".join(each.url for each in self.servers.values())
+
+    def stop(self) -> None:
+        """Stop all servers, one after the other."""
+        for server in self.servers.values():
+            server.stop()
+
+
+@contextmanager
+def local_cluster(
+    home: Path, *, count: int, first_port: int = 0, metadata: str = "zookeeper"
+) -> Iterator[LocalCluster]:
+    """HBase, and this number of servers; with a first port, on consecutive ports.
+
+    Raises: LaunchError, CommandError, CalledProcessError.
+    """
+    hbase = LocalHBase(home / "hbase")
+    try:
+        cluster = LocalCluster(home, hbase.ports, metadata=metadata)
+        cluster.deploy()
+        try:
+            for number in range(1, count + 1):
+                cluster.start(number, port=first_port and first_port + number - 1)
+            yield cluster
+        finally:
+            cluster.stop()
+    finally:
+        hbase.stop()
+
+
+def _assigned(settings: Sequence[str]) -> list[str]:
+    return [word for each in settings for word in ("--set", each)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--servers", type=int, default=3, metavar="N")
+    parser.add_argument("--port", type=int, default=FIRST_PORT, help="of the first server")
+    parser.add_argument("--data", type=Path, metavar="DIR")
+    parser.add_argument("--metadata", choices=("zookeeper", "hbase"), default="zookeeper")
+    options = parser.parse_args(arguments)
+    if reason := why_missing():
+        sys.stderr.write(f"{reason}\n")
+        return 2
+    with ExitStack() as stack:
+        home = options.data or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tuff-cluster-"))
+        )
+        sys.stdout.write(f"Starting HBase and {options.servers} servers; data are in {home}.\n")
+        sys.stdout.flush()
+        try:
+            cluster = stack.enter_context(
+                local_cluster(
+                    home,
+                    count=options.servers,
+                    first_port=options.port,
+                    metadata=options.metadata,
+                )
+            )
+        except LaunchError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        for name, server in cluster.servers.items():
+            sys.stdout.write(f"{name}  {server.url}  process {server.pid}\n")
+        sys.stdout.write(f"export TUFF_URL={cluster.url}\nCtrl-D stops everything.\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,212 @@
+"""Claims of the topics of an ended server: by many requests at once, and by clients that give up.
+
+Two servers share a real metadata store. The message stores are in memory, and say what happened.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
+
+import pytest
+
+from cluster.membership import Membership
+from cluster.topic_ownership import TopicOwnership
+from metadata.leveldb import LevelDbMetadataStore
+from metadata.store import MetadataStore
+from metadata.topic_ownership import Floor, TopicOwnershipManager
+from metadata.topic_persistence import TopicPersistenceManager
+from tuff.disk.event_loop import FutureTask
+from tuff.disk.locks import StoreError
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import TopicId
+
+T = TypeVar("T")
+
+TOPICS = [TopicId("n", f"t{number}") for number in range(20)]
+FLOOR = Floor(offset_ms=1_000, offset_seq=5, cell_ms=1_010)
+WITHIN_S = 20.0
+
+
+class Tables:
+    """Shared tables that note who was fenced. A fence lasts until `may_end`."""
+
+    def __init__(self) -> None:
+        self.fenced: list[tuple[str, int]] = []
+        self.failure_count = 0
+        self.has_begun, self.has_ended, self.may_end = Event(), Event(), Event()
+        self.may_end.set()
+
+    def adopt(self, cluster_id: str) -> None:
+        """Any cluster may have them."""
+
+    def fence(self, server_id: str, incarnation: int) -> Floor:
+        self.fenced.append((server_id, incarnation))
+        self.has_begun.set()
+        assert self.may_end.wait(WITHIN_S)
+        self.has_ended.set()
+        if self.failure_count:
+            self.failure_count -= 1
+            raise StoreError("HBase does not answer")
+        return FLOOR
+
+
+class Messages:
+    """The message store of a server: the topics that it serves, with their floors."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[TopicId, Floor]] = []
+        self.has_taken = asyncio.Event()
+
+    async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
+        self.taken += [(topic, floor) for topic in topics]
+        self.has_taken.set()
+
+    async def give(self, topic: TopicId) -> Floor:
+        return FLOOR
+
+    def generation(self, topic: TopicId) -> int:
+        return 1
+
+
+class Node:
+    """One server, as far as ownership is concerned."""
+
+    def __init__(self, store: MetadataStore, tables: Tables, name: str) -> None:
+        self.membership = Membership(
+            store,
+            tables,
+            server_id=name,
+            address=f"http://{name}:1",
+            messages="memory",
+            now_ms=lambda: 1,
+        )
+        identity = self.membership.join(new_cluster_id="c" * 32, session_s=60.0, lost=lambda: None)
+        self.messages = Messages()
+        self._threads = ThreadPoolExecutor(4)
+        self.ownership = TopicOwnership(
+            identity,
+            self.membership,
+            TopicOwnershipManager(store),
+            TopicPersistenceManager(store),
+            self.messages,
+            in_thread=self._in_thread,
+            chance=lambda _: 0,
+        )
+
+    def _in_thread(self, function: Callable[[], T]) -> "asyncio.Future[T]":
+        return asyncio.wrap_future(self._threads.submit(function))
+
+    async def claim(self, topic: TopicId) -> None:
+        """A request that another server has forwarded here."""
+        owner = await self.ownership.owner_of(topic, is_forwarded=True, creates=True)
+        assert owner is None, owner
+
+    def end(self) -> None:
+        self.membership.session.close()
+        self._threads.shutdown()
+
+
+class World:
+    """Two servers; the first one owns all topics when it ends."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.tables = Tables()
+        self.ended, self.heir = (Node(store, self.tables, name) for name in ("s1", "s2"))
+
+    async def end_the_first(self) -> None:
+        for topic in TOPICS:
+            await self.ended.claim(topic)
+        self.ended.end()
+        await self.heir.ownership.refresh()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    store = LevelDbMetadataStore(tmp_path / "metadata")
+    world = World(store)
+    yield world
+    world.heir.end()
+    store.close()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, WITHIN_S))
+
+
+def started(work: Coroutine[Any, Any, T]) -> "FutureTask[T]":
+    """The work, as a request of a client: it runs until it waits."""
+    task = FutureTask(work, refusals=TuffError)
+    task.go_on()
+    return task
+
+
+def test_one_fence_is_enough_for_all_topics_of_an_ended_server(world: World) -> None:
+    """Fences take slots of one journal from each other: with one for each topic, a takeover took
+    longer the more topics there were, and some claims failed."""
+
+    async def scenario() -> None:
+        await world.end_the_first()
+        world.tables.may_end.clear()
+        claims = [started(world.heir.claim(topic)) for topic in TOPICS]
+        assert await asyncio.to_thread(world.tables.has_begun.wait, WITHIN_S)
+        world.tables.may_end.set()
+        await asyncio.gather(*(each.done for each in claims))
+
+    run(scenario())
+
+    assert world.tables.fenced == [("s1", 1)]
+    assert sorted(world.heir.messages.taken) == [(topic, FLOOR) for topic in sorted(TOPICS)]
+
+
+def test_a_fence_that_failed_is_tried_again(world: World) -> None:
+    async def scenario() -> None:
+        await world.end_the_first()
+        world.tables.failure_count = 1
+        with pytest.raises(TuffError, match="HBase does not answer"):
+            await world.heir.claim(TOPICS[0])
+        await world.heir.claim(TOPICS[0])
+
+    run(scenario())
+
+    assert world.tables.fenced == [("s1", 1), ("s1", 1)]
+    assert world.heir.messages.taken == [(TOPICS[0], FLOOR)]
+
+
+def test_a_claim_goes_on_when_its_client_gives_up(world: World) -> None:
+    """A poll ends with its connection. Its claim has written the owner record already, so the other
+    servers would send everything here, where nobody serves the topic."""
+
+    async def scenario() -> None:
+        await world.end_the_first()
+        world.tables.may_end.clear()
+        poll = started(world.heir.claim(TOPICS[0]))
+        assert await asyncio.to_thread(world.tables.has_begun.wait, WITHIN_S)
+        poll.give_up()
+        world.tables.may_end.set()
+        await world.heir.messages.has_taken.wait()
+
+    run(scenario())
+
+    assert world.heir.messages.taken == [(TOPICS[0], FLOOR)]
+
+
+def test_a_failure_after_the_client_gave_up_is_no_bug_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await world.end_the_first()
+        world.tables.failure_count = 1
+        world.tables.may_end.clear()
+        poll = started(world.heir.claim(TOPICS[0]))
+        assert await asyncio.to_thread(world.tables.has_begun.wait, WITHIN_S)
+        poll.give_up()
+        world.tables.may_end.set()
+        assert await asyncio.to_thread(world.tables.has_ended.wait, WITHIN_S)
+        await world.heir.claim(TOPICS[0])
+
+    run(scenario())
+
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []

@@ -1,0 +1,446 @@
+"""Three servers that share one namespace of topics, under faults of every part between them.
+
+    python -m tests.faults.cluster --minutes 2 --seed 1
+    python -m tests.faults.cluster --metadata hbase --only kill --only pause
+
+A real HBase, a real ZooKeeper (or its sessions in HBase) and three servers; publishers, consumers
+and transactions of many clients; and faults by seed, one or two at a time. At the end everything is
+polled through each server, and judged with all that the clients saw (promises 1, 2, 3, 5, 9):
+`cluster_judge.py`. Outages are measured by the clients, and reported for each kind of fault.
+
+HBase needs `make hbase` once. Each server has links of its own to HBase, ZooKeeper and the other
+servers (`cluster_links.py`), so that a network can be cut without privileges.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tuff
+from tests.faults.cluster_judge import Counted, Final, Outage, outages, violations
+from tests.faults.cluster_run import ClusterServer, RunningCluster
+from tests.faults.disk import build, has_compiler
+from tests.faults.workload_cluster import (
+    LEADER,
+    NAMESPACE,
+    Load,
+    Recorded,
+    final_state,
+    read_all,
+)
+from tests.hbase.local_hbase import why_missing
+from tests.http.client import Client
+
+CALM_S = (1.0, 4.0)  # seconds without a fault, so that all topics have owners before the next one
+RESTART_S = (0.0, 6.0)  # seconds until a killed server is started again
+SKEW_S = 5.0
+SETTLES_WITHIN_S = 120.0  # a cluster that takes longer than that is broken
+TWO_AT_ONCE = 0.25  # the probability of a second fault during the first
+SHOWN_COUNT_MAX = 10
+OUTAGE_S_MIN = 0.3  # shorter ones are single refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injected:
+    """One fault that was injected. `reference_s`: from when on the cluster can serve again by
+    itself: the begin of the fault, or the end if all servers need what failed."""
+
+    name: str
+    detail: str
+    reference_s: float
+    settled_s: float
+    outages: Sequence[Outage]
+
+
+class Faults:
+    """The kinds of faults, each a context that lasts as long as it does."""
+
+    def __init__(self, cluster: RunningCluster, chance: random.Random, *, has_clocks: bool) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._session_s = cluster.session_s
+        of_one: dict[str, Callable[[ClusterServer], AbstractContextManager[str]]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "pause": self._pause,
+            "cut-hbase": self._cut_hbase,
+            "cut-peers": self._cut_peers,
+            "cut-all": self._cut_all,
+            "move": self._move,
+        }
+        self.of_all: dict[str, Callable[[], AbstractContextManager[str]]] = {}
+        if cluster.zookeeper is not None:
+            of_one["session"] = self._lose_session
+            of_one["blink"] = self._blink
+            self.of_all["zookeeper-restart"] = self._restart_zookeeper
+            self.of_all["zookeeper-pause"] = self._pause_zookeeper
+        if has_clocks:
+            of_one["clock"] = self._skew
+        self.of_one = of_one
+
+    def names(self) -> list[str]:
+        return [*self.of_one, *self.of_all]
+
+    def victims(self, count: int) -> list[ClusterServer]:
+        return self._chance.sample(self._cluster.servers, count)
+
+    def _seconds(self, least: float, most: float) -> float:
+        """Times the session's timeout."""
+        return self._chance.uniform(least, most) * self._session_s
+
+    @contextmanager
+    def _kill(self, server: ClusterServer) -> Iterator[str]:
+        seconds = self._chance.uniform(*RESTART_S)
+        server.is_held = True
+        server.kill()
+        try:
+            yield f"SIGKILL of {server.id}, for {seconds:.1f} s"
+            self._cluster.wait(seconds)
+        finally:
+            server.is_held = False
+
+    @contextmanager
+    def _stop(self, server: ClusterServer) -> Iterator[str]:
+        """An orderly stop: its topics are handed over."""
+        server.is_held = True
+        code = server.process.terminate()
+        try:
+            assert code == 0, f"{server.id} stopped with {code}: {server.process.stderr()[-2_000:]}"
+            yield f"SIGTERM of {server.id}"
+            self._cluster.wait(self._chance.uniform(0, 1))
+        finally:
+            server.is_held = False
+
+    @contextmanager
+    def _pause(self, server: ClusterServer) -> Iterator[str]:
+        seconds = self._seconds(0.3, 3)
+        with self._cluster.paused(server):
+            yield f"SIGSTOP of {server.id}, for {seconds:.1f} s"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _lose_session(self, server: ClusterServer) -> Iterator[str]:
+        """Cut from ZooKeeper until its session is lost."""
+        assert server.metadata is not None
+        seconds, silently = self._seconds(1.5, 3), self._chance.random() < 0.5
+        with self._cluster.cut(server.metadata, silently=silently):
+            yield f"{server.id} without ZooKeeper, for {seconds:.1f} s{_how(silently)}"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _blink(self, server: ClusterServer) -> Iterator[str]:
+        """Cut from ZooKeeper for less than the timeout of its session."""
+        assert server.metadata is not None
+        seconds, silently = self._seconds(0.1, 0.5), self._chance.random() < 0.5
+        with self._cluster.cut(server.metadata, silently=silently):
+            yield f"{server.id} without ZooKeeper, for {seconds:.1f} s{_how(silently)}"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _cut_hbase(self, server: ClusterServer) -> Iterator[str]:
+        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
+        with self._cluster.cut(server.gateway, silently=silently):
+            yield f"{server.id} without HBase, for {seconds:.1f} s{_how(silently)}"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _cut_peers(self, server: ClusterServer) -> Iterator[str]:
+        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
+        with self._cluster.cut(server.peers, silently=silently):
+            yield f"{server.id} out of the others' reach, for {seconds:.1f} s{_how(silently)}"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _cut_all(self, server: ClusterServer) -> Iterator[str]:
+        """Cut from everything but some clients."""
+        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
+        links = [each for each in (server.metadata, server.gateway, server.peers) if each]
+        with self._cluster.cut(*links, silently=silently):
+            yield f"{server.id} cut off, for {seconds:.1f} s{_how(silently)}"
+            self._cluster.wait(seconds)
+
+    @contextmanager
+    def _skew(self, server: ClusterServer) -> Iterator[str]:
+        """Its clock stays wrong, until it is set again."""
+        shift_s = self._chance.uniform(-SKEW_S, SKEW_S)
+        server.set_clock(shift_s)
+        yield f"the clock of {server.id} is off by {shift_s:.1f} s"
+
+    @contextmanager
+    def _move(self, server: ClusterServer) -> Iterator[str]:
+        """Topics move to this server, one after the other."""
+        moved = Counter(
+            self._move_one(f"t{self._chance.randrange(100):04}", server) for _ in range(20)
+        )
+        yield f"20 topics moved to {server.id}: {dict(sorted(moved.items()))}"
+
+    def _move_one(self, topic: str, server: ClusterServer) -> int:
+        client = Client(self._chance.choice(self._cluster.servers).port, is_checked=False)
+        path = f"/v1/cluster/topics/{NAMESPACE}/{topic}/move"
+        try:
+            return client.post(path, {"server": server.id}).status
+        except OSError:
+            return 0
+        finally:
+            client.close()
+
+    @contextmanager
+    def _restart_zookeeper(self) -> Iterator[str]:
+        zookeeper, seconds = self._cluster.zookeeper, self._seconds(0, 1.5)
+        assert zookeeper is not None
+        kills = self._chance.random() < 0.5
+        if kills:
+            zookeeper.kill()
+        else:
+            zookeeper.stop()
+        try:
+            yield f"ZooKeeper {'killed' if kills else 'stopped'}, for {seconds:.1f} s"
+            self._cluster.wait(seconds)
+        finally:
+            zookeeper.start()
+
+    @contextmanager
+    def _pause_zookeeper(self) -> Iterator[str]:
+        zookeeper, seconds = self._cluster.zookeeper, self._seconds(0.3, 2)
+        assert zookeeper is not None
+        zookeeper.pause()
+        try:
+            yield f"ZooKeeper paused, for {seconds:.1f} s"
+            self._cluster.wait(seconds)
+        finally:
+            zookeeper.resume()
+
+
+def _how(silently: bool) -> str:
+    return " (silently)" if silently else " (reset)"
+
+
+class Program:
+    """The run: load, faults one after the other, and the judgement."""
+
+    def __init__(
+        self, cluster: RunningCluster, load: Load, faults: Faults, chance: random.Random
+    ) -> None:
+        self._cluster = cluster
+        self._load = load
+        self._faults = faults
+        self._chance = chance
+        self.injected: list[Injected] = []
+
+    def run(self, *, seconds: float, only: Sequence[str]) -> None:
+        """Inject faults for so long, each after the cluster has recovered from the one before."""
+        self._load.start()
+        self._settle(time.monotonic())
+        end_s = time.monotonic() + seconds
+        names = [each for each in self._faults.names() if not only or each in only]
+        left: list[str] = []
+        while time.monotonic() < end_s:
+            self._cluster.wait(self._chance.uniform(*CALM_S))
+            left = left or self._chance.sample(names, len(names))
+            self._inject(left.pop(), names)
+
+    def _inject(self, name: str, names: Sequence[str]) -> None:
+        began_s = reference_s = time.monotonic()
+        first_attempt = len(self._load.recorded.attempts)
+        with ExitStack() as lasting:
+            chosen = [name]
+            if self._chance.random() < TWO_AT_ONCE:
+                chosen.append(self._chance.choice(names))
+            victims = self._faults.victims(len(chosen))
+            details = []
+            for each, victim in zip(chosen, victims, strict=True):
+                if each in self._faults.of_all:
+                    fault = self._faults.of_all[each]()
+                else:
+                    fault = self._faults.of_one[each](victim)
+                details.append(lasting.enter_context(fault))
+        if len(chosen) > 1 or name in self._faults.of_all:
+            reference_s = time.monotonic()
+        self._settle(reference_s)
+        settled_s = time.monotonic()
+        attempts = self._load.recorded.attempts[first_attempt:]
+        found = [
+            replace(each, began_s=max(each.began_s, reference_s))
+            for each in outages([each for each in attempts if each[2] >= began_s])
+            if each.ended_s > reference_s + OUTAGE_S_MIN
+            and each.ended_s - each.began_s > OUTAGE_S_MIN
+        ]
+        injected = Injected(
+            name="+".join(sorted(chosen)),
+            detail=" and ".join(details),
+            reference_s=reference_s,
+            settled_s=settled_s,
+            outages=[each for each in found if each.ended_s < float("inf")],
+        )
+        self.injected.append(injected)
+        print(f"{began_s - START_S:7.1f} s  {injected.detail}: {_shown(injected)}", flush=True)
+
+    def _settle(self, reference_s: float) -> None:
+        """Until all servers are ready, and each topic and the leader took a write."""
+        self._cluster.until_ready()
+        expected = {*self._load.topics, LEADER}
+        recorded = self._load.recorded
+
+        def missing() -> set[str]:
+            return expected - recorded.acknowledged_since(reference_s)
+
+        def has_settled() -> bool:
+            assert not recorded.failures, recorded.failures[:SHOWN_COUNT_MAX]
+            return not missing()
+
+        try:
+            self._cluster.until(has_settled, within_s=SETTLES_WITHIN_S, what="all take writes")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; missing: {sorted(missing())[:20]}") from None
+
+    def finish(self) -> tuple[Recorded, Final, list[str]]:
+        """Stop the clients; what they recorded, all messages, and how servers disagree about
+        them."""
+        self._load.stop()
+        for server in self._cluster.servers:
+            server.tend()
+        self._cluster.until_ready()
+        disagreements = []
+        final: dict[str, list[tuple[str, str]]] = {}
+        for server in self._cluster.servers:
+            with tuff.Client(server.url, retries=10) as client:
+                for topic in self._load.topics:
+                    rows = read_all(client, topic)
+                    if final.setdefault(topic, rows) != rows:
+                        disagreements.append(f"topic {topic}: {server.id} has other messages")
+        recorded = self._load.recorded
+        with tuff.Client(self._cluster.servers[0].url, retries=10) as client:
+            recorded.counted = [
+                replace(each, final=final_state(client, each.pointer)) for each in recorded.counted
+            ]
+        return recorded, final, disagreements
+
+
+def _shown(injected: Injected) -> str:
+    topics = [each.seconds for each in injected.outages if each.subject != LEADER]
+    leader = [each.seconds for each in injected.outages if each.subject == LEADER]
+    parts = []
+    if topics:
+        parts.append(f"{len(topics)} outages of topics, {_distribution(topics)}")
+    if leader:
+        parts.append(f"the leader {max(leader):.2f} s")
+    return "; ".join(parts) or "no outage"
+
+
+def _distribution(seconds: Sequence[float]) -> str:
+    return f"median {statistics.median(seconds):.2f} s, longest {max(seconds):.2f} s"
+
+
+def report(
+    injected: Sequence[Injected], recorded: Recorded, cluster: RunningCluster
+) -> tuple[float, float]:
+    """Print the outages by kind of fault; the longest of a topic and of the leader, without faults
+    that came in pairs."""
+    by_name: dict[str, list[Injected]] = defaultdict(list)
+    for each in injected:
+        by_name[each.name].append(each)
+    print(
+        f"\n{'fault':<34}{'times':>6}{'topics out':>12}{'median s':>10}{'max s':>8}{'leader s':>10}"
+    )
+    longest = [0.0, 0.0]
+    for name, of_name in sorted(by_name.items()):
+        found = [outage for each in of_name for outage in each.outages]
+        topics = [each.seconds for each in found if each.subject != LEADER]
+        leader = [each.seconds for each in found if each.subject == LEADER]
+        middle = statistics.median(topics) if topics else 0.0
+        most, its = max(topics, default=0.0), max(leader, default=0.0)
+        print(
+            f"{name:<34}{len(of_name):>6}{len(topics):>12}{middle:>10.2f}{most:>8.2f}{its:>10.2f}"
+        )
+        if "+" not in name:
+            longest = [max(longest[0], most), max(longest[1], its)]
+    exits = {server.id: dict(Counter(server.exits)) for server in cluster.servers}
+    print(f"exits of servers by code: {exits}")
+    for reason, count in sum((server.reasons for server in cluster.servers), Counter()).items():
+        print(f"  {count} times: {reason}")
+    print(f"refusals and failures that clients saw: {dict(sorted(recorded.reasons.items()))}")
+    return longest[0], longest[1]
+
+
+def _count(counted: Sequence[Counted]) -> int:
+    return sum(each.final == "committed" for each in counted)
+
+
+START_S = time.monotonic()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--topics", type=int, default=300)
+    parser.add_argument("--consumers", type=int, default=60)
+    parser.add_argument("--rate", type=float, default=0.5, help="publishes a second to each topic")
+    parser.add_argument("--session", type=float, default=3.0, help="seconds")
+    parser.add_argument("--metadata", choices=("zookeeper", "hbase"), default="zookeeper")
+    parser.add_argument("--only", action="append", default=[], metavar="FAULT")
+    parser.add_argument("--judge-outages", action="store_true", help="fail above two time-outs")
+    parser.add_argument("--home", type=Path, help="keeps all files there")
+    options = parser.parse_args(arguments)
+    if (missing := why_missing()) is not None:
+        print(missing)
+        return 1
+    with ExitStack() as ends:
+        home = options.home or Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        home.mkdir(exist_ok=True, parents=True)
+        return _run(home, options)
+
+
+def _run(home: Path, options: argparse.Namespace) -> int:
+    chance = random.Random(options.seed)
+    library = build(home) if has_compiler() else None
+    with RunningCluster(
+        home, metadata=options.metadata, session_s=options.session, library=library
+    ) as cluster:
+        load = Load(
+            _orders(
+                [[each.address for each in cluster.servers], [each.url for each in cluster.servers]]
+            ),
+            topics=options.topics,
+            consumers=options.consumers,
+            rate_per_s=options.rate,
+            seed=options.seed,
+        )
+        faults = Faults(cluster, chance, has_clocks=library is not None)
+        program = Program(cluster, load, faults, chance)
+        try:
+            program.run(seconds=options.minutes * 60, only=options.only)
+        finally:
+            load.stop()
+        recorded, final, found = program.finish()
+        topic_s, leader_s = report(program.injected, recorded, cluster)
+    found += violations(recorded.publishes, recorded.reads, recorded.counted, final)
+    for each in found:
+        print(each)
+    bar_s = 2 * options.session
+    print(
+        f"{len(program.injected)} faults, {len(recorded.publishes)} publishes, "
+        f"{len(recorded.reads)} polls, {_count(recorded.counted)} commits, longest outage of a "
+        f"topic {topic_s:.1f} s and of transactions {leader_s:.1f} s (bound {bar_s:g} s), "
+        f"{len(found)} violations"
+    )
+    is_late = options.judge_outages and max(topic_s, leader_s) > bar_s
+    return 1 if found or is_late or not program.injected else 0
+
+
+def _orders(addresses: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Each list of addresses, beginning with each of them."""
+    return [[*each[first:], *each[:first]] for each in addresses for first in range(len(each))]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

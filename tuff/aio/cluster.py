@@ -1,0 +1,56 @@
+"""`client.cluster`: the calls of protocol §7.1, for operators of a cluster."""
+
+from tuff import calls, cluster_calls
+from tuff.aio.topics import AsyncSend
+from tuff.calls import Duration
+from tuff.protocol.ids import TopicId
+from tuff.replies import ClusterState, Drain, TopicOwners
+
+
+class AsyncCluster:
+    """The cluster to which the server belongs. A single server answers each call with a
+    NotFoundError. Safe to share between the tasks of one event loop."""
+
+    def __init__(self, send: AsyncSend) -> None:
+        self._send = send
+
+    async def get(self) -> ClusterState:
+        """The live servers, and the leader of transactions."""
+        return await self._send(cluster_calls.get_cluster())
+
+    async def topics(
+        self,
+        server_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: TopicId | None = None,
+    ) -> TopicOwners:
+        """The owners of topics, by topic: of those behind `after`, and of one server if it is
+        named. `limit`: how many, at most 10,000 (default: 1,000)."""
+        return await self._send(cluster_calls.list_owners(server_id, limit=limit, after=after))
+
+    async def move(self, topic: TopicId, server_id: str) -> None:
+        """Move a topic to another server.
+
+        Raises:
+            ServerNotFoundError: no live server has that id.
+            TopicNotMovableError: the topic is there already, or the server is draining.
+            TopicNotFoundError: the topic was never created.
+        """
+        await self._send(cluster_calls.move_topic(topic, server_id))
+
+    async def drain(self, server_id: str, *, wait: Duration = 0) -> Drain:
+        """Let a server give its topics to the others and claim no more, until `undrain` or its next
+        start. Returns when it has none left, or after `wait`, 60 seconds at most; the drain goes on
+        behind that.
+
+        Raises:
+            ServerNotFoundError: no live server has that id.
+            TopicNotMovableError: no other server takes topics.
+        """
+        wait_s = calls.seconds_of(wait, what="wait")
+        return await self._send(cluster_calls.drain_server(server_id, wait_s=wait_s))
+
+    async def undrain(self, server_id: str) -> Drain:
+        """Let a server claim topics again. Raises: ServerNotFoundError."""
+        return await self._send(cluster_calls.undrain_server(server_id))

@@ -8,7 +8,7 @@ are found wherever their topic has moved.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from cluster.calls import Form, Handler, Spawn, settle_future
@@ -62,7 +62,7 @@ class OwnedRows:
 
     def __init__(
         self,
-        me: Identity,
+        me: Callable[[], Identity],
         transactions: TransactionsOfLeader,
         rows: LocalRows,
         ownership: Ownership,
@@ -240,11 +240,11 @@ class OwnedRows:
         self._transactions.require_epoch(form.integer("epoch"))
 
     def _require_me(self, form: Form) -> None:
-        incarnation = form.integer("to")
-        if incarnation != self._me.incarnation:
+        incarnation, me = form.integer("to"), self._me()
+        if incarnation != me.incarnation:
             raise OwnershipMovingError(
-                f"this is incarnation {self._me.incarnation} of the server {self._me.server_id}, "
-                f"and not {incarnation}"
+                f"this is incarnation {me.incarnation} of the server {me.server_id}, and not "
+                f"{incarnation}"
             )
 
     def _require_not_refused(self, number: int) -> None:

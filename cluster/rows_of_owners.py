@@ -80,7 +80,7 @@ class RowsOfOwners:
 
     def __init__(
         self,
-        me: Identity,
+        me: Callable[[], Identity],
         calls: Calls,
         local: MessageRows,
         here: OwnedRows,
@@ -316,10 +316,10 @@ class RowsOfOwners:
         for error in results:
             if isinstance(error, BaseException):
                 raise error
-        return not missing and self._me.server_id in members
+        return not missing and self._me().server_id in members
 
     async def _acknowledge(self, info: ServerInfo) -> list[int]:
-        is_here = info.server_id == self._me.server_id
+        is_here = info.server_id == self._me().server_id
         owner = None if is_here else Owner(info.server_id, info.address)
         server = Server(info.server_id, info.incarnation, owner)
         report = await self._call(server, "acknowledge", {})
@@ -363,7 +363,7 @@ class RowsOfOwners:
     async def _owner_of(self, topic: TopicId) -> Server:
         """Raises: OwnershipMovingError, TopicNotFoundError."""
         owner = await self._ownership.owner_of(topic, is_forwarded=False, creates=False)
-        server_id = self._me.server_id if owner is None else owner.server_id
+        server_id = self._me().server_id if owner is None else owner.server_id
         found = self._acknowledged.get(server_id)
         if found is None:
             raise OwnershipMovingError(

@@ -11,7 +11,7 @@ that it got from earlier leaders ends.
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,23 +76,22 @@ class _Permit:
 class TransactionsOfLeader:
     """A `TransactionView`. Lives on the event loop.
 
-    While this server leads, it asks itself. `epoch` is the newest that the leader record had after
-    this server had become a member: a leader of a later epoch asks it for an acknowledgement.
+    While this server leads, it asks itself. `me` is this server, once it has joined its cluster.
     """
+
+    epoch = 0  # of the leader that this server obeys
 
     def __init__(
         self,
-        me: Identity,
+        me: Callable[[], Identity],
         leader: LeaderView,
         calls: Calls,
         *,
-        epoch: int,
         spawn: Spawn,
     ) -> None:
         self._me = me
         self._leader = leader
         self._calls = calls
-        self.epoch = epoch
         self._spawn = spawn
         self._last_number = 0
         self._joins: dict[_Key, _Join] = {}  # what new writes use
@@ -154,8 +153,8 @@ class TransactionsOfLeader:
         asked = {
             **form,
             "epoch": epoch,
-            "server": self._me.server_id,
-            "incarnation": self._me.incarnation,
+            "server": self._me().server_id,
+            "incarnation": self._me().incarnation,
         }
         try:
             reply = await self._calls.call(self._leader.leader(), name, asked)
@@ -186,6 +185,11 @@ class TransactionsOfLeader:
                 f"this server obeys the leader of transactions of epoch {self.epoch}, and not that "
                 f"of epoch {epoch}"
             )
+
+    def begin(self, epoch: int) -> None:
+        """Obey no leader of an earlier epoch than this one, which the leader record had after this
+        server had become a member. A leader of a later epoch asks for an acknowledgement."""
+        self.epoch = max(self.epoch, epoch)
 
     async def acknowledge(self, epoch: int) -> None:
         """Obey the leader of this epoch from now on. When this returns, no write is under way that

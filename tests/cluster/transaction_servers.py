@@ -348,14 +348,13 @@ class Server:
         me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
         calls = Calls(_Line(cluster.network, self))
-        self.transactions = TransactionsOfLeader(
-            me, self.view, calls, epoch=cluster.epoch, spawn=self.spawn
-        )
+        self.transactions = TransactionsOfLeader(lambda: me, self.view, calls, spawn=self.spawn)
+        self.transactions.begin(cluster.epoch)
         self.owned = OwnedRows(
-            me, self.transactions, self.messaging.rows, self.view, spawn=self.spawn
+            lambda: me, self.transactions, self.messaging.rows, self.view, spawn=self.spawn
         )
         self.rows = RowsOfOwners(
-            me,
+            lambda: me,
             calls,
             self.messaging.rows,
             self.owned,

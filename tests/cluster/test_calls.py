@@ -15,6 +15,7 @@ from process.http_connection import HttpService
 from process.listener import Listener
 from process.metrics import Metrics
 from tests.cluster.nodes import REQUEST_BYTES_MAX, Spawned
+from tests.cluster.transaction_servers import turns
 from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import (
     BadRequestError,
@@ -96,9 +97,9 @@ async def test_a_shared_call_begins_after_those_who_share_it_asked() -> None:
     spawned = Spawned()
     shared = SharedCall(call, spawn=spawned)
     first = asyncio.ensure_future(shared.result())
-    await asyncio.sleep(0.01)
+    await turns()
     others = [asyncio.ensure_future(shared.result()) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await turns()
     going_on.set()
 
     assert await first == 0

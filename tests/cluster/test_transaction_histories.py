@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from messaging.read.poll import Poll
-from tests.cluster.transaction_servers import Cluster, Sent, Server
+from tests.cluster.transaction_servers import Cluster, Sent, Server, turns
 from tuff.protocol.errors import TransactionUnknownError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry
@@ -72,7 +72,7 @@ class History:
             for server in list(self.cluster.servers.values()):
                 with suppress(TuffError, LostError):
                     await self._at(server, server.tick())
-            await asyncio.sleep(0.001)
+            await turns(20)
 
     async def _at(self, server: Server, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something at a server. Raises: LostError: it has ended meanwhile."""
@@ -87,13 +87,13 @@ class History:
             leader = self.cluster.leader
             if leader is not None and leader.manager.status.state.value == "running":
                 return leader
-            await asyncio.sleep(0.001)
+            await turns(20)
 
     async def _client(self, number: int) -> None:
         for count in range(TRANSACTIONS_COUNT):
             with suppress(TuffError, LostError):
                 await self._transaction(f"{number}.{count}")
-            await asyncio.sleep(self.chance.random() / 200)
+            await turns(self.chance.randrange(100))
 
     async def _transaction(self, name: str) -> None:
         chance = self.chance
@@ -130,7 +130,7 @@ class History:
 
     async def _chaos(self) -> None:
         for _ in range(CHAOS_COUNT):
-            await asyncio.sleep(self.chance.random() / 50)
+            await turns(self.chance.randrange(400))
             with suppress(TuffError):
                 await self.chance.choice((self._move, self._move, self._replace))()
 
@@ -154,7 +154,7 @@ class History:
         while len(self.seen) < 3 * TRANSACTIONS_COUNT - 2 and self.reads_count < 100:
             with suppress(TuffError, LostError):
                 await self._read()
-            await asyncio.sleep(0.002)
+            await turns(50)
 
     async def _read(self) -> None:
         """Read all topics in one snapshot, which a server got that need not lead."""

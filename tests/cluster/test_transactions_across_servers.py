@@ -201,7 +201,7 @@ async def test_a_live_owner_that_is_silent_holds_a_commit_up(cluster: Cluster) -
     cluster.network.loses_request = lambda sent: sent.target == "s2"
 
     committing = asyncio.ensure_future(s1.manager.completion.commit(tx.transaction_id, changes=[]))
-    await asyncio.sleep(0.05)
+    await turns(2_000)
 
     assert not committing.done()
     assert cluster.tables.fence_counts["s2", 1] == 0
@@ -293,7 +293,7 @@ async def test_final_rows_that_arrive_after_they_were_given_up_are_refused(
         await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
     cluster.network.loses_request = lambda _sent: False
     with pytest.raises(TuffError, match="given up"):
-        raise (await cluster.network._execute(s2, lost[0])).error  # type: ignore[attr-defined]
+        raise await cluster.network.refusal(s2, lost[0])
 
     assert await s2.everything(B) == []
 
@@ -421,7 +421,7 @@ async def test_a_new_leader_waits_for_a_live_owner_and_its_writes(cluster: Clust
     await cluster.kill("s1")
 
     electing = asyncio.ensure_future(cluster.elect("s2"))
-    await asyncio.sleep(0.05)
+    await turns(2_000)
     was_elected = electing.done()
     s3.writes.set()
     await electing
@@ -446,7 +446,7 @@ async def test_owners_refuse_an_earlier_leader(cluster: Cluster) -> None:
     for name, body in calls.items():
         sent = Sent("s1", "s3", name, {**body, "epoch": 1, "to": 1})
         with pytest.raises(TransactionsUnavailableError, match="epoch"):
-            raise (await cluster.network._execute(s3, sent)).error  # type: ignore[attr-defined]
+            raise await cluster.network.refusal(s3, sent)
 
     assert list(s3.messaging.state.index.pointers()) == [tx.transaction_id]
 

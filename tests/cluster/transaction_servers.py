@@ -104,6 +104,12 @@ class Network:
             raise PeerUnansweredError(f"the reply of {sent.name} was lost", was_sent=True)
         return task.result()
 
+    async def refusal(self, target: "Server", sent: Sent) -> TuffError:
+        """The refusal of a call that arrives now."""
+        result = await self._execute(target, sent)
+        assert isinstance(result, PeerRefusedError)
+        return result.error
+
     async def _execute(self, target: "Server", sent: Sent) -> object:
         body = json.dumps(sent.body).encode()
         request = Request({}, (), "application/json", None, body)
@@ -264,7 +270,6 @@ class Cluster:
         async with asyncio.timeout(WITHIN_S):
             while not is_true():
                 await self.tick(1)
-                await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         for server in self.lives:
@@ -328,23 +333,14 @@ class Server:
         self.is_dead = False
         self.tasks: set[asyncio.Task[Any]] = set()
         self.opener = cluster.tables.opener(server_id, incarnation, now_ms=lambda: cluster.now_ms)
-        store = OpenStore(self.opener, in_thread_write=self.write_thread, in_thread_read=in_thread)
-        self.writes = asyncio.Event()
+        self.writes, self.log = asyncio.Event(), asyncio.Event()
         self.writes.set()
-        state = StoreState(
-            now_ms=lambda: cluster.now_ms,
-            may_delete=lambda: True,
-            tail_bytes_max=1 << 20,
-            longest_transaction_s=100.0,
-            is_shared=True,
+        self.log.set()
+        self.messaging = self._make_messaging()
+        self.committer = self.messaging.committer
+        self.handover = TopicHandover(
+            self.messaging.store, self.messaging.state, self.messaging.committer
         )
-        self.committer = GroupCommitter(
-            store, state, arrivals=Arrivals(), observe=_unobserved, elapsed_s=lambda: 0.0
-        )
-        self.messaging = MessagingService(
-            store, state, self.committer, MessagingSettings(), observe=_unobserved
-        )
-        self.handover = TopicHandover(store, state, self.committer)
         me = Identity("c", server_id, incarnation)
         self.view = _View(cluster, self)
         calls = Calls(_Line(cluster.network, self))
@@ -360,17 +356,37 @@ class Server:
             self.owned,
             self.view,
             cluster,
-            shared_index=lambda: store.read(load_index),
+            shared_index=lambda: self.messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=self.spawn,
             retry_s=RETRY_S,
         )
-        self.manager = TransactionManager(
-            cluster.directory,
+        self.manager = self._make_manager()
+        self.leading = LeaderOfTransactions(self.manager, self.rows, self.owned, spawn=self.spawn)
+        calls.serve({**self.owned.handlers(), **self.leading.handlers()})
+        self.handlers = {route.path: route.handler for route in calls.routes()}
+
+    def _make_messaging(self) -> MessagingService:
+        store = OpenStore(self.opener, in_thread_write=self.write_thread, in_thread_read=in_thread)
+        state = StoreState(
+            now_ms=lambda: self.cluster.now_ms,
+            may_delete=lambda: True,
+            tail_bytes_max=1 << 20,
+            longest_transaction_s=100.0,
+            is_shared=True,
+        )
+        committer = GroupCommitter(
+            store, state, arrivals=Arrivals(), observe=_unobserved, elapsed_s=lambda: 0.0
+        )
+        return MessagingService(store, state, committer, MessagingSettings(), observe=_unobserved)
+
+    def _make_manager(self) -> TransactionManager:
+        return TransactionManager(
+            self.cluster.directory,
             TransactionSettings(),
             rows=self.rows,
             max_block_s=30,
-            now_ms=lambda: cluster.now_ms,
+            now_ms=lambda: self.cluster.now_ms,
             elapsed_s=lambda: 0.0,
             in_thread_log=self.log_thread,
             in_thread_files=in_thread,
@@ -378,11 +394,6 @@ class Server:
             spawn=self.spawn,
             store_id=lambda: STORE_ID,
         )
-        self.log = asyncio.Event()
-        self.log.set()
-        self.leading = LeaderOfTransactions(self.manager, self.rows, self.owned, spawn=self.spawn)
-        calls.serve({**self.owned.handlers(), **self.leading.handlers()})
-        self.handlers = {route.path: route.handler for route in calls.routes()}
 
     async def write_thread(self, function: Callable[[], T]) -> T:
         await self.writes.wait()

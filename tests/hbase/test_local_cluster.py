@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 import tuff
 from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.hbase.local_hbase import NEEDS_HBASE
+from tests.http.client import until
 from tuff.launch import LaunchError
-from tuff.replies import HealthCheck, HealthStatus
 
 pytestmark = NEEDS_HBASE
 
@@ -76,13 +75,11 @@ def test_a_server_without_the_shared_directory_does_not_begin_with_an_empty_stat
         os.kill(server.pid, signal.SIGKILL)
 
     with unmounted, tuff.Client(unmounted.url) as client:
-        until_s = time.monotonic() + TAKEN_OVER_WITHIN_S
-        while "holds no transaction files" not in (check := checked(client)).detail:
-            assert time.monotonic() < until_s, check.detail
-            time.sleep(0.2)
 
-    assert check.status is HealthStatus.DEGRADED
+        def is_refused() -> bool:
+            check = client.health().checks["transactions"]
+            return "holds no transaction files" in check.detail
 
-
-def checked(client: tuff.Client) -> HealthCheck:
-    return client.health().checks["transactions"]
+        until(is_refused, within_s=TAKEN_OVER_WITHIN_S, what="the election of s9")
+        with pytest.raises(tuff.TransactionsUnavailableError):
+            client.transactions.start()

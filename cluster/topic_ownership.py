@@ -8,7 +8,16 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -142,19 +151,27 @@ class TopicOwnership:
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
         whether the servers list it. If that fails, `record_generations` repeats it."""
-        self._unrecorded.add(topic)
         with suppress(MetadataError):
-            await self.record_generations()
+            await self._record(topic)
 
     async def record_generations(self) -> None:
-        """Record the generations of topics that were created or deleted. Raises: MetadataError."""
-        for topic in list(self._unrecorded):
-            # A topic that was given away is recorded by its new owner.
-            owned = self._owned.get(topic)
-            if owned is not None:
-                generation = self._handover.generation(topic)
-                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
-                await self._in_thread(record)
+        """Record the generations of topics that were created or deleted, and that could not be
+        recorded then. Raises: MetadataError."""
+        for topic in sorted(self._unrecorded):
+            await self._record(topic)
+
+    async def _record(self, topic: TopicId) -> None:
+        owned = self._owned.get(topic)
+        if owned is None:  # a topic that was given away is recorded by its new owner
+            self._unrecorded.discard(topic)
+            return
+        generation = self._handover.generation(topic)
+        self._unrecorded.add(topic)
+        await self._in_thread(
+            partial(self._record_generation, topic, generation, epoch=owned.epoch)
+        )
+        # Unless it has changed meanwhile, which could not be recorded at the same time.
+        if topic in self._owned and self._handover.generation(topic) == generation:
             self._unrecorded.discard(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
@@ -207,12 +224,13 @@ class TopicOwnership:
         self._given.clear()
 
     async def adopt(self) -> None:
-        """Claim this server's share of the topics whose owners ended. The retention of a topic, and
-        the end of transactions in it, need an owner even while nobody asks for the topic. Raises:
-        UnavailableError (its kinds)."""
+        """Claim this server's share of the topics without a live owner, and those that were moved
+        here. The retention of a topic, and the end of transactions in it, need an owner even while
+        nobody asks for the topic. Raises: UnavailableError (its kinds), MetadataError."""
         if self.is_draining:
             return
-        await _each(await self._in_thread(self._orphans), self._adopt)
+        orphans = partial(self._orphans, frozenset(self._owned))
+        await _each(await self._in_thread(orphans), self._adopt)
 
     async def _adopt(self, topic: TopicId) -> None:
         await self.owner_of(topic, is_forwarded=True, creates=False)
@@ -241,6 +259,10 @@ class TopicOwnership:
             async with self._change(topic):
                 if topic in self._owned:
                     return None
+                # Another request may have found the owner while this one waited.
+                cached = self._live_owner(self._cached.get(topic))
+                if cached is not None and not is_forwarded:
+                    return cached
                 return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
 
     async def _find_or_claim(
@@ -256,10 +278,12 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            # A topic that another server gave to this one is not for anybody else.
-            is_free = not is_forwarded and not self._is_named_in(found)
-            if is_free and (other := self._lighter_server()) is not None:
-                return other
+            # A record that names this server is of a move to it, or of a claim that failed halfway.
+            # Any other server would send the request back here.
+            if not (is_forwarded or self._is_mine(found)):
+                other = self._lighter_server()
+                if other is not None:
+                    return other
             try:
                 await self._claim(topic, found)
             except _LOST_RACES as error:
@@ -268,17 +292,11 @@ class TopicOwnership:
             return None
         raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
 
-    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
-        me = self._me.server_id, self._me.incarnation
-        return found is not None and (found.value.server_id, found.value.incarnation) == me
-
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
         """The live server that an owner record names, other than this one."""
-        if found is None or found.value.server_id is None:
+        if found is None or found.value.server_id is None or self._is_mine(found):
             return None
         server_id, incarnation = found.value.server_id, found.value.incarnation
-        if self._is_named_in(found):
-            return None
         # The members that are known here may be old; a live server must not be fenced.
         alive = partial(self._membership.is_alive, server_id, incarnation)
         if not await self._in_thread(alive):
@@ -287,6 +305,13 @@ class TopicOwnership:
         if known is None or known.incarnation != incarnation:
             await self.refresh()
         return server_id, incarnation
+
+    def _is_mine(self, found: Versioned[OwnerInfo] | None) -> bool:
+        """Whether an owner record names this server, since its start."""
+        return found is not None and (found.value.server_id, found.value.incarnation) == (
+            self._me.server_id,
+            self._me.incarnation,
+        )
 
     async def _exists(self, topic: TopicId) -> bool:
         read = partial(self._persistence.read_topic_persistence_info, topic)
@@ -297,15 +322,18 @@ class TopicOwnership:
         floor = NO_FLOOR
         if found is not None:
             floor = found.value.floor
-            before = found.value.server_id, found.value.incarnation
-            if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
-                floor = floor.raised_to(await self._fenced(before[0], before[1]))
-        epoch, info = await self._in_thread(partial(self._write_claim, topic, found, floor))
+            before = found.value.server_id
+            if before is not None and not self._is_mine(found):
+                floor = floor.raised_to(await self._fenced(before, found.value.incarnation))
+        epoch, info, recorded = await self._in_thread(
+            partial(self._write_claim, topic, found, floor)
+        )
         await self._handover.take([topic], info.floor)
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
-        await self.note_change(topic)
+        if self._handover.generation(topic) != recorded:
+            await self.note_change(topic)  # its last owner could not record it
 
     async def _fenced(self, server_id: str, incarnation: int) -> Floor:
         """The floor of an ended server, once it is fenced.
@@ -331,18 +359,17 @@ class TopicOwnership:
 
     def _write_claim(
         self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
-    ) -> tuple[int, OwnerInfo]:
-        """Write the owner record, and append to the persistence record; the epoch and the record.
-        Blocks."""
+    ) -> tuple[int, OwnerInfo, int]:
+        """Write the owner record, and append to the persistence record; the epoch, the owner record
+        and the recorded generation. Blocks."""
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
         version = Expected.NEW if found is None else found.version
         epoch = self._owners.write_owner_info(topic, info, version)
-        self._append_range(topic, epoch, floor)
-        return epoch, info
+        return epoch, info, self._append_range(topic, epoch, floor)
 
-    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> None:
+    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> int:
         stored = self._persistence.read_topic_persistence_info(topic)
         claimed = OwnerRange(
             epoch=epoch,
@@ -354,6 +381,7 @@ class TopicOwnership:
         self._persistence.write_topic_persistence_info(
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
+        return before.generation
 
     def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)
@@ -389,21 +417,21 @@ class TopicOwnership:
         await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
         self.released_count += 1
 
-    def _orphans(self) -> list[TopicId]:
-        """Topics that this server shall claim: those that were given to it, and its share of those
-        whose owners ended, or that were given to nobody. Blocks."""
+    def _orphans(self, owned: Collection[TopicId]) -> list[TopicId]:
+        """Topics that no live server has, or that were moved here, and that this server shall
+        claim. Blocks."""
         members = self._membership.members()
         found = []
         for topic, stored in self._owners.scan():
             owner = stored.value
             known = members.get(owner.server_id or "")
-            if self._is_named_in(stored):
-                is_mine = topic not in self._owned
+            if self._is_mine(stored):
+                is_orphan = topic not in owned
             elif known is not None and known.incarnation == owner.incarnation:
-                is_mine = False
+                is_orphan = False
             else:
-                is_mine = preferred(str(topic), members) == self._me.server_id
-            if is_mine:
+                is_orphan = preferred(str(topic), members) == self._me.server_id
+            if is_orphan:
                 found.append(topic)
                 if len(found) == ADOPTED_COUNT_MAX:
                     break

@@ -195,7 +195,7 @@ class Components:
             messages = [owned(each, self.messaging.ownership) for each in messages]
         shared = [*messages, *transaction_routes.routes(self.transactions)]
         if self.cluster is not None:
-            shared = self.cluster.routed(shared)
+            shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *health.routes(lambda: self._is_open and self._guard.is_compared, self._checks),
@@ -215,7 +215,11 @@ class Components:
         await self._disks.query_first()
         if self.cluster is not None:
             await self.cluster.join(url)
-        await self.messaging.open(self.transactions.write_permits)
+        await self.messaging.open(
+            self.transactions.write_permits
+            if self.cluster is None
+            else self.cluster.transactions.of_leader
+        )
         self._compare_clock()
         if self.messaging.ownership is not None:
             await self.messaging.ownership.check()
@@ -361,7 +365,7 @@ class Components:
         return TransactionManager(
             self._directories.snapshots,
             self._settings.tx,
-            rows=self.messaging.rows,
+            rows=self.messaging.rows if self.cluster is None else self.cluster.transactions.rows,
             max_block_s=self._settings.messaging.max_block_s,
             now_ms=self._clock.now_ms,
             elapsed_s=runtime.elapsed_s,
@@ -502,6 +506,9 @@ class ComponentLink:
         leadership = cluster.tenancy()
         if leadership is None:
             self._transactions.put_off(cluster.why_not_leading())
+            return
+        if not cluster.transactions.may_open(leadership.epoch):
+            self._transactions.put_off("the other servers have to acknowledge the new leader first")
             return
         try:
             had_files = await cluster.had_transaction_files()

@@ -10,7 +10,8 @@ SEED ?= 1
 COUNT ?= 300
 
 .PHONY: run test test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
-	bench-setup bench bench-quick bench-scale bench-spark hbase cluster test-hbase test-hbase-one test-spark \
+	prove-cluster prove-cluster-long cluster \
+	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
 	test-release observer
 .NOTPARALLEL:
 
@@ -63,6 +64,17 @@ prove: $(VENV)/.installed-prove
 
 prove-long: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove --long
+
+# Faults of a cluster of three servers, for two minutes; prove-cluster-long takes an hour. They are
+# not part of prove, since they need the real HBase that Maven gets, and an idle machine: they also
+# judge how long a topic takes no writes.
+prove-cluster: $(VENV)/.installed-dev $(HBASE)/.installed
+	$(BIN)/python -m tests.faults.cluster --minutes 2 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --minutes 2 --metadata hbase
+
+prove-cluster-long: $(VENV)/.installed-dev $(HBASE)/.installed
+	$(BIN)/python -m tests.faults.cluster --minutes 40 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --minutes 20 --metadata hbase
 
 # Generates most of tuff/blocking from tuff/aio (decision 0009).
 blocking: $(VENV)/.installed-dev

@@ -85,7 +85,6 @@ class Clients:
             next_id=bytes.fromhex(headers["Tuff-Next"]),
             rows=[(bytes.fromhex(row["id"]), row["payload"]) for row in json.loads(reply.body)],
             is_caught_up=headers["Tuff-Caught-Up"] == "true",
-            is_expired="Tuff-Expired" in headers,
         )
         topic.check(read)
         return read

@@ -100,6 +100,10 @@ class SimMetadata:
         entry = self.live(key, self.number)
         return None if entry is None else entry.value
 
+    def leader_count(self) -> int:
+        """How many leaders were elected so far."""
+        return len(self._entries.get(("leader",), ()))
+
     def store(self, key: Key, entry: Entry) -> None:
         self.number += 1
         self._entries.setdefault(key, []).append((self.number, entry))

@@ -227,6 +227,7 @@ class Process:
 
     def _vanish(self) -> None:
         self.metadata.forget_watches()
+        self.world.note_errors(self.loop)  # later ones are of futures that nobody waits for
         self.loop.discard()
 
 

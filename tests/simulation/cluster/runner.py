@@ -127,6 +127,27 @@ class OperationRunner:
         self.read()
         self.read_behind()
 
+    def take_during_write(self) -> None:
+        """A server takes a topic over while a batch with another one is being written, and
+        readers read."""
+        owner, topic = self.owner(), self.topic()
+        self.b += 1 + self.c % (len(self.world.topics) - 1)
+        other, taken = self.owner(), self.topic()
+        if owner is None or other is None or owner is other:
+            return
+        self.world.request(other, self.clients.publish(other, taken))
+        self.world.run(200)
+        owner.threads.hang_named("store-writer")
+        self.world.request(owner, self.clients.publish(owner, topic))
+        self.world.run(100)
+        self.world.request(other, _willing(other.ownership.move(taken.id, owner.server_id)))
+        self.world.run(400)
+        self.world.request(owner, self.clients.publish(owner, taken))
+        self.world.run(200)
+        self.world.request(owner, self.clients.read(owner, topic, topic.prefix_end))
+        self.world.run(200)
+        owner.threads.resume()
+
     def start_tx(self) -> None:
         self.send(self.clients.start)
 

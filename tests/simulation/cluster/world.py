@@ -21,7 +21,7 @@ from tests.simulation.cluster.node import MESSAGES, TRANSACTIONS, Process, Work
 from tests.simulation.cluster.observations import Ack, ObservedTopic, ObservedTransactions
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.loop import Clock, below
+from tests.simulation.loop import Clock, VirtualLoop, below
 from tests.simulation.server import StuckError
 from tuff.protocol.exchange import Reply
 from tuff.protocol.ids import TopicId
@@ -65,6 +65,7 @@ class World:
         self.clients = Clients(self)
         self.trace: list[str] = []
         self.ended: dict[str, int] = {}  # why processes ended, for the statistics
+        self._errors: list[BaseException | str] = []
         self._moment = 0
         self._depth = 0
         self._network: list[Exchange] = []
@@ -169,14 +170,15 @@ class World:
 
     def look(self) -> None:
         """Raises: an uncaught error of a task."""
-        for each in self._processes:
-            for error in each.loop.errors:
-                if isinstance(error, SystemExit):
-                    continue
-                if isinstance(error, BaseException):
-                    raise error
-                raise BrokenPromiseError(error)
-            each.loop.errors.clear()
+        for each in self.running:
+            self.note_errors(each.loop)
+        for error in self._errors:
+            raise error if isinstance(error, BaseException) else BrokenPromiseError(error)
+
+    def note_errors(self, loop: VirtualLoop) -> None:
+        """Keep the uncaught errors of the tasks of a process."""
+        self._errors += [each for each in loop.errors if not isinstance(each, SystemExit)]
+        loop.errors.clear()
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, with everything that happens meanwhile."""

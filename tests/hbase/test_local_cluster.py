@@ -74,7 +74,7 @@ def test_a_server_without_the_shared_directory_does_not_begin_with_an_empty_stat
     for server in cluster.servers.values():
         os.kill(server.pid, signal.SIGKILL)
 
-    with unmounted, tuff.Client(unmounted.url) as client:
+    with unmounted, tuff.Client(unmounted.url, retries=0) as client:
 
         def is_refused() -> bool:
             check = client.health().checks["transactions"]

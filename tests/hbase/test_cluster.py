@@ -153,6 +153,9 @@ def test_a_paused_server_acknowledges_nothing_once_another_one_owns_its_topic(
         os.kill(paused.pid, signal.SIGSTOP)
         late = pool.submit(_publish_late, paused, topic)
         with tuff.Client(cluster.urls, retries=30) as others:
+            # What was sent on to the paused server has an unknown outcome, and is not repeated.
+            with pytest.raises(tuff.StorageUnavailableError, match="left the cluster"):
+                others.publish(topic, b"sent on")
             others.publish(topic, b"new owner")
 
             os.kill(paused.pid, signal.SIGCONT)
@@ -200,7 +203,6 @@ def test_a_rolling_restart_fails_no_request(cluster: Cluster) -> None:
             port = stopped.port
             stopped.end()
             cluster.start(name, f"server.port={port}")
-            time.sleep(SESSION_S)
         stop[0] = True
         sent = running.result()
 

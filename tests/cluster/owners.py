@@ -198,7 +198,7 @@ class Cluster:
 
     async def refresh(self) -> None:
         for each in self.servers.values():
-            if each.is_alive and each.runs.is_set():
+            if each.is_alive and each.runs.is_set() and each.pauses_when is None:
                 with suppress(MetadataError):
                     await each.ownership.refresh()
 

@@ -90,6 +90,7 @@ class Run:
     async def _settle_down(self) -> None:
         """End all failures and pauses, and wait for what is under way."""
         for each in (*self._cluster.servers.values(), *self.former):
+            each.pauses_when = None
             each.runs.set()
             each.metadata.work()
         await asyncio.gather(*self._tasks)
@@ -129,7 +130,12 @@ class Run:
         """One random event."""
         server = self._chance.choice(self._servers())
         events = [*(self._pause, self._move, self._leave, self._adopt, self._tick), self._end]
-        events += [self._resume] * 2 + [self._start] * 2 + [self._move, self._settle]
+        events += (
+            [self._cut_off] * 2
+            + [self._resume] * 2
+            + [self._start] * 2
+            + [self._move, self._settle]
+        )
         events += [self._fail_metadata, self._fail_write, self._fail_wait]
         event = self._chance.choice(events)
         self.counts[event.__name__] += 1
@@ -137,6 +143,14 @@ class Run:
 
     async def _pause(self, server: Server) -> None:
         server.runs.clear()
+
+    async def _cut_off(self, server: Server) -> None:
+        """Stop a server in the middle of a move, and end its session."""
+        left = iter(range(self._chance.randrange(20), -1, -1))
+        server.pauses_when = lambda: next(left) == 0
+        await self._move(server)
+        await self._yield()
+        await self._end(server)
 
     async def _resume(self, server: Server) -> None:
         self._chance.choice([server, *self.former]).runs.set()

@@ -81,7 +81,7 @@ class Run:
         await self._settle_down()
         for topic in TOPICS:
             at = self._cluster.servers["a"]
-            found = await eventually(lambda: self._cluster.poll(at, topic), 20)  # noqa: B023
+            found = await eventually(lambda: self._cluster.poll(at, topic), 20)  # noqa: B023 - awaited in its turn
             self.history.check(topic, found)
 
     def _begin(self, *work: Coroutine[Any, Any, None]) -> None:

@@ -348,7 +348,7 @@ async def test_a_claim_that_was_paused_does_not_serve_a_topic_of_a_later_owner(
     assert await cluster.poll(b, AUDIT) == [b"1"]
 
 
-FAILURES = [(number, takes_effect) for number in range(9) for takes_effect in (False, True)]
+FAILURES = [(number, takes_effect) for number in range(8) for takes_effect in (False, True)]
 
 
 @pytest.mark.parametrize(("number", "takes_effect"), FAILURES)

@@ -195,19 +195,25 @@ def test_a_rolling_restart_fails_no_request(cluster: Cluster) -> None:
     with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
         create_all(client)
         running = pool.submit(_publish_until, cluster.urls, stop := [False])
-        for name in ("s1", "s2", "s3"):
-            stopped = cluster.servers.pop(name)
-            with closing(stopped.client()) as at_it:
-                drained = ok(at_it.post("/v1/cluster/drain", {"server": name})).json
-            assert drained["topicsLeft"] == 0
-            port = stopped.port
-            stopped.end()
-            cluster.start(name, f"server.port={port}")
-        stop[0] = True
+        try:
+            for name in ("s1", "s2", "s3"):
+                restart(cluster, name)
+        finally:
+            stop[0] = True
         sent = running.result()
 
         found = [int(each) for topic in TOPICS for each in payloads(client, topic)]
         assert sorted(found) == list(range(sent))
+
+
+def restart(cluster: Cluster, name: str) -> None:
+    """Drain a server, stop it, and start it again at the same address."""
+    stopped = cluster.servers.pop(name)
+    with closing(stopped.client()) as at_it:
+        drained = ok(at_it.post("/v1/cluster/drain", {"server": name})).json
+    assert drained["topicsLeft"] == 0
+    stopped.end()
+    cluster.start(name, f"server.port={stopped.port}")
 
 
 def _publish_until(urls: str, stop: list[bool]) -> int:

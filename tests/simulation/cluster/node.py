@@ -67,7 +67,7 @@ class Process:
             directories = DataDirectories(
                 SimPath(world.disk, MESSAGES),
                 SimPath(world.disk, TRANSACTIONS),
-                (),  # type: ignore[arg-type]
+                (),  # type: ignore[arg-type]  # as much of a path as is used
             )
             self.components = Components(settings, directories, runtime)
         self._router = Router(self.components._routes())

@@ -268,7 +268,9 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            if not is_forwarded and (other := self._lighter_server()) is not None:
+            # A topic that was given to this server is claimed here: the others refuse it.
+            may_pass_on = not is_forwarded and not self._is_named_in(found)
+            if may_pass_on and (other := self._lighter_server()) is not None:
                 return other
             try:
                 await self._claim(topic, found)
@@ -283,7 +285,7 @@ class TopicOwnership:
         if found is None or found.value.server_id is None:
             return None
         server_id, incarnation = found.value.server_id, found.value.incarnation
-        if (server_id, incarnation) == (self._me.server_id, self._me.incarnation):
+        if self._is_named_in(found):
             return None
         # The members that are known here may be old; a live server must not be fenced.
         alive = partial(self._membership.is_alive, server_id, incarnation)
@@ -293,6 +295,12 @@ class TopicOwnership:
         if known is None or known.incarnation != incarnation:
             await self.refresh()
         return server_id, incarnation
+
+    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
+        return found is not None and (found.value.server_id, found.value.incarnation) == (
+            self._me.server_id,
+            self._me.incarnation,
+        )
 
     async def _exists(self, topic: TopicId) -> bool:
         read = partial(self._persistence.read_topic_persistence_info, topic)

@@ -215,6 +215,30 @@ def test_requests_that_wait_for_one_owner_ask_for_it_once(world: World) -> None:
     run(scenario())
 
 
+def test_a_server_claims_what_was_given_to_it_even_if_others_have_fewer_topics(
+    world: World,
+) -> None:
+    """It sent the requests to a lighter server, which refused them, since the owner record names
+    this one: until their loads changed, nobody served the topic."""
+
+    async def scenario() -> None:
+        await world.ended.claim(TOPICS[0])
+        for topic in TOPICS[1:]:
+            await world.heir.claim(topic)
+        for each in (world.heir, world.ended):
+            await each.ownership.publish_load()
+            await each.ownership.refresh()
+        await world.ended.ownership.move(TOPICS[0], "s2")
+        await world.heir.ownership.refresh()
+
+        owner = await world.heir.ownership.owner_of(TOPICS[0], is_forwarded=False, creates=False)
+
+        assert owner is None
+
+    run(scenario())
+    world.ended.end()
+
+
 def test_a_generation_that_the_last_owner_did_not_record_is_recorded_by_the_next(
     world: World,
 ) -> None:

@@ -112,6 +112,7 @@ class TopicOwnership:
         self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
+        self._recording = asyncio.Lock()
         self.claimed_count = 0
         self.released_count = 0
 
@@ -148,14 +149,23 @@ class TopicOwnership:
 
     async def record_generations(self) -> None:
         """Record the generations of topics that were created or deleted. Raises: MetadataError."""
-        for topic in sorted(self._unrecorded):
-            # A topic that was given away is recorded by its new owner.
-            owned = self._owned.get(topic)
-            if owned is not None:
-                generation = self._handover.generation(topic)
-                record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
-                await self._in_thread(record)
-            self._unrecorded.discard(topic)
+        # One after the other: threads would write two generations of a topic in any order.
+        async with self._recording:
+            for topic in sorted(self._unrecorded):
+                self._unrecorded.discard(topic)  # before the read: it may change again meanwhile
+                try:
+                    await self._record(topic)
+                except BaseException:
+                    self._unrecorded.add(topic)
+                    raise
+
+    async def _record(self, topic: TopicId) -> None:
+        # A topic that was given away is recorded by its new owner.
+        owned = self._owned.get(topic)
+        if owned is not None:
+            generation = self._handover.generation(topic)
+            record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+            await self._in_thread(record)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
         """Give a topic of this server to another one.

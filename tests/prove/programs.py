@@ -44,6 +44,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.simulation --hours 3",
     ),
     Program(
+        name="cluster", promises=(1, 2, 3, 5, 9), shares_cores=True,
+        attack="random histories of two or three servers of a cluster, by seed",
+        scaled="tests.simulation --cluster --seeds 600",
+        full="tests.simulation --cluster --hours 1",
+    ),
+    Program(
         name="kill", promises=(1, 2, 3, 4, 5, 9),
         attack="SIGKILL of a server under 64 clients, and exact accounting of all replies",
         scaled="tests.faults.kill --kills 12 --keep build/prove/kill.jsonl",

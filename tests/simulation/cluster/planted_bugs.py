@@ -114,12 +114,6 @@ BUGS = (
         "internal=True))\n",
     ),
     planted(
-        "writes-accepted-during-a-release",
-        "messaging/topic_handover.py",
-        "        found.is_released = True\n        try:\n",
-        "        try:\n",
-    ),
-    planted(
         "release-without-a-floor",
         "cluster/topic_ownership.py",
         "floor=owned.info.floor.raised_to(floor),",
@@ -142,12 +136,5 @@ BUGS = (
         "messaging/storage/loading.py",
         "        if isinstance(record, TopicRecord) and record.generation > 0:\n            prefix",
         "        if isinstance(record, TopicRecord):\n            prefix",
-    ),
-    planted(
-        "generation-recorded-by-a-former-owner",
-        "cluster/topic_ownership.py",
-        "        if stored.value.ranges[-1].epoch != epoch:\n            return  # another server "
-        "has claimed the topic since, and records what it finds\n",
-        "",
     ),
 )

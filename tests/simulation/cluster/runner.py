@@ -148,6 +148,20 @@ class OperationRunner:
         self.world.run(200)
         owner.threads.resume()
 
+    def delete_and_move(self) -> None:
+        """A topic is deleted by an owner whose clock may be slower than that of the one before, and
+        is loaded by the next one."""
+        self.b = len(self.world.topics) - 1
+        self.publish()
+        self.world.run(300)
+        for step in (self.move, self.delete, self.move, self.read):
+            self.a += 1
+            step()
+            self.world.run(400)
+            self.world.pass_time(5)
+        if self.c % 2:
+            self.create()
+
     def start_tx(self) -> None:
         self.send(self.clients.start)
 
@@ -177,8 +191,7 @@ class OperationRunner:
     def move(self) -> None:
         owner, to = self.owner(), self.slot()
         if owner is not None:
-            moved = owner.ownership.move(self.topic().id, to.server_id)
-            self.world.request(owner, _willing(moved))
+            self.world.request(owner, _willing(owner.ownership.move(self.topic().id, to.server_id)))
 
     def drain(self) -> None:
         self.send(lambda process: _willing(process.ownership.drain()) if process.is_open else _no())

@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -222,7 +223,13 @@ class World:
             self._depth -= 1
 
     def request(self, process: Process, work: Work) -> None:
-        process.spawn(work)
+        """Send a request to a process; one that has ended refuses it."""
+        if process.is_alive:
+            process.spawn(work)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # it never began
+            work.close()
 
     def send(self, exchange: Exchange) -> None:
         self._network.append(exchange)

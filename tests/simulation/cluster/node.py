@@ -64,11 +64,8 @@ class Process:
             die=self._die,
         )
         with world.building(self):
-            directories = DataDirectories(
-                SimPath(world.disk, MESSAGES),
-                SimPath(world.disk, TRANSACTIONS),
-                (),  # type: ignore[arg-type]
-            )
+            messages, log = SimPath(world.disk, MESSAGES), SimPath(world.disk, TRANSACTIONS)
+            directories = DataDirectories(messages, log, ())  # type: ignore[arg-type]  # as much of a path as is used
             self.components = Components(settings, directories, runtime)
         self._router = Router(self.components._routes())
         self.spawn(self._open())

@@ -211,7 +211,7 @@ def restart(cluster: Cluster, name: str) -> None:
     stopped = cluster.servers.pop(name)
     with closing(stopped.client()) as at_it:
         drained = ok(at_it.post("/v1/cluster/drain", {"server": name})).json
-    assert drained["topicsLeft"] == 0
+    assert drained["topics"] == 0
     stopped.end()
     cluster.start(name, f"server.port={stopped.port}")
 

@@ -2,13 +2,14 @@
 reply. A partition or the end of a process loses them."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cluster.peers import PeerUnansweredError
-from tuff.protocol.errors import NotFoundError, TuffError
+from cluster.peers import PeerRefusedError, PeerUnansweredError
+from tuff.protocol.errors import NotFoundError, TuffError, from_problem
 from tuff.protocol.exchange import Reply, Request, Route, problem_reply
 
 if TYPE_CHECKING:
@@ -67,6 +68,25 @@ class SimPeers:
             return await self.forward(base_url, method, target, request, within_s=within_s)
         finally:
             self.polls_count -= 1
+
+    async def ask(
+        self,
+        base_url: str,
+        method: str,
+        path: str,
+        body: bytes | Mapping[str, object] | None = None,
+        *,
+        within_s: float,
+    ) -> object:
+        assert isinstance(body, bytes)
+        reply = await self.forward(
+            base_url, method, path, Request({}, (), "application/json", None, body),
+            within_s=within_s,
+        )  # fmt: skip
+        if reply.status >= 300:
+            problem = json.loads(reply.body)
+            raise PeerRefusedError(from_problem(problem, status=reply.status))
+        return json.loads(reply.body)
 
     def drop(self, base_url: str) -> None:
         for each in self._under_way:

@@ -210,7 +210,7 @@ def restart(cluster: Cluster, name: str) -> None:
     """Drain a server, stop it, and start it again at the same address."""
     stopped = cluster.servers.pop(name)
     with closing(stopped.client()) as at_it:
-        drained = ok(at_it.post("/v1/cluster/drain", {"server": name})).json
+        drained = ok(at_it.post("/v1/cluster/drain?wait=60", {"server": name})).json
     assert drained["topics"] == 0
     stopped.end()
     cluster.start(name, f"server.port={stopped.port}")

@@ -9,7 +9,8 @@ BUGS = (
     planted(
         "claim-without-a-fence",
         "cluster/topic_ownership.py",
-        "                floor = floor.raised_to(await self._fenced(before, found.value.incarnation))\n",
+        "                floor = floor.raised_to("
+        "await self._fenced(before, found.value.incarnation))\n",
         "                pass\n",
     ),
     planted(

@@ -8,7 +8,16 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -148,7 +157,7 @@ class TopicOwnership:
     async def record_generations(self) -> None:
         """Record the generations of topics that were created or deleted, and that could not be
         recorded then. Raises: MetadataError."""
-        for topic in list(self._unrecorded):
+        for topic in sorted(self._unrecorded):
             await self._record(topic)
 
     async def _record(self, topic: TopicId) -> None:
@@ -215,12 +224,13 @@ class TopicOwnership:
         self._given.clear()
 
     async def adopt(self) -> None:
-        """Claim this server's share of the topics whose owners ended. The retention of a topic, and
-        the end of transactions in it, need an owner even while nobody asks for the topic. Raises:
-        UnavailableError (its kinds)."""
+        """Claim this server's share of the topics without a live owner, and those that were moved
+        here. The retention of a topic, and the end of transactions in it, need an owner even while
+        nobody asks for the topic. Raises: UnavailableError (its kinds), MetadataError."""
         if self.is_draining:
             return
-        await _each(await self._in_thread(self._orphans), self._adopt)
+        orphans = partial(self._orphans, frozenset(self._owned))
+        await _each(await self._in_thread(orphans), self._adopt)
 
     async def _adopt(self, topic: TopicId) -> None:
         await self.owner_of(topic, is_forwarded=True, creates=False)
@@ -268,10 +278,12 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            # A topic that was given to this server is claimed here: the others refuse it.
-            may_pass_on = not is_forwarded and not self._is_named_in(found)
-            if may_pass_on and (other := self._lighter_server()) is not None:
-                return other
+            # A record that names this server is of a move to it, or of a claim that failed halfway.
+            # Any other server would send the request back here.
+            if not (is_forwarded or self._is_mine(found)):
+                other = self._lighter_server()
+                if other is not None:
+                    return other
             try:
                 await self._claim(topic, found)
             except _LOST_RACES as error:
@@ -282,11 +294,9 @@ class TopicOwnership:
 
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
         """The live server that an owner record names, other than this one."""
-        if found is None or found.value.server_id is None:
+        if found is None or found.value.server_id is None or self._is_mine(found):
             return None
         server_id, incarnation = found.value.server_id, found.value.incarnation
-        if self._is_named_in(found):
-            return None
         # The members that are known here may be old; a live server must not be fenced.
         alive = partial(self._membership.is_alive, server_id, incarnation)
         if not await self._in_thread(alive):
@@ -296,7 +306,8 @@ class TopicOwnership:
             await self.refresh()
         return server_id, incarnation
 
-    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
+    def _is_mine(self, found: Versioned[OwnerInfo] | None) -> bool:
+        """Whether an owner record names this server, since its start."""
         return found is not None and (found.value.server_id, found.value.incarnation) == (
             self._me.server_id,
             self._me.incarnation,
@@ -311,9 +322,9 @@ class TopicOwnership:
         floor = NO_FLOOR
         if found is not None:
             floor = found.value.floor
-            before = found.value.server_id, found.value.incarnation
-            if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
-                floor = floor.raised_to(await self._fenced(before[0], before[1]))
+            before = found.value.server_id
+            if before is not None and not self._is_mine(found):
+                floor = floor.raised_to(await self._fenced(before, found.value.incarnation))
         epoch, info, recorded = await self._in_thread(
             partial(self._write_claim, topic, found, floor)
         )
@@ -406,16 +417,21 @@ class TopicOwnership:
         await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
         self.released_count += 1
 
-    def _orphans(self) -> list[TopicId]:
-        """Topics whose owners ended, and that this server shall claim. Blocks."""
+    def _orphans(self, owned: Collection[TopicId]) -> list[TopicId]:
+        """Topics that no live server has, or that were moved here, and that this server shall
+        claim. Blocks."""
         members = self._membership.members()
         found = []
         for topic, stored in self._owners.scan():
             owner = stored.value
             known = members.get(owner.server_id or "")
-            if owner.server_id is None or (known and known.incarnation == owner.incarnation):
-                continue
-            if preferred(str(topic), members) == self._me.server_id:
+            if self._is_mine(stored):
+                is_orphan = topic not in owned
+            elif known is not None and known.incarnation == owner.incarnation:
+                is_orphan = False
+            else:
+                is_orphan = preferred(str(topic), members) == self._me.server_id
+            if is_orphan:
                 found.append(topic)
                 if len(found) == ADOPTED_COUNT_MAX:
                     break

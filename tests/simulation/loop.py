@@ -91,6 +91,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         # No context is entered: the components do not use one, and this is the hottest path.
         self._ready.append((callback, args))
 
+    def call_soon_threadsafe(  # type: ignore[override]  # as above
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> None:
+        self._ready.append((callback, args))
+
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object,
         context: Context | None = None,

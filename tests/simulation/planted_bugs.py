@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("tuff", "tx", "messaging", "process")
+COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,14 +542,17 @@ def plant(bug: PlantedBug, directory: Path) -> None:
         directory / "tests/simulation",
         ignore=shutil.ignore_patterns("__pycache__", "test_*", "histories"),
     )
+    (directory / "tests/cluster").mkdir()
+    shutil.copy(ROOT / "tests/cluster/shared_store.py", directory / "tests/cluster")
     for change in bug.changes:
-        source = (ROOT / change.file).read_text("utf-8")
-        (directory / change.file).write_text(source.replace(change.before, change.after), "utf-8")
+        copy = directory / change.file
+        source = copy.read_text("utf-8")  # which may have another change of this bug already
+        copy.write_text(source.replace(change.before, change.after), "utf-8")
 
 
-def search_output(directory: Path, *, seed_count: int) -> str:
+def search_output(directory: Path, *arguments: str, seed_count: int) -> str:
     """The output of the simulation in this copy, which ends at the first seed that fails."""
-    return _output(directory, "--until-one-fails", "--seeds", str(seed_count))
+    return _output(directory, "--until-one-fails", "--seeds", str(seed_count), *arguments)
 
 
 def replay_output(history: Path, directory: Path) -> str:

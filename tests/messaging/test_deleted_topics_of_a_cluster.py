@@ -1,0 +1,33 @@
+"""A deleted topic keeps an owner, so it is loaded and given away like any other."""
+
+from messaging.storage.loading import LoadedTopics, load_topics
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import topic_key
+from messaging.storage.store_state import StoreState
+from messaging.topics import TopicRecord
+from tuff.protocol.ids import TopicId
+
+AUDIT = TopicId("default", "audit")
+DELETED = TopicRecord(generation=-2, properties={"ttl": "60"})
+
+
+def test_a_deleted_topic_is_loaded_without_holds() -> None:
+    key = topic_key(AUDIT)
+    store = MemoryStore({key: DELETED.to_bytes(key)})
+
+    assert load_topics(store, [AUDIT]).records == {AUDIT: DELETED}
+
+
+def test_a_deleted_topic_can_be_given_away() -> None:
+    state = StoreState(
+        now_ms=lambda: 1_000,
+        may_delete=lambda: True,
+        tail_bytes_max=0,
+        longest_transaction_s=60,
+        is_shared=True,
+    )
+    state.add_topics(LoadedTopics(records={AUDIT: DELETED}, index=[]))
+
+    state.remove_topic(state.topics.find(AUDIT))
+
+    assert state.topics.is_foreign(AUDIT)

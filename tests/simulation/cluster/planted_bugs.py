@@ -1,0 +1,153 @@
+"""Bugs of a cluster that the simulation has to find, each planted by itself in a copy.
+
+HBase itself is not simulated: where its journal refuses a commit, the bug is planted in the model.
+"""
+
+from tests.simulation.planted_bugs import Change, PlantedBug, planted
+
+BUGS = (
+    planted(
+        "claim-without-a-fence",
+        "cluster/topic_ownership.py",
+        "                floor = floor.raised_to(await self._fenced(before[0], before[1]))\n",
+        "                pass\n",
+    ),
+    planted(
+        "fenced-journal-takes-commits",
+        "tests/cluster/shared_store.py",
+        "        if len(self._commits) != self._number:\n            raise _taken_over()\n",
+        "",
+    ),
+    planted(
+        "leadership-not-required-after-a-sync",
+        "tx/leadership.py",
+        "        if sync:\n            self._tenure.require()\n",
+        "",
+    ),
+    PlantedBug(
+        "server-lives-on-after-its-session",
+        (
+            Change(
+                "process/cluster_member.py",
+                "        if not self._is_closed:\n            self._die(\n",
+                "        if self._is_closed:\n            self._die(\n",
+            ),
+            Change("process/cluster_member.py", "if self._tables.was_replaced:", "if False:"),
+            Change(
+                "process/cluster_member.py",
+                "if (reason := self._lost_leadership()) is not None:",
+                "if (reason := None) is not None:",
+            ),
+            Change("process/cluster_member.py", "if led and not election.is_mine:", "if False:"),
+        ),
+    ),
+    PlantedBug(
+        "former-owner-serves-forwarded-requests",
+        (
+            Change(
+                "cluster/topic_ownership.py",
+                "        if topic in self._owned and topic not in self._changing:\n"
+                "            return None\n        if (cached",
+                "        if topic in self._owned and topic not in self._changing:\n"
+                "            return None\n"
+                "        if is_forwarded and topic in self._handover._handover.topics():\n"
+                "            return None\n        if (cached",
+            ),
+            Change(
+                "messaging/topic_handover.py",
+                "        self._state.remove_topic(found)\n",
+                "        found.is_released = False\n",
+            ),
+        ),
+    ),
+    planted(
+        "owner-that-refused-is-remembered",
+        "cluster/topic_ownership.py",
+        "        self._cached.pop(topic, None)\n\n    async def note_change",
+        "\n    async def note_change",
+    ),
+    planted(
+        "offsets-below-the-floor",
+        "messaging/topic_handover.py",
+        "        sequencer.raise_above(floor.last)\n",
+        "",
+    ),
+    planted(
+        "cells-below-the-floor",
+        "messaging/topic_handover.py",
+        "        _shared(self._store.require_up()).raise_time(floor.cell_ms)\n        sequencer",
+        "        sequencer",
+    ),
+    planted(
+        "tail-cache-kept-when-a-topic-comes-back",
+        "messaging/storage/store_state.py",
+        "        self.tail_cache.skip_to(last)\n        self.idle",
+        "        self.idle",
+    ),
+    planted(
+        "topic-released-before-its-rows-are-shared",
+        "messaging/topic_handover.py",
+        "await self._store.read(lambda store: _shared(store).wait_until_shared())",
+        "pass",
+    ),
+    PlantedBug(
+        "topic-loaded-before-it-is-claimed",
+        (
+            Change(
+                "cluster/topic_ownership.py",
+                "        floor = NO_FLOOR\n        if found is not None:\n            floor = "
+                "found.value.floor\n            before",
+                "        floor = NO_FLOOR\n        await self._handover.take([topic], floor)\n"
+                "        if found is not None:\n            floor = found.value.floor\n"
+                "            before",
+            ),
+        ),
+    ),
+    planted(
+        "high-water-mark-raised-outside-of-a-batch",
+        "messaging/topic_handover.py",
+        "        await self._committer.submit(Write(partial(self._add, loaded, floor), "
+        "internal=True))\n",
+        "        self._state.sequencer.raise_above(floor.last)\n"
+        "        self._state.high_water_mark = self._state.sequencer.last\n"
+        "        await self._committer.submit(Write(partial(self._add, loaded, floor), "
+        "internal=True))\n",
+    ),
+    planted(
+        "writes-accepted-during-a-release",
+        "messaging/topic_handover.py",
+        "        found.is_released = True\n        try:\n",
+        "        try:\n",
+    ),
+    planted(
+        "release-without-a-floor",
+        "cluster/topic_ownership.py",
+        "floor=owned.info.floor.raised_to(floor),",
+        "floor=owned.info.floor,",
+    ),
+    planted(
+        "reads-without-a-lease",
+        "messaging/storage/store_ownership.py",
+        "        if is_read:\n            await ownership.require()\n",
+        "",
+    ),
+    planted(
+        "request-passed-on-though-the-record-names-this-server",
+        "cluster/topic_ownership.py",
+        "if not is_forwarded and not self._is_named_in(found):",
+        "if not is_forwarded:",
+    ),
+    planted(
+        "deleted-topic-can-not-be-loaded",
+        "messaging/storage/loading.py",
+        "        if isinstance(record, TopicRecord) and record.generation > 0:\n            prefix",
+        "        if isinstance(record, TopicRecord):\n            prefix",
+    ),
+    planted(
+        "generation-recorded-by-a-former-owner",
+        "cluster/topic_ownership.py",
+        "        if stored.value.ranges[-1].epoch != epoch:\n            return  # another server "
+        "has claimed the topic since, and records what it finds\n",
+        "",
+    ),
+)

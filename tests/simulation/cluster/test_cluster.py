@@ -1,0 +1,72 @@
+"""A short round of simulations of a cluster, and every history that once found something."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster.histories import history_of
+from tests.simulation.cluster.simulation import play, run
+from tests.simulation.operations import History
+
+ROOT = Path(__file__).resolve().parents[3]
+HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+ROUND_COUNT = 60  # seeds; some three seconds
+LONG_ROUND_COUNT = 2_000
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+def test_a_kept_history_breaks_no_promise(path: Path) -> None:
+    history = History.from_json(path.read_text("utf-8"))
+
+    result = run(history)
+
+    assert result.failure is None, result.trace
+
+
+@pytest.mark.parametrize("first", range(0, ROUND_COUNT, 20))
+def test_random_histories_break_no_promise(first: int) -> None:
+    _play(range(first, first + 20))
+
+
+@pytest.mark.slow
+def test_many_random_histories_break_no_promise() -> None:
+    _play(range(ROUND_COUNT, LONG_ROUND_COUNT))
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    digests = [run(history_of(seed)).digest for seed in (3, 3, 4)]
+
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def test_a_run_does_not_depend_on_hash_randomization() -> None:
+    here = run(history_of(5)).digest
+
+    program = [sys.executable, "-m", "tests.simulation", "--cluster", "--seed", "5"]
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=True)
+
+    assert f"digest {here}" in done.stdout.decode()
+
+
+def test_histories_reach_what_is_dangerous() -> None:
+    """Servers are fenced and replaced, topics move, transactions get new leaders; and most messages
+    are acknowledged all the same."""
+    worlds = [play(history_of(seed))[1] for seed in range(20)]
+
+    topics = [topic for world in worlds for topic in world.topics]
+    epochs = [len({ack.owner for ack in topic.acks}) for topic in topics]
+    assert sum(sum(world.tables.fence_counts.values()) for world in worlds) >= 20
+    assert sum(count > 1 for count in epochs) >= 20
+    assert sum(world.metadata.leader_count() > 1 for world in worlds) >= 5
+    assert sum(len(world.transactions.by_id) for world in worlds) >= 60
+
+
+def _play(seeds: range) -> None:
+    for seed in seeds:
+        result = run(history_of(seed))
+        assert result.failure is None, f"seed {seed}: {result.trace}"

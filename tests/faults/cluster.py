@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tuff
-from tests.faults.cluster_judge import Counted, Final, Outage, outages, torn, violations
+from tests.faults.cluster_judge import Counted, Did, Final, Outage, outages, torn, violations
 from tests.faults.cluster_run import ClusterServer, RunningCluster
 from tests.faults.disk import build, has_compiler
 from tests.faults.workload_cluster import (
@@ -401,6 +401,10 @@ def _count(counted: Sequence[Counted]) -> int:
     return sum(each.final == "committed" for each in counted)
 
 
+def _acknowledged(recorded: Recorded) -> int:
+    return sum(each.did is Did.IT for each in recorded.pairs)
+
+
 START_S = time.monotonic()
 
 
@@ -458,7 +462,8 @@ def _run(home: Path, options: argparse.Namespace) -> int:
     bar_s = 2 * options.session
     print(
         f"{len(program.injected)} faults, {len(recorded.publishes)} publishes, "
-        f"{len(recorded.reads)} polls, {_count(recorded.counted)} commits, longest outage of a "
+        f"{len(recorded.reads)} polls, {_count(recorded.counted)} commits, "
+        f"{_acknowledged(recorded)} of {len(recorded.pairs)} pairs, longest outage of a "
         f"topic {topic_s:.1f} s and of transactions {leader_s:.1f} s (bound {bar_s:g} s), "
         f"{len(found)} violations"
     )

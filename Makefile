@@ -10,6 +10,7 @@ SEED ?= 1
 COUNT ?= 300
 
 .PHONY: run test test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
+	prove-cluster prove-cluster-long cluster \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
 	test-release observer
 .NOTPARALLEL:
@@ -23,6 +24,11 @@ run: $(VENV)/.installed
 hbase: $(HBASE)/.installed
 	exec java @coprocessor/runtime/jvm.options -cp '$(HBASE)/lib/*' \
 		tuff.runtime.LocalHBase all data/hbase 9181 9182 9183 9090 9091
+
+# Runs a real HBase and three servers of a cluster on this machine, with all data in a temporary
+# directory. Ctrl-D stops it. Needs the same as `make hbase`.
+cluster: $(VENV)/.installed-hbase $(HBASE)/.installed
+	exec $(BIN)/python -m tests.cluster.local_cluster
 
 # The tests that must pass before a commit; two to three minutes on two cores.
 test: $(VENV)/.installed-dev
@@ -58,6 +64,17 @@ prove: $(VENV)/.installed-prove
 
 prove-long: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove --long
+
+# Faults of a cluster of three servers, for two minutes; prove-cluster-long takes an hour. They are
+# not part of prove, since they need the real HBase that Maven gets, and an idle machine: they also
+# judge how long a topic takes no writes.
+prove-cluster: $(VENV)/.installed-dev $(HBASE)/.installed
+	$(BIN)/python -m tests.faults.cluster --minutes 2 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --minutes 2 --metadata hbase
+
+prove-cluster-long: $(VENV)/.installed-dev $(HBASE)/.installed
+	$(BIN)/python -m tests.faults.cluster --minutes 40 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --minutes 20 --metadata hbase
 
 # Generates most of tuff/blocking from tuff/aio (decision 0009).
 blocking: $(VENV)/.installed-dev
@@ -128,9 +145,9 @@ $(VENV)/.installed-prove: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[prove]'
 	touch $@
 
-# Installs what a server needs to keep messages in HBase.
+# Installs what a server needs to keep messages in HBase, and to be one of a cluster.
 $(VENV)/.installed-hbase: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[hbase]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[hbase,cluster]'
 	touch $@
 
 # Fetches HBase from Maven and builds its launcher. Later calls need no network.

@@ -1,11 +1,13 @@
 """The election of the server that leads transactions (decision 0042, One leader for transactions).
 
-    ("leader",) := JSON {format: 1, server_id, incarnation, address}         ephemeral
+    ("leader",)       := JSON {format: 1, server_id, incarnation, address}         ephemeral
+    ("transactions",) := JSON {format: 1}               once a leader has made transaction files
 
 The version of the leader record is the epoch of the leader.
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.membership import Identity
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 KEY: Key = ("leader",)
+FILES_KEY: Key = ("transactions",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,25 @@ class Tenancy:
             ) from None
         except MetadataError as error:
             raise OSError(f"it is not known whether this server still leads: {error}") from error
+
+
+class FilesRecord:
+    """Whether there were transaction files in this cluster. Beside it, an empty directory is one
+    that is not mounted, or another one. Without it, its server would lead with an empty state, in
+    which every message of a rolled-back transaction is visible. Calls block.
+
+    Every method raises MetadataError (its kinds)."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def exists(self) -> bool:
+        return self._store.get(FILES_KEY) is not None
+
+    def write(self) -> None:
+        """Repeating it is harmless."""
+        with suppress(EntryExistsError):
+            self._store.put(FILES_KEY, encoded({}, format_number=FORMAT), Expected.NEW)
 
 
 class Election:

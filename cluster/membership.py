@@ -102,6 +102,16 @@ class Membership:
         """Whether this incarnation is a member, as far as the metadata store knows."""
         return self._members.is_alive(server_id, incarnation)
 
+    def fence_ended(self) -> None:
+        """Fence every incarnation of every server that is not alive now. One that is registering
+        may be among them, and then has to start again."""
+        members = self._members.members()
+        for server_id, newest in self._members.incarnations().items():
+            alive = members.get(server_id)
+            last = newest if alive is None else alive.incarnation - 1
+            if last > 0:
+                self.fence(server_id, last)
+
     def fence(self, server_id: str, incarnation: int) -> Floor:
         """Make sure that a server can write nothing any more with this incarnation and all before
         it; returns the floor of what it wrote. A server that is fenced already costs one read."""

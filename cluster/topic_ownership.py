@@ -8,7 +8,16 @@ servers is a hint: a request that goes to the wrong server is refused there, and
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -148,7 +157,8 @@ class TopicOwnership:
             await self.record_generations()
 
     async def record_generations(self) -> None:
-        """Record the generations of topics that were created or deleted. Raises: MetadataError."""
+        """Record the generations of topics that were created or deleted, and that could not be
+        recorded then. Raises: MetadataError."""
         # One after the other: threads would write two generations of a topic in any order.
         async with self._recording:
             for topic in sorted(self._unrecorded):
@@ -160,9 +170,8 @@ class TopicOwnership:
                     raise
 
     async def _record(self, topic: TopicId) -> None:
-        # A topic that was given away is recorded by its new owner.
         owned = self._owned.get(topic)
-        if owned is not None:
+        if owned is not None:  # a topic that was given away is recorded by its new owner
             generation = self._handover.generation(topic)
             record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
             await self._in_thread(record)
@@ -217,12 +226,13 @@ class TopicOwnership:
         self._given.clear()
 
     async def adopt(self) -> None:
-        """Claim this server's share of the topics whose owners ended. The retention of a topic, and
-        the end of transactions in it, need an owner even while nobody asks for the topic. Raises:
-        UnavailableError (its kinds)."""
+        """Claim this server's share of the topics without a live owner, and those that were moved
+        here. The retention of a topic, and the end of transactions in it, need an owner even while
+        nobody asks for the topic. Raises: UnavailableError (its kinds), MetadataError."""
         if self.is_draining:
             return
-        await _each(await self._in_thread(self._orphans), self._adopt)
+        orphans = partial(self._orphans, frozenset(self._owned))
+        await _each(await self._in_thread(orphans), self._adopt)
 
     async def _adopt(self, topic: TopicId) -> None:
         await self.owner_of(topic, is_forwarded=True, creates=False)
@@ -251,6 +261,10 @@ class TopicOwnership:
             async with self._change(topic):
                 if topic in self._owned:
                     return None
+                # Another request may have found the owner while this one waited.
+                cached = self._live_owner(self._cached.get(topic))
+                if cached is not None and not is_forwarded:
+                    return cached
                 return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
 
     async def _find_or_claim(
@@ -266,7 +280,9 @@ class TopicOwnership:
                 raise TopicNotFoundError(
                     f"there is no topic {topic}: it was never created, or it was deleted"
                 )
-            if not is_forwarded and not self._is_named_in(found):
+            # A record that names this server is of a move to it, or of a claim that failed halfway.
+            # Any other server would send the request back here.
+            if not (is_forwarded or self._is_mine(found)):
                 other = self._lighter_server()
                 if other is not None:
                     return other
@@ -278,22 +294,11 @@ class TopicOwnership:
             return None
         raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
 
-    def _is_named_in(self, found: Versioned[OwnerInfo] | None) -> bool:
-        """Whether an owner record names this server: a claim that failed behind its first step, or
-        a release before its last one, or a topic that another server gave to this one. All others
-        send requests here, so no other server can claim it."""
-        if found is None:
-            return False
-        named = found.value.server_id, found.value.incarnation
-        return named == (self._me.server_id, self._me.incarnation)
-
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
         """The live server that an owner record names, other than this one."""
-        if found is None or found.value.server_id is None:
+        if found is None or found.value.server_id is None or self._is_mine(found):
             return None
         server_id, incarnation = found.value.server_id, found.value.incarnation
-        if (server_id, incarnation) == (self._me.server_id, self._me.incarnation):
-            return None
         # The members that are known here may be old; a live server must not be fenced.
         alive = partial(self._membership.is_alive, server_id, incarnation)
         if not await self._in_thread(alive):
@@ -302,6 +307,13 @@ class TopicOwnership:
         if known is None or known.incarnation != incarnation:
             await self.refresh()
         return server_id, incarnation
+
+    def _is_mine(self, found: Versioned[OwnerInfo] | None) -> bool:
+        """Whether an owner record names this server, since its start."""
+        return found is not None and (found.value.server_id, found.value.incarnation) == (
+            self._me.server_id,
+            self._me.incarnation,
+        )
 
     async def _exists(self, topic: TopicId) -> bool:
         read = partial(self._persistence.read_topic_persistence_info, topic)
@@ -312,15 +324,18 @@ class TopicOwnership:
         floor = NO_FLOOR
         if found is not None:
             floor = found.value.floor
-            before = found.value.server_id, found.value.incarnation
-            if before[0] is not None and before != (self._me.server_id, self._me.incarnation):
-                floor = floor.raised_to(await self._fenced(before[0], before[1]))
-        epoch, info = await self._in_thread(partial(self._write_claim, topic, found, floor))
+            before = found.value.server_id
+            if before is not None and not self._is_mine(found):
+                floor = floor.raised_to(await self._fenced(before, found.value.incarnation))
+        epoch, info, recorded = await self._in_thread(
+            partial(self._write_claim, topic, found, floor)
+        )
         await self._handover.take([topic], info.floor)
         self._owned[topic] = _Owned(epoch, info)
         self._cached.pop(topic, None)
         self.claimed_count += 1
-        await self.note_change(topic)
+        if self._handover.generation(topic) != recorded:
+            await self.note_change(topic)  # its last owner could not record it
 
     async def _fenced(self, server_id: str, incarnation: int) -> Floor:
         """The floor of an ended server, once it is fenced.
@@ -346,18 +361,17 @@ class TopicOwnership:
 
     def _write_claim(
         self, topic: TopicId, found: Versioned[OwnerInfo] | None, floor: Floor
-    ) -> tuple[int, OwnerInfo]:
-        """Write the owner record, and append to the persistence record; the epoch and the record.
-        Blocks."""
+    ) -> tuple[int, OwnerInfo, int]:
+        """Write the owner record, and append to the persistence record; the epoch, the owner record
+        and the recorded generation. Blocks."""
         info = OwnerInfo(
             server_id=self._me.server_id, incarnation=self._me.incarnation, floor=floor
         )
         version = Expected.NEW if found is None else found.version
         epoch = self._owners.write_owner_info(topic, info, version)
-        self._append_range(topic, epoch, floor)
-        return epoch, info
+        return epoch, info, self._append_range(topic, epoch, floor)
 
-    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> None:
+    def _append_range(self, topic: TopicId, epoch: int, floor: Floor) -> int:
         stored = self._persistence.read_topic_persistence_info(topic)
         claimed = OwnerRange(
             epoch=epoch,
@@ -369,6 +383,7 @@ class TopicOwnership:
         self._persistence.write_topic_persistence_info(
             topic, before.with_claim(claimed), Expected.NEW if stored is None else stored.version
         )
+        return before.generation
 
     def _record_generation(self, topic: TopicId, generation: int, *, epoch: int) -> None:
         stored = self._persistence.read_topic_persistence_info(topic)
@@ -404,16 +419,21 @@ class TopicOwnership:
         await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
         self.released_count += 1
 
-    def _orphans(self) -> list[TopicId]:
-        """Topics whose owners ended, and that this server shall claim. Blocks."""
+    def _orphans(self, owned: Collection[TopicId]) -> list[TopicId]:
+        """Topics that no live server has, or that were moved here, and that this server shall
+        claim. Blocks."""
         members = self._membership.members()
         found = []
         for topic, stored in self._owners.scan():
             owner = stored.value
             known = members.get(owner.server_id or "")
-            if owner.server_id is None or (known and known.incarnation == owner.incarnation):
-                continue
-            if preferred(str(topic), members) == self._me.server_id:
+            if self._is_mine(stored):
+                is_orphan = topic not in owned
+            elif known is not None and known.incarnation == owner.incarnation:
+                is_orphan = False
+            else:
+                is_orphan = preferred(str(topic), members) == self._me.server_id
+            if is_orphan:
                 found.append(topic)
                 if len(found) == ADOPTED_COUNT_MAX:
                     break

@@ -1,12 +1,14 @@
 """The interface of the transaction service for the message store (design §6).
 
 The server process passes an implementation when the component opens; messaging never imports the
-transaction service. All methods run on the event loop and do not wait. Unless stated otherwise,
-they raise `TransactionsUnavailableError` while the transaction service is down.
+transaction service. All methods run on the event loop. In a single server the async ones do not
+wait; in a cluster they may ask the server that leads transactions (decision 0042). Unless stated
+otherwise, they raise `TransactionsUnavailableError` while the transaction service is down.
 """
 
 from typing import Protocol
 
+from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction
 
@@ -31,26 +33,27 @@ class WritePermit(Protocol):
 class TransactionView(Protocol):
     """The methods of the transaction service that messaging needs."""
 
-    def enter(self, pointer: int) -> WritePermit:
-        """Let one write under this pointer (a transaction id or a checkpoint pointer) pass the
-        gate. Raises: TransactionNotInProgressError (its kinds), TransactionConflictError when the
-        transaction was refused for a conflict before, TransactionUnknownError."""
+    async def enter(self, pointer: int, topic: TopicId, /) -> WritePermit:
+        """Let one write to this topic, under this pointer (a transaction id or a checkpoint
+        pointer), pass the gate. Raises: TransactionNotInProgressError (its kinds),
+        TransactionConflictError when the transaction was refused for a conflict before,
+        TransactionUnknownError."""
 
-    def enter_rollback(self, pointer: int) -> WritePermit | None:
+    async def enter_rollback(self, pointer: int, topic: TopicId, /) -> WritePermit | None:
         """As `enter`, for a rollback: also while the transaction is invalid. None for an aborted
         transaction, whose rows are marked, and for an unknown pointer: nothing to do.
         Raises: TransactionCommittedError: it has committed; TransactionsUnavailableError: an ending
         is under way, which may be a commit."""
 
-    def snapshot(self) -> Transaction:
-        """A new snapshot, for a reader without a transaction."""
+    async def snapshot(self) -> Transaction:
+        """A snapshot taken after this call, for a reader without a transaction."""
 
-    def snapshot_of(self, pointer: int) -> Transaction:
+    async def snapshot_of(self, pointer: int) -> Transaction:
         """The snapshot of a transaction that is in progress. Raises as `enter`."""
 
     def holder(self, pointer: int) -> int | None:
         """The id of the transaction that wrote under this pointer, while it is in progress; None
         once it ended, for an unknown pointer, and while the service is down. Never raises."""
 
-    def visibility_state(self) -> VisibilityState | None:
+    async def visibility_state(self) -> VisibilityState | None:
         """The state for retention; None while the service is down. Never raises."""

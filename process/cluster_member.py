@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cluster.draining import Drain
 from cluster.leader import KEY as LEADER_KEY
-from cluster.leader import Election, Tenancy
+from cluster.leader import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
 from cluster.peers import Peers, Spawn
 from cluster.request_counts import RequestCounts, counted
@@ -26,6 +26,7 @@ from cluster.routing import (
 )
 from cluster.settings import ClusterSettings
 from cluster.topic_ownership import TopicOwnership
+from messaging.service import MessagingService
 from messaging.storage.engine import Floor as StoreFloor
 from messaging.storage.engine import StoreError
 from messaging.storage.hbase.journal import Member
@@ -35,6 +36,7 @@ from metadata.store import MetadataError, MetadataStore
 from metadata.topic_ownership import Floor, TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process import cluster_metrics
+from process.cluster_transactions import ClusterTransactions
 from process.components import CannotJoinError
 from process.metrics import Gauge
 from tuff.disk.event_loop import InThread
@@ -46,6 +48,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Route
 from tuff.protocol.ids import TopicId
+from tx.manager import TransactionManager
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +74,7 @@ class ClusterMember:
         *,
         tables: HBaseOpener,
         messages: str,
-        handover: TopicHandover,
+        messaging: MessagingService,
         peers: Peers,
         open_metadata: Callable[[], MetadataStore],
         new_cluster_id: Callable[[], str],
@@ -87,7 +90,7 @@ class ClusterMember:
         self._settings = settings
         self._tables = tables
         self._messages = messages
-        self._handover = handover
+        self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
         self._open_metadata = open_metadata
         self._new_cluster_id = new_cluster_id
@@ -102,6 +105,9 @@ class ClusterMember:
         self._is_closed = False
         self._store: MetadataStore | None = None
         self._joined: Joined | None = None
+        self.transactions = ClusterTransactions(
+            self.joined, self, peers, messaging, in_thread=in_thread, spawn=spawn
+        )
         self._published: tuple[int, bool] | None = None
 
     def joined(self) -> Joined:
@@ -126,6 +132,7 @@ class ClusterMember:
         try:
             await self._in_thread(partial(self._join, address, asyncio.get_running_loop()))
             await self._look()
+            self.transactions.begin()
         except (MetadataError, StoreError) as error:
             raise CannotJoinError(str(error)) from error
 
@@ -161,12 +168,13 @@ class ClusterMember:
         drain = Drain(ownership, spawn=self._spawn)
         self._joined = Joined(identity, membership, ownership, owners, persistence, election, drain)
 
-    def routed(self, routes: Iterable[Route]) -> list[Route]:
+    def routed(self, routes: Iterable[Route], transactions: TransactionManager) -> list[Route]:
         """The routes of this server: each is answered by the server that owns the topic or leads
         transactions; listings have the topics of all servers; and those below /v1/cluster."""
         of_cluster = [
             *listing_routes(self.joined, in_thread=self._in_thread),
             *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
+            *self.transactions.serve(transactions),
         ]
         replaced = {(each.method, each.path) for each in of_cluster}
         own = [each for each in routes if (each.method, each.path) not in replaced]
@@ -210,6 +218,18 @@ class ClusterMember:
         election = self._joined.election
         return election.found is not None and not election.is_mine
 
+    async def had_transaction_files(self) -> bool:
+        """Whether any server of the cluster ever made transaction files. Raises: MetadataError."""
+        return await self._in_thread(self._files_record().exists)
+
+    async def record_transaction_files(self) -> None:
+        """Record that there are transaction files. Raises: MetadataError."""
+        await self._in_thread(self._files_record().write)
+
+    def _files_record(self) -> FilesRecord:
+        assert self._store is not None, "the server has joined"
+        return FilesRecord(self._store)
+
     def why_not_leading(self) -> str:
         """Why transactions are not open here, in a sentence."""
         try:
@@ -221,6 +241,7 @@ class ClusterMember:
     async def run(self) -> None:
         """Follow the members and the leader, and keep this server's share of the topics, until
         `close`."""
+        self._spawn(self.transactions.run())
         adopted_s = rebalanced_s = self._elapsed_s()
         while not self._is_closed:
             self._changed.clear()
@@ -251,6 +272,7 @@ class ClusterMember:
         """End the membership: the other servers take over at once what is still here."""
         self._is_closed = True
         self._changed.set()
+        self.transactions.close()
         await self.peers.close()
         store, self._store = self._store, None
         if store is not None:

@@ -9,64 +9,69 @@ from process.metrics import Gauge
 
 def gauges(joined: Callable[[], Joined | None], counts: RequestCounts) -> list[Gauge]:
     """What a scrape reads. Most have no sample until the server has joined its cluster."""
+    return [*_of_cluster(joined), *_of_topics(joined), *_of_requests(counts)]
 
-    def once_joined(read: Callable[[Joined], float | None]) -> Callable[[], float | None]:
-        def read_now() -> float | None:
-            found = joined()
-            return None if found is None else read(found)
 
-        return read_now
+def _once_joined(
+    joined: Callable[[], Joined | None], read: Callable[[Joined], float | None]
+) -> Callable[[], float | None]:
+    def read_now() -> float | None:
+        found = joined()
+        return None if found is None else read(found)
 
-    def of_cluster(
-        name: str, text: str, read: Callable[[Joined], float | None], *, is_counter: bool = False
-    ) -> Gauge:
-        return Gauge(f"cluster_{name}", text, once_joined(read), is_counter=is_counter)
+    return read_now
 
+
+def _of_cluster(joined: Callable[[], Joined | None]) -> list[Gauge]:
     return [
-        of_cluster(
-            "members",
+        Gauge(
+            "cluster_members",
             "Live servers of the cluster, as far as this one knows.",
-            lambda found: len(found.ownership.members),
+            _once_joined(joined, lambda found: len(found.ownership.members)),
         ),
-        of_cluster(
-            "topics",
-            "Topics that this server owns, deleted ones included.",
-            lambda found: len(found.ownership.topics()),
-        ),
-        of_cluster(
-            "draining",
-            "1 while this server gives its topics away and takes none.",
-            lambda found: float(found.ownership.is_draining),
-        ),
-        of_cluster(
-            "leading",
+        Gauge(
+            "cluster_leading",
             "1 while this server leads transactions.",
-            lambda found: float(found.election.is_mine),
+            _once_joined(joined, lambda found: float(found.election.is_mine)),
         ),
-        of_cluster(
-            "leader_epoch",
+        Gauge(
+            "cluster_leader_epoch",
             "The epoch of the leader of transactions; no sample while none is known.",
-            _leader_epoch,
+            _once_joined(joined, _leader_epoch),
         ),
-        of_cluster(
-            "claims",
-            "Topics that this server has claimed.",
-            lambda found: found.ownership.claimed_count,
-            is_counter=True,
-        ),
-        of_cluster(
-            "releases",
-            "Topics that this server has given away.",
-            lambda found: found.ownership.released_count,
-            is_counter=True,
-        ),
-        of_cluster(
-            "fences",
+        Gauge(
+            "cluster_fences",
             "Ended servers that this one has fenced.",
-            lambda found: found.membership.fenced_count,
+            _once_joined(joined, lambda found: found.membership.fenced_count),
             is_counter=True,
         ),
-        *_of_requests(counts),
+    ]
+
+
+def _of_topics(joined: Callable[[], Joined | None]) -> list[Gauge]:
+    return [
+        Gauge(
+            "cluster_topics",
+            "Topics that this server owns, deleted ones included.",
+            _once_joined(joined, lambda found: len(found.ownership.topics())),
+        ),
+        Gauge(
+            "cluster_draining",
+            "1 while this server gives its topics away and takes none.",
+            _once_joined(joined, lambda found: float(found.ownership.is_draining)),
+        ),
+        Gauge(
+            "cluster_claims",
+            "Topics that this server has claimed.",
+            _once_joined(joined, lambda found: found.ownership.claimed_count),
+            is_counter=True,
+        ),
+        Gauge(
+            "cluster_releases",
+            "Topics that this server has given away.",
+            _once_joined(joined, lambda found: found.ownership.released_count),
+            is_counter=True,
+        ),
     ]
 
 

@@ -10,7 +10,6 @@ from messaging.service import MessagingService
 from messaging.storage.engine import Store
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseOpener
-from messaging.topic_handover import TopicHandover
 from metadata.hbase import HBaseMetadataStore, create_table
 from metadata.hbase_table import HBaseMetadataSettings
 from metadata.store import MetadataStore
@@ -34,7 +33,7 @@ def make_member(
         settings.cluster,
         tables=tables,
         messages=f"hbase {settings.hbase.prefix}",
-        handover=TopicHandover(messaging.store, messaging.state, messaging.committer),
+        messaging=messaging,
         peers=Peers(spawn=runtime.spawn),
         open_metadata=partial(_open_metadata, settings, runtime),
         new_cluster_id=partial(secrets.token_hex, 16),

@@ -28,6 +28,7 @@ from messaging.storage.store_ownership import StoreOwnership, owned
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import publish
 from messaging.write.group_commit import GroupCommitter
+from metadata.store import MetadataError
 from process import backup_stream, health, metrics
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
@@ -152,6 +153,9 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._register_gauges()
+
+    def _register_gauges(self) -> None:
         metrics.register_gauges(
             self._metrics,
             self.messaging,
@@ -191,7 +195,7 @@ class Components:
             messages = [owned(each, self.messaging.ownership) for each in messages]
         shared = [*messages, *transaction_routes.routes(self.transactions)]
         if self.cluster is not None:
-            shared = self.cluster.routed(shared)
+            shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *health.routes(lambda: self._is_open and self._guard.is_compared, self._checks),
@@ -211,7 +215,11 @@ class Components:
         await self._disks.query_first()
         if self.cluster is not None:
             await self.cluster.join(url)
-        await self.messaging.open(self.transactions.write_permits)
+        await self.messaging.open(
+            self.transactions.write_permits
+            if self.cluster is None
+            else self.cluster.transactions.of_leader
+        )
         self._compare_clock()
         if self.messaging.ownership is not None:
             await self.messaging.ownership.check()
@@ -357,7 +365,7 @@ class Components:
         return TransactionManager(
             self._directories.snapshots,
             self._settings.tx,
-            rows=self.messaging.rows,
+            rows=self.messaging.rows if self.cluster is None else self.cluster.transactions.rows,
             max_block_s=self._settings.messaging.max_block_s,
             now_ms=self._clock.now_ms,
             elapsed_s=runtime.elapsed_s,
@@ -499,9 +507,18 @@ class ComponentLink:
         if leadership is None:
             self._transactions.put_off(cluster.why_not_leading())
             return
+        if not cluster.transactions.may_open(leadership.epoch):
+            self._transactions.put_off("the other servers have to acknowledge the new leader first")
+            return
+        try:
+            had_files = await cluster.had_transaction_files()
+        except MetadataError as error:
+            self._transactions.put_off(f"it is not known whether there were transactions: {error}")
+            return
         self._is_open = True
-        # Each server knows of the files only what they were while it led.
-        await self._transactions.open(StoreMark(cluster.cluster_id), leadership=leadership)
+        # Each server knows of the files only what they were while it led, and that there were some.
+        mark = StoreMark(cluster.cluster_id, highest_reserved=int(had_files))
+        await self._transactions.open(mark, leadership=leadership)
 
     async def _has_store_id(self) -> bool:
         """Whether the message store has a durable id. It gets one before the first transaction
@@ -535,10 +552,12 @@ class ComponentLink:
         if self._recorded_store_id == store_id:
             return  # later pointer blocks are recorded with the batches of messages
         try:
+            if self._cluster is not None:
+                await self._cluster.record_transaction_files()
             # This records the durable pointer blocks too. A block that is still being reserved must
             # not be among them: if it is lost with the log, the files seem older than the messages.
             await self._messaging.record_store_id(store_id)
-        except StorageUnavailableError as error:
+        except (StorageUnavailableError, MetadataError) as error:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id

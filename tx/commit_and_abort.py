@@ -194,16 +194,7 @@ class Completion:
             self._locks.open(transaction_id)
 
     async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
-        while True:
-            opened = await self._require_unrefused(transaction_id)
-            if loses_changes(opened, names_changes=request.changes is not None):
-                await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
-            entries, changes = self._check(opened, request)
-            holder = self._locks.claimed_by(changes)
-            if holder is None:
-                break
-            # Whether these changes conflict is decided when the other commit's rows are written.
-            await self._locks.released(holder)
+        opened, entries, changes = await self._checked(transaction_id, request)
         conflict = self._durable.state.committers.conflict(opened.transaction, changes)
         if conflict is not None:
             self._record_refusal(Refused(self._now_ms(), transaction_id, conflict))
@@ -219,17 +210,38 @@ class Completion:
             self._durable.sync_soon(lsn)
         return self._outcome(transaction_id)
 
+    async def _checked(
+        self, transaction_id: int, request: CommitRequest
+    ) -> tuple[OpenTransaction, Sequence[PublishEntry], frozenset[bytes]]:
+        """The transaction, the entries and the changes, none of which another commit claims. The
+        answer holds until the caller waits for something."""
+        are_checked = False
+        while True:
+            opened = await self._require_unrefused(transaction_id)
+            if loses_changes(opened, names_changes=request.changes is not None):
+                await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
+            entries, changes = self._check(opened, request)
+            if entries and not are_checked:
+                # In a cluster this asks other servers, and the transaction may end meanwhile.
+                await self._rows.check_entries(entries)
+                are_checked = True
+                if await self._require_unrefused(transaction_id) is not opened:
+                    continue
+            holder = self._locks.claimed_by(changes)
+            if holder is None:
+                return opened, entries, changes
+            # Whether these changes conflict is decided when the other commit's rows are written.
+            await self._locks.released(holder)
+
     def _check(
         self, opened: OpenTransaction, request: CommitRequest
     ) -> tuple[Sequence[PublishEntry], frozenset[bytes]]:
         """The entries with their pointers, and all changes. Raises everything that a commit can be
-        refused for before a row is written, except for a conflict."""
+        refused for before a row is written, except for a conflict and what the topics refuse."""
         if request.is_read_only:
             check_read_only(opened, request, has_rows=self._has_rows(opened))
         entries = with_pointers(opened, request.publish)
         changes = all_changes(opened, request.changes or frozenset(), settings=self._settings)
-        if entries:
-            self._rows.check_entries(entries)
         return entries, changes
 
     async def _publish_and_commit(

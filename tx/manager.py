@@ -6,7 +6,7 @@ Callers use the parts: `starts` and `completion` for single transactions, `autoc
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tuff.disk.event_loop import Arrivals, InThread
@@ -155,6 +155,12 @@ class TransactionManager:
         self._ended_rows.came_up(state)
         self._pointers.came_up(state)
         self.timeouts.begin_all(state.open.values())
+
+    def rows_found(self, pointers: Iterable[int]) -> None:
+        """Rows of these pointers were found that may not have been settled or marked. Does nothing
+        while the service is not running: coming up, it looks at all rows."""
+        if self.status.state is ServiceState.RUNNING:
+            self._ended_rows.found(pointers, self.durable.state)
 
     async def tick(self) -> None:
         """The periodic work: time-outs, forgetting outcomes, pruning, snapshots, and recovery after

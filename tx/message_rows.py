@@ -22,10 +22,11 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]  # starts background work
 
 class MessageRows(Protocol):
     """The message store, as far as the transaction service uses it. `server.py` passes an
-    implementation in, which this package never imports. All methods run on the event loop.
+    implementation in, which this package never imports. All methods run on the event loop. In a
+    cluster they speak for the rows at all servers.
     `transaction_pointers` are the transaction id and its checkpoint pointers."""
 
-    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+    async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise what a publish of these entries would be refused with: TopicNotFoundError,
         InvalidTtlError, StorageUnavailableError. Every `pointer` is filled in."""
 
@@ -124,18 +125,31 @@ class EndedRows:
         ended: set[int] = set()
         # This looks at the rows: few have any left, and a million transactions may have ended.
         for pointer in self._concerned():
-            outcome = state.outcomes.find(pointer)
-            if outcome is None and pointer in state.invalid:
-                outcome = lost_outcome(pointer)
-            if outcome is None:
-                continue
-            ended.update(outcome.pointers)
-            if outcome.state is EndedState.COMMITTED:
-                self._rows.settle(outcome.pointers)
-            else:
-                self._mark_if_needed(outcome.transaction_id, outcome.pointers)
+            ended.update(self._end_rows_of(pointer, state))
         # A log that failed, and has an ending all the same, left readers asleep behind it.
         self._rows.wake_readers(ended)
+
+    def found(self, pointers: Iterable[int], state: TransactionState) -> None:
+        """Rows of these pointers were found that may not have been settled or marked: settle or
+        mark those of transactions that have durably ended."""
+        for pointer in pointers:
+            outcome = state.outcomes.find(pointer)
+            if outcome is None or outcome.lsn <= state.seen:
+                self._rows.wake_readers(self._end_rows_of(pointer, state))
+
+    def _end_rows_of(self, pointer: int, state: TransactionState) -> Sequence[int]:
+        """Settle or mark the rows of a transaction that has ended; its pointers, none if it has
+        not."""
+        outcome = state.outcomes.find(pointer)
+        if outcome is None and pointer in state.invalid:
+            outcome = lost_outcome(pointer)
+        if outcome is None:
+            return ()
+        if outcome.state is EndedState.COMMITTED:
+            self._rows.settle(outcome.pointers)
+        else:
+            self._mark_if_needed(outcome.transaction_id, outcome.pointers)
+        return outcome.pointers
 
     def _concerned(self) -> set[int]:
         """Every pointer that rows carry, or that a write under way may yet give rows, or in whose

@@ -2,29 +2,45 @@
 (design §4, Commit and abort).
 
 A write of messages passes its transaction's write gate. A commit or abort closes the gate, and
-waits until every write that passed it is done. A commit that publishes claims its changes while its
-rows are written.
+waits until every write that passed it is done. In a cluster, a server that has joined the
+transaction counts as one write, and is recalled once somebody waits for the writes. A commit that
+publishes claims its changes while its rows are written.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tuff.protocol.errors import TransactionsUnavailableError
+
+Recall = Callable[[], None]  # asks a server that has joined to end its writes, and to leave
 
 
 class _Gate:
     """The write gate of one transaction. Made and dropped for nearly every commit, so it makes a
     future only for a caller that has to wait."""
 
-    __slots__ = ("_changed", "claim", "is_closed", "turns", "write_count")
+    __slots__ = (
+        "_changed", "_waiting_count", "claim", "is_closed", "recalls", "turns", "write_count",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.write_count = 0  # writes that passed and are not done
         self.is_closed = False  # a commit or abort has its turn
         self.turns: deque[asyncio.Future[None]] | None = None  # of those that wait for theirs
         self.claim: frozenset[bytes] | None = None  # the changes of the commit that has its turn
+        self.recalls: list[Recall] | None = None  # of servers that joined and were not recalled
+        self._waiting_count = 0  # callers that wait for the writes
         self._changed: asyncio.Event | None = None
+
+    def add_recall(self, recall: Recall) -> None:
+        """Recall this server once somebody waits for the writes, and now if somebody does."""
+        if self._waiting_count:
+            recall()
+        elif self.recalls is None:
+            self.recalls = [recall]
+        else:
+            self.recalls.append(recall)
 
     def notify(self) -> None:
         """Let every caller that waits for a change of this gate look again."""
@@ -40,8 +56,17 @@ class _Gate:
 
     async def emptied(self) -> None:
         """Wait until every write is done."""
-        while self.write_count:
-            await self.changed()
+        if not self.write_count:
+            return
+        self._waiting_count += 1
+        try:
+            recalls, self.recalls = self.recalls, None
+            for recall in recalls or ():
+                recall()
+            while self.write_count:
+                await self.changed()
+        finally:
+            self._waiting_count -= 1
 
 
 class TransactionLocks:
@@ -77,14 +102,19 @@ class TransactionLocks:
         while self.is_closed(transaction_id):
             await self._gates[transaction_id].changed()
 
-    def enter(self, transaction_id: int) -> None:
-        """Count a write in; `leave` counts it out."""
-        self._gate(transaction_id).write_count += 1
+    def enter(self, transaction_id: int, recall: Recall | None = None) -> None:
+        """Count a write in, or a server that joins, which has a `recall`; `leave` counts it out."""
+        gate = self._gate(transaction_id)
+        gate.write_count += 1
+        if recall is not None:
+            gate.add_recall(recall)
 
-    def leave(self, transaction_id: int) -> None:
+    def leave(self, transaction_id: int, recall: Recall | None = None) -> None:
         """The write is done."""
         gate = self._gates[transaction_id]
         gate.write_count -= 1
+        if recall is not None and gate.recalls and recall in gate.recalls:
+            gate.recalls.remove(recall)
         if gate.write_count == 0:
             gate.notify()
             self._drop_if_unused(transaction_id, gate)

@@ -1,6 +1,7 @@
 """The interface for the message store (design §6): permits for its writes, snapshots for its reads.
 
-Everything here answers at once. While the end of a transaction is on its way to the disk a crash
+Everything here answers at once: the async methods are those of an interface with which another
+server may be asked. While the end of a transaction is on its way to the disk a crash
 could still undo it, so its outcome is not reported; a write is refused as unavailable meanwhile.
 """
 
@@ -9,13 +10,14 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
+from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
 from tx.snapshot_view import View
-from tx.write_gates_and_key_locks import TransactionLocks
+from tx.write_gates_and_key_locks import Recall, TransactionLocks
 
 
 class Permit:
@@ -29,14 +31,16 @@ class Permit:
         pointer: int,
         *,
         may_be_invalid: bool,
+        recall: Recall | None,
     ) -> None:
         self.pointer = pointer
         self._writes = writes
         self._locks = locks
-        self._transaction_id = transaction_id
+        self.transaction_id = transaction_id
         self._may_be_invalid = may_be_invalid
         self._is_inside = True
-        locks.enter(transaction_id)
+        self._recall = recall
+        locks.enter(transaction_id, recall)
 
     def require_open(self) -> None:
         """Raises: TransactionNotInProgressError (its kinds): the transaction ended meanwhile;
@@ -48,7 +52,7 @@ class Permit:
         """The write is on stable storage, or proven not to be. Leaving twice is harmless."""
         if self._is_inside:
             self._is_inside = False
-            self._locks.leave(self._transaction_id)
+            self._locks.leave(self.transaction_id, self._recall)
 
 
 class WritePermits:
@@ -59,15 +63,36 @@ class WritePermits:
         self._locks = locks
         self._reader: tuple[View, Transaction] | None = None
 
-    def enter(self, pointer: int) -> Permit:
+    async def enter(self, pointer: int, _topic: TopicId, /) -> Permit:
         """Raises: TransactionError (its kinds): not in progress, or refused for a conflict;
         TransactionsUnavailableError: down, or the transaction is being committed or aborted."""
+        return self.join(pointer, recall=None)
+
+    def join(self, pointer: int, *, recall: Recall | None) -> Permit:
+        """As `enter`, for another server, which then lets writes pass by itself. `recall` is called
+        once, when somebody waits for the writes of the transaction."""
         found = self.require_writable(pointer, may_be_invalid=False)
         self._locks.require_open(found.transaction_id)
-        return Permit(self, self._locks, found.transaction_id, pointer, may_be_invalid=False)
+        return Permit(
+            self,
+            self._locks,
+            found.transaction_id,
+            pointer,
+            may_be_invalid=False,
+            recall=recall,
+        )
 
-    def enter_rollback(self, pointer: int) -> Permit | None:
+    async def enter_rollback(self, pointer: int, _topic: TopicId, /) -> Permit | None:
         """As `enter`, also for an invalid transaction; None where there is nothing to do.
+
+        Raises:
+            TransactionCommittedError: it committed.
+            TransactionsUnavailableError: down, or the transaction is being committed or aborted.
+        """
+        return self.join_rollback(pointer, recall=None)
+
+    def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
+        """As `enter_rollback`, for another server; `recall` is that of `join`.
 
         Raises:
             TransactionCommittedError: it committed.
@@ -82,7 +107,9 @@ class WritePermits:
         found = self.require_writable(pointer, may_be_invalid=True)
         if isinstance(found, OpenTransaction):
             self._locks.require_open(found.transaction_id)
-        return Permit(self, self._locks, found.transaction_id, pointer, may_be_invalid=True)
+        return Permit(
+            self, self._locks, found.transaction_id, pointer, may_be_invalid=True, recall=recall
+        )
 
     def require_writable(self, pointer: int, *, may_be_invalid: bool) -> OpenTransaction | Outcome:
         """The transaction, if rows may be written under this pointer, or marked.
@@ -106,7 +133,7 @@ class WritePermits:
             )
         raise ended_error(found)
 
-    def snapshot(self) -> Transaction:
+    async def snapshot(self) -> Transaction:
         """A fresh snapshot of what has durably ended. Raises: TransactionsUnavailableError."""
         view = self._durable.state.view
         if self._reader is None or self._reader[0] is not view:
@@ -114,7 +141,7 @@ class WritePermits:
             self._reader = view, view.reader()
         return self._reader[1]
 
-    def snapshot_of(self, pointer: int) -> Transaction:
+    async def snapshot_of(self, pointer: int) -> Transaction:
         """The snapshot of a transaction that is in progress. Raises as `enter`, less a conflict."""
         found = self._durable.state.find(pointer)
         if isinstance(found, OpenTransaction):
@@ -131,7 +158,7 @@ class WritePermits:
             return None
         return state.find(pointer).transaction_id
 
-    def visibility_state(self) -> VisibilityState | None:
+    async def visibility_state(self) -> VisibilityState | None:
         """The state that retention may use now; None while the service is down."""
         if self._durable.status.state is not ServiceState.RUNNING:
             return None

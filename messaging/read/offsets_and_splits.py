@@ -9,7 +9,7 @@ A part ends where a row ends, so that no payload group is cut.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from messaging.read.poll import (
     choice,
     query_of,
     require_generation,
+    snapshot_for,
     transaction_named,
     whole_digits,
 )
@@ -57,6 +58,7 @@ from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction
 
 SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
 SCANNED_BYTES_MAX = 1 << 20  # bytes in files; a few thousand rows, scanned in some ms
@@ -104,9 +106,15 @@ class TopicOffsets:
     ) -> Offsets:
         """Where the topic begins and ends for this reader. With `tx` every live row is read."""
         poll = Poll(isolation=isolation, tx=tx)
+        # Both before the snapshot, which may come from another server: what leaves the index later
+        # may have ended after the snapshot, and what is written later may be undecided in it.
+        high_water_mark = self._state.high_water_mark
+        indexed = self._indexed(topic) if isolation is Isolation.COMMITTED else ()
+        snapshot = await snapshot_for(self._state.transactions, poll)
         found, record = require_topic(self._store, self._state, topic)
-        query = self._query(found, record, poll, 0)
-        undecided_from = self._undecided_from(found, record, query, poll)
+        query = self._query(found, record, poll, 0, snapshot)
+        query = replace(query, high_water_mark=high_water_mark)
+        undecided_from = _undecided_from(record, query, poll, indexed)
         earliest = await self._earliest(found, record, query)
         end, blocking_pointer = await self._store.read(
             partial(decided_end, query=query, undecided_from=undecided_from)
@@ -123,7 +131,7 @@ class TopicOffsets:
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
         found, record = require_topic(self._store, self._state, topic)
-        return await self._earliest(found, record, self._query(found, record, Poll(), 0))
+        return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
 
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
         """In steps of limited size, so that other reads get the thread in between."""
@@ -147,29 +155,42 @@ class TopicOffsets:
         `end`."""
         found, record = require_topic(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
-        query = self._query(found, record, Poll(through=end), number)
+        query = self._query(found, record, Poll(through=end), number, None)
         cut = partial(splits_of, query=query, start=start, end=end, count=count)
         return record.generation, await self._store.read(cut)
 
-    def _query(self, topic: Topic, record: TopicRecord, poll: Poll, number: int) -> Query:
-        return query_of(self._state, self._settings, topic, record, poll, number)
+    def _query(
+        self,
+        topic: Topic,
+        record: TopicRecord,
+        poll: Poll,
+        number: int,
+        snapshot: Transaction | None,
+    ) -> Query:
+        return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
 
-    def _undecided_from(
-        self, topic: Topic, record: TopicRecord, query: Query, poll: Poll
-    ) -> Offset:
-        """The offset before which every row is decided for this reader."""
-        nothing = Offset(query.high_water_mark.timestamp_ms + 1, 0)
-        if query.snapshot is None:
-            return nothing
-        # In a new snapshot, all rows are decided that have left the index; not so in an older one.
-        if poll.isolation is not Isolation.COMMITTED:
-            return Offset(0, 0)
+    def _indexed(self, topic: TopicId) -> list[IndexedRange]:
+        found = self._state.topics.find(topic).require_durable()
+        return list(self._state.index.undecided_in(topic, found.generation))
 
-        def is_held(entry: IndexedRange) -> bool:
-            return visibility(entry.pointer, query.snapshot) is Verdict.HOLD
 
-        undecided = self._state.index.undecided_in(topic.id, record.generation)
-        return min((entry.first for entry in undecided if is_held(entry)), default=nothing)
+def _undecided_from(
+    record: TopicRecord, query: Query, poll: Poll, indexed: Iterable[IndexedRange]
+) -> Offset:
+    """The offset before which every row is decided for this reader. `indexed`: the ranges of
+    message rows of the topic that were in the index before the snapshot."""
+    nothing = Offset(query.high_water_mark.timestamp_ms + 1, 0)
+    if query.snapshot is None:
+        return nothing
+    # In a new snapshot, all rows are decided that have left the index; not so in an older one.
+    if poll.isolation is not Isolation.COMMITTED:
+        return Offset(0, 0)
+
+    def is_held(entry: IndexedRange) -> bool:
+        is_here = entry.generation == record.generation
+        return is_here and visibility(entry.pointer, query.snapshot) is Verdict.HOLD
+
+    return min((entry.first for entry in indexed if is_held(entry)), default=nothing)
 
 
 def decided_end(

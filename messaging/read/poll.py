@@ -169,9 +169,14 @@ class Polls:
         while True:
             waiter.clear()
             self._store.require_up()
+            # The snapshot first and the rows second: a row that became durable in between is newer
+            # than the snapshot and holds the reader back, which otherwise would pass over it.
+            snapshot = await snapshot_for(self._state.transactions, poll)
             record = require_generation(topic, generation)
             query = _restarted(
-                query_of(self._state, self._settings, topic, record, poll, number), asked, live_from
+                query_of(self._state, self._settings, topic, record, poll, number, snapshot),
+                asked,
+                live_from,
             )
             number, live_from = query.start, query.live_from
             # A poll that was caught up is woken by each new row: it misses nothing while it waits.
@@ -276,14 +281,9 @@ def query_of(
     record: TopicRecord,
     poll: Poll,
     number: int,
+    snapshot: Transaction | None,
 ) -> Query:
-    """The query of a poll from the id with this number on, as of now.
-
-    Raises: TransactionsUnavailableError, and what `TransactionView.snapshot_of` raises.
-    """
-    # The snapshot first and the rows second: a row that became durable in between is newer than
-    # the snapshot and holds the reader back, which otherwise would pass over it.
-    snapshot = _snapshot(state.transactions, poll)
+    """The query of a poll from the id with this number on, as of now, in its snapshot."""
     limit_max = settings.poll_limit_max
     now_ms = state.expiry_ms()
     return Query(
@@ -309,12 +309,14 @@ def require_generation(topic: Topic, generation: int) -> TopicRecord:
     return record
 
 
-def _snapshot(transactions: TransactionView, poll: Poll) -> Transaction | None:
+async def snapshot_for(transactions: TransactionView, poll: Poll) -> Transaction | None:
+    """The snapshot of a poll; None if it reads everything. Raises: TransactionsUnavailableError,
+    and what `TransactionView.snapshot_of` raises."""
     if poll.transaction is not None:
         return poll.transaction
     if poll.tx is not None:
-        return transactions.snapshot_of(poll.tx)
-    return transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
+        return await transactions.snapshot_of(poll.tx)
+    return await transactions.snapshot() if poll.isolation is Isolation.COMMITTED else None
 
 
 def _restarted(query: Query, asked: int, live_from: Offset) -> Query:

@@ -136,7 +136,7 @@ class RetentionCleaner:
             UnavailableError (its kinds): the store can't be read or written now.
         """
         self._store.require_up()
-        state = self._state.transactions.visibility_state()
+        state = await self._state.transactions.visibility_state()
         await self._mark_invalid(state)
         rules = self._rules(state)
         chunks = []

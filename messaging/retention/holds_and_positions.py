@@ -259,7 +259,7 @@ class HoldsAndPositions:
         ]
 
     def _query(self, topic: Topic, record: TopicRecord) -> Query:
-        return query_of(self._state, self._settings, topic, record, Poll(), 0)
+        return query_of(self._state, self._settings, topic, record, Poll(), 0, None)
 
     def _change_holds(self, batch: WriteBatch, topic: Topic, record: TopicRecord) -> None:
         batch.change_record(topic, record)

@@ -69,7 +69,7 @@ def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: 
     _load_holds_and_positions(store, topics)
     return Loaded(
         topics=topics,
-        index=_load_index(store),
+        index=load_index(store),
         last_batch=read_last_batch(store),
         metadata=metadata,
     )
@@ -117,7 +117,7 @@ def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
             _load_holds_and_positions(store, found, below=prefix)
     return LoadedTopics(
         records={topic: found.get(topic) for topic in topics},
-        index=[entry for entry in _load_index(store) if entry.topic in topics],
+        index=[entry for entry in load_index(store) if entry.topic in topics],
     )
 
 
@@ -250,7 +250,8 @@ def _split(key: bytes) -> tuple[TopicId, int, str]:
 _KINDS = {HOLDS: "a hold", POSITIONS: "a position"}
 
 
-def _load_index(store: Store) -> list[IndexedRange]:
+def load_index(store: Store) -> list[IndexedRange]:
+    """All rows of the pointer index. Raises: StoreError."""
     entries = []
     for key, value in scan_reporting_corruption(store, INDEX, prefix_stop(INDEX)):
         try:

@@ -224,6 +224,11 @@ class PointerIndex:
                 return
             yield pointer
 
+    def first_publish_ms(self, pointer: int) -> int | None:
+        """When the first message row of the pointer was written; None without undecided ones."""
+        found = self._publishes.get(pointer)
+        return None if found is None else found[1]
+
     def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
         """All ranges of message rows in one generation of a topic."""
         for ranges in self._ranges.values():

@@ -145,7 +145,7 @@ class Publisher:
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
         put = partial(self._put_all, [self._target(topic, request)], final=False)
-        permit = None if pointer is None else self._state.transactions.enter(pointer)
+        permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(payloads), permit=permit)
         )
@@ -158,7 +158,7 @@ class Publisher:
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         put = partial(self._put_stored, self._target(topic, request))
-        permit = self._state.transactions.enter(request.pointer)
+        permit = await self._state.transactions.enter(request.pointer, topic)
         await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
@@ -166,13 +166,13 @@ class Publisher:
         self._committer.require_ready()
         found = self._state.topics.find(topic)
         found.require_durable()
-        permit = self._state.transactions.enter_rollback(detail.pointer)
+        permit = await self._state.transactions.enter_rollback(detail.pointer, topic)
         if permit is not None:
             await self._committer.submit(
                 Write(partial(self._invert, found, detail), permit=permit, internal=True)
             )
 
-    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+    async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise the error with which `publish_final` would refuse these entries now."""
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:

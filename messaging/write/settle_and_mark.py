@@ -8,7 +8,7 @@ pointer index. A mark that fails stays queued and is retried until it succeeds.
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from messaging.retention.region_observers import RegionObservers
@@ -18,9 +18,21 @@ from messaging.topics import ownership_moving
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.protocol.errors import UnavailableError
+from tuff.protocol.ids import TopicId
 
 # Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
 MARK_ROWS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedPointer:
+    """A pointer with rows whose index rows may be on disk. `first_publish_ms` None: it holds no
+    reader back."""
+
+    pointer: int
+    topics: frozenset[TopicId]
+    is_final: bool
+    first_publish_ms: int | None
 
 
 class TransactionRows:
@@ -104,6 +116,27 @@ class TransactionRows:
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
         return self._state.index.may_be_on_disk(pointer)
+
+    def carried(self) -> list[CarriedPointer]:
+        """What the leader of transactions in a cluster must know of the pointer index."""
+        index = self._state.index
+        finals = index.final_pointers()
+        return [
+            CarriedPointer(
+                pointer=pointer,
+                topics=frozenset(index.topics([pointer])),
+                is_final=pointer in finals,
+                first_publish_ms=index.first_publish_ms(pointer),
+            )
+            for pointer in (*index.pointers(), *index.settling)
+        ]
+
+    def has_ended_in(self, pointer: int, topic: TopicId) -> bool:
+        """Whether this server serves the topic, and no index row there is left on disk that the
+        pointer has: its rows are durably marked or settled."""
+        if self._state.topics.is_foreign(topic):
+            return False
+        return topic not in self._state.index.topics([pointer])
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region

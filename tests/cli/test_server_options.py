@@ -42,6 +42,11 @@ COMMANDS = [
     ("positions", "set", "t", "n", ID),
     ("positions", "rm", "t", "n"),
     ("snapshot", "take"),
+    ("cluster", "status"),
+    ("cluster", "topics"),
+    ("cluster", "move", "t", "--to", "s2"),
+    ("cluster", "drain", "s1"),
+    ("cluster", "undrain", "s1"),
     ("backup", "FILE"),
 ]
 

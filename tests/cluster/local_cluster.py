@@ -45,21 +45,23 @@ class LocalCluster:
     def start(self, number: int, *, port: int = 0) -> ServerProcess:
         """Start a server, or start it again. Raises: LaunchError."""
         name = f"s{number}"
-        settings = [
+        server = self.launch(self._home / name, name, port=port)
+        self.servers[name] = server
+        return server
+
+    def launch(self, data: Path, server_id: str, *settings: str, port: int = 0) -> ServerProcess:
+        """Start a server that the caller stops. Raises: LaunchError."""
+        given = [
             *self._hbase,
             "messaging.store=hbase",
             "server.max_request_bytes=8388608",
-            f"cluster.server_id={name}",
+            f"cluster.server_id={server_id}",
             f"cluster.metadata={self._metadata}",
             f"cluster.transactions_directory={self._home / 'transactions'}",
+            *settings,
         ]
-        server = ServerProcess(
-            self._home / name,
-            log=self._home / f"{name}.log",
-            arguments=["--port", str(port), *_assigned(settings)],
-        )
-        self.servers[name] = server
-        return server
+        arguments = ["--port", str(port), *_assigned(given)]
+        return ServerProcess(data, log=data.with_suffix(".log"), arguments=arguments)
 
     @property
     def url(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -167,6 +168,45 @@ async def test_a_server_that_remembers_a_former_owner_asks_again(
     found = await call(session, "GET", path)
 
     assert (found.status, found.headers["tuff-owner"]) == (200, servers[1].url)
+
+
+async def test_a_server_with_more_topics_serves_what_it_was_given(
+    servers: list[Server], session: aiohttp.ClientSession
+) -> None:
+    """It sent each request to a server with fewer topics, which refused: the record named the
+    first one."""
+    await servers[0].claim("a")
+    await servers[1].claim("b", "c", "d")
+    await post(session, servers[0], "/topics/shop/a/move", "s2")
+    await servers[1].look()
+
+    shown = await call(session, "GET", f"{servers[1].url}/v1/namespaces/shop/topics/a")
+
+    assert shown.status == 200
+    assert servers[1].answered == ["a"]
+
+
+async def test_topics_that_were_given_to_a_server_or_to_nobody_are_claimed_without_a_request(
+    servers: list[Server], session: aiohttp.ClientSession
+) -> None:
+    """Their retention needs an owner."""
+    await servers[0].claim("a", "b")
+    await post(session, servers[0], "/topics/shop/a/move", "s2")
+    of_b = servers[0].joined.owners.read_owner_info(TopicId("shop", "b"))
+    assert of_b is not None
+    servers[0].joined.owners.write_owner_info(
+        TopicId("shop", "b"), replace(of_b.value, server_id=None), of_b.version
+    )
+    del servers[0].joined.ownership._owned[TopicId("shop", "b")]
+
+    for each in servers:
+        await each.joined.ownership.adopt()
+
+    assert TopicId("shop", "a") in servers[1].joined.ownership.topics()
+    owners_of_b = [
+        each for each in servers if TopicId("shop", "b") in each.joined.ownership.topics()
+    ]
+    assert len(owners_of_b) == 1
 
 
 @pytest.mark.parametrize(

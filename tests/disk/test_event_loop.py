@@ -260,6 +260,22 @@ async def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
     workers.close()
 
 
+async def test_a_call_after_the_close_is_cancelled_and_starts_no_thread() -> None:
+    """Such a thread would outlive the event loop, and end with a stack trace."""
+    started: list[threading.Thread] = []
+
+    def note(work: Callable[[], None]) -> threading.Thread:
+        started.append(start(work))
+        return started[-1]
+
+    workers = WorkerThreads(2, start=note)
+    workers.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await workers.run(lambda: 7)
+    assert started == []
+
+
 async def test_a_call_that_is_cancelled_before_it_begins_does_not_run(one: WorkerThreads) -> None:
     may_end, done = threading.Event(), []
     first = one.run(lambda: may_end.wait(60))

@@ -62,6 +62,7 @@ class ClusterServer:
             f"cluster.metadata={metadata}",
             f"cluster.session_timeout={cluster.session_s}",
             f"cluster.transactions_directory={cluster.home / 'transactions'}",
+            "cluster.rebalance_interval=8",  # so that a server that was started again gets topics
             "tx.max_timeout=600",
         ]
         flags = [word for setting in settings for word in ("--set", setting)]

@@ -21,10 +21,10 @@ from tuff.protocol.errors import (
 )
 
 NAMESPACE = "cluster"
-CALL_S = 1.5  # seconds until a client gives a call up: a server that hangs must not hide the others
+CALL_S = 2.5  # seconds until a client gives a call up: a server that hangs must not hide the others
 READ_S = 5.0
 CONNECT_S = 1.0
-AGAIN_S = (0.05, 0.2)  # seconds between two attempts after one that failed
+AGAIN_S = (0.5, 1.0)  # seconds between two attempts after one that failed
 KEY_COUNT = 3  # few, so that transactions conflict
 COUNTERS = 6
 LEADER = "transactions"  # the subject of attempts at the leader
@@ -41,10 +41,12 @@ class Recorded:
     counted: list[Counted] = field(default_factory=list)
     attempts: list[tuple[str, float, float, bool]] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)  # why attempts failed
+    errors: list[tuple[str, float, str]] = field(default_factory=list)  # subject, end, sentence
     failures: list[str] = field(default_factory=list)  # of the program itself
 
-    def failed(self, error: tuff.TuffError) -> None:
+    def failed(self, subject: str, error: tuff.TuffError) -> None:
         self.reasons[error.code] = self.reasons.get(error.code, 0) + 1
+        self.errors.append((subject, time.monotonic(), f"{error.code}: {error.detail}"))
 
     def acknowledged_since(self, begin_s: float) -> set[str]:
         """The subjects with an acknowledged attempt that began at this time or later."""
@@ -154,7 +156,7 @@ class Load:
                 message_id = published.first_id.hex()
             except tuff.TuffError as error:
                 did = what_it_did(error)
-                self.recorded.failed(error)
+                self.recorded.failed(topic, error)
                 if not is_passing(error):
                     self.recorded.failures.append(f"{payload}: {error!r}")
             ended_s = time.monotonic()
@@ -209,7 +211,7 @@ class Load:
                 wait=self._random.choice((0, 0, 0.5)),
             )
         except tuff.TuffError as error:
-            self.recorded.failed(error)
+            self.recorded.failed(f"poll of {topic}", error)
             if not is_passing(error):
                 self.recorded.failures.append(f"poll of {topic} after {after}: {error!r}")
             return after
@@ -240,7 +242,7 @@ class Load:
         try:
             tx = await client.transactions.start(timeout=60)
         except tuff.TuffError as error:
-            self.recorded.failed(error)
+            self.recorded.failed(LEADER, error)
             return False
         started_s = time.monotonic()
         await asyncio.sleep(self._random.uniform(0, 0.3))
@@ -257,7 +259,7 @@ class Load:
         except (tuff.TransactionNotInProgressError, tuff.TransactionUnknownError):
             did = Did.NOTHING
         except tuff.TuffError as error:
-            self.recorded.failed(error)
+            self.recorded.failed(LEADER, error)
             did, is_answered = what_it_did(error), False
         self.recorded.counted.append(
             Counted(

@@ -82,6 +82,10 @@ class Jvm:
             self.kill()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def command(self, *words: str) -> list[str]:
         """Execute one of the launcher's commands. Returns the lines of data in its answer.
 

@@ -220,7 +220,7 @@ async def test_a_poll_in_a_fixed_snapshot_ends_when_the_blocking_transaction_com
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
-    reader = world.transactions.snapshot()
+    reader = world.transactions.reader()
     await publish(service, b"x", pointer=7)
     waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))
     assert not waiting.done()
@@ -256,7 +256,7 @@ async def test_a_poll_in_a_fixed_snapshot_waits_until_aborted_rows_are_marked(
     world: World, service: MessagingService
 ) -> None:
     world.transactions.start(7)
-    reader = world.transactions.snapshot()
+    reader = world.transactions.reader()
     await publish(service, b"gone", pointer=7)
     await publish(service, b"next")
     waiting = await settle_down(service.polls.poll(AUDIT, Poll(transaction=reader, wait_s=60)))

@@ -10,6 +10,7 @@ from tests.messaging.world import AUDIT, World, polled, publish, request
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction
 
 PASSED_MAX = 3  # rows in one step, in place of 100,000
 
@@ -152,3 +153,23 @@ async def test_offsets_tell_where_a_reader_begins_and_ends(
     await service.topics.truncate(AUDIT, held.first)
     skipped = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
     assert (skipped.earliest, skipped.end) == (last.first, last.last)
+
+
+async def test_an_end_that_comes_behind_the_snapshot_decides_nothing_for_it(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster the snapshot comes from another server, and takes its time."""
+    first = await publish(service, b"decided")
+    world.transactions.start(7)
+    await publish(service, b"held", pointer=7)
+    taken = world.transactions.reader()
+
+    async def snapshot() -> Transaction:
+        world.commit(service, 7)
+        await publish(service, b"newer")
+        return taken
+
+    monkeypatch.setattr(world.transactions, "snapshot", snapshot)
+    offsets = await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+
+    assert offsets.end == first.last

@@ -146,7 +146,7 @@ async def test_a_reference_to_messages_stored_before_a_deletion_is_refused(
     with pytest.raises(TopicNotFoundError):
         await publish(service, pointer=pointer)
     with pytest.raises(TopicNotFoundError):
-        service.rows.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
+        await service.rows.check_entries([PublishEntry(topic=AUDIT, payloads=(), pointer=pointer)])
 
 
 async def test_messages_may_be_published_beside_ones_stored_before_a_deletion(
@@ -158,7 +158,7 @@ async def test_messages_may_be_published_beside_ones_stored_before_a_deletion(
     await service.topics.create(AUDIT, {})
     entries = [PublishEntry(topic=AUDIT, payloads=[b"x"], pointer=pointer)]
 
-    service.rows.check_entries(entries)
+    await service.rows.check_entries(entries)
 
     await service.rows.publish_final(entries)
     assert await polled(service) == [b"x"]

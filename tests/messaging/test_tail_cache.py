@@ -70,7 +70,7 @@ class History:
         self.service = service
         self.pointers: list[int] = []
         self.details: list[tuple[TopicId, RollbackDetail]] = []
-        self.snapshot = world.transactions.snapshot()  # one that stays while rows change under it
+        self.snapshot = world.transactions.reader()  # one that stays while rows change under it
         self.asked_last: dict[bytes, Query] = {}
         self.answered_count = 0
 
@@ -151,7 +151,7 @@ class History:
     def compare(self, step: Step) -> None:
         """Ask for the same from memory and from the store."""
         if step.kind == "publish_tx":
-            self.snapshot = self.world.transactions.snapshot()
+            self.snapshot = self.world.transactions.reader()
         live, table = self.service.state, MemoryStore(self.world.rows)
         transactions = self.world.transactions
         for topic in TOPICS:
@@ -161,7 +161,7 @@ class History:
             if record.generation < 0:
                 continue
             asked = replace(_question(self.world, self.service, topic), limit=1 + step.number)
-            snapshots = [None, transactions.snapshot(), self.snapshot]
+            snapshots = [None, transactions.reader(), self.snapshot]
             if step.number % 2:
                 self._keep(table, asked)
             if (before := self.asked_last.get(asked.prefix)) is not None:

@@ -97,12 +97,12 @@ class Transactions:
         if pointer not in self.in_progress:
             raise TransactionUnknownError("unknown")
 
-    def enter(self, pointer: int) -> WritePermit:
+    async def enter(self, pointer: int, _topic: TopicId, /) -> WritePermit:
         self.require(pointer)
         self.permits.append(Permit(self, pointer))
         return self.permits[-1]
 
-    def enter_rollback(self, pointer: int) -> WritePermit | None:
+    async def enter_rollback(self, pointer: int, _topic: TopicId, /) -> WritePermit | None:
         if not self.is_up:
             raise TransactionsUnavailableError("down")
         if pointer in self.committed:
@@ -113,7 +113,11 @@ class Transactions:
         self.permits.append(permit)
         return permit
 
-    def snapshot(self) -> Transaction:
+    async def snapshot(self) -> Transaction:
+        return self.reader()
+
+    def reader(self) -> Transaction:
+        """A new snapshot."""
         if not self.is_up:
             raise TransactionsUnavailableError("down")
         return Transaction(
@@ -124,7 +128,7 @@ class Transactions:
             in_progress=tuple(sorted(self.in_progress)),
         )
 
-    def snapshot_of(self, pointer: int) -> Transaction:
+    async def snapshot_of(self, pointer: int) -> Transaction:
         self.require(pointer)
         others = tuple(sorted(self.in_progress - {pointer}))
         return Transaction(
@@ -138,7 +142,7 @@ class Transactions:
     def holder(self, pointer: int) -> int | None:
         return pointer if self.is_up and pointer in self.in_progress else None
 
-    def visibility_state(self) -> VisibilityState | None:
+    async def visibility_state(self) -> VisibilityState | None:
         if not self.is_up:
             return None
         return VisibilityState(

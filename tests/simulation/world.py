@@ -238,15 +238,16 @@ class World:
             read = self.server.complete(self.client.readers.read(topic, again, reader), chance)
             if read is not None and read.items and poll in self.client.readers.waiting:
                 raise BrokenPromiseError(f"promise 6: {poll} sleeps, and there is {read.items}")
-            if poll in self.client.readers.waiting and self._has_ended(poll.tx):
+            if poll in self.client.readers.waiting and self._has_ended(poll.tx, chance):
                 raise BrokenPromiseError(f"promise 6: {poll} sleeps in an ended transaction")
 
-    def _has_ended(self, pointer: int | None) -> bool:
+    def _has_ended(self, pointer: int | None, chance: random.Random) -> bool:
         """Whether a reader in this transaction would be refused because it has ended."""
         if pointer is None:
             return False
         try:
-            self.server.transactions.write_permits.snapshot_of(pointer)
+            permits = self.server.transactions.write_permits
+            self.server.complete(permits.snapshot_of(pointer), chance)
         except TransactionNotInProgressError:
             return True
         except UnavailableError:

@@ -28,6 +28,7 @@ from tx.wal import DiskFile
 T = TypeVar("T")
 
 NOW_MS = 1_480_000_000_000
+TOPIC = TopicId("ns", "t")
 STORE_ID = "00112233445566778899aabbccddeeff"
 
 
@@ -115,7 +116,7 @@ class Rows:
         self.writing.set()
         self.marking.set()
 
-    def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+    async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         if self.refusal is not None:
             raise self.refusal
 

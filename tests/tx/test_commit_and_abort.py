@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import NewService, Service, entry, turns
+from tests.tx.service import TOPIC, NewService, Service, entry, turns
 from tuff.protocol.errors import (
     BadRequestError,
     ChangeSetTooLargeError,
@@ -32,11 +32,11 @@ async def test_a_commit_waits_for_its_sync_and_a_start_for_nothing(service: Serv
     await turns()
 
     assert not committing.done()
-    assert tx.transaction_id in service.write_permits.snapshot().in_progress
+    assert tx.transaction_id in (await service.write_permits.snapshot()).in_progress
 
     service.disk.release()
     assert (await committing).state is EndedState.COMMITTED
-    assert service.write_permits.snapshot().is_visible(tx.transaction_id)
+    assert (await service.write_permits.snapshot()).is_visible(tx.transaction_id)
 
 
 async def test_an_abort_that_is_repeated_writes_nothing(service: Service) -> None:
@@ -60,7 +60,7 @@ async def test_a_refusal_waits_until_the_commit_that_it_names_is_durable(service
 
     assert (losing.done(), repeated.done()) == (False, False)
     with pytest.raises(TransactionsUnavailableError):
-        service.write_permits.enter(second.transaction_id)
+        await service.write_permits.enter(second.transaction_id, TOPIC)
 
     service.disk.release()
     await winning
@@ -87,7 +87,7 @@ async def test_a_conflict_is_final_for_every_call(service: Service) -> None:
         with pytest.raises(TransactionConflictError, match=str(first.transaction_id)):
             await call()
     with pytest.raises(TransactionConflictError):
-        service.write_permits.enter(one)
+        await service.write_permits.enter(one, TOPIC)
     assert (await service.completion.abort(one)).state is EndedState.ABORTED
 
 
@@ -118,25 +118,25 @@ async def test_too_many_or_too_large_changes_are_refused(new_service: NewService
 
 async def test_a_commit_waits_for_writes_that_passed_the_gate(service: Service) -> None:
     tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
     await turns()
 
     assert not committing.done()
     permit.require_open()
     with pytest.raises(TransactionsUnavailableError):
-        service.write_permits.enter(tx.transaction_id)
+        await service.write_permits.enter(tx.transaction_id, TOPIC)
 
     permit.leave()
     permit.leave()
     assert (await committing).state is EndedState.COMMITTED
     with pytest.raises(TransactionCommittedError):
-        service.write_permits.enter(tx.transaction_id)
+        await service.write_permits.enter(tx.transaction_id, TOPIC)
 
 
 async def test_an_invalidation_does_not_wait_but_its_marking_does(service: Service) -> None:
     tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
 
     await service.completion.invalidate(tx.transaction_id)
 
@@ -284,13 +284,13 @@ async def test_an_abort_marks_rows_before_it_answers(service: Service) -> None:
     await turns()
 
     assert await service.state_of(tx.transaction_id) == ("invalid", "invalidated")
-    assert tx.transaction_id in service.write_permits.snapshot().invalids
+    assert tx.transaction_id in (await service.write_permits.snapshot()).invalids
     assert not aborting.done()
 
     service.rows.marking.set()
     assert (await aborting).state is EndedState.ABORTED
     assert (await aborting).topics == ("ns:t",)
-    assert list(service.write_permits.snapshot().invalids) == []
+    assert list((await service.write_permits.snapshot()).invalids) == []
 
 
 async def test_an_abort_whose_marking_fails_ends_as_invalid(service: Service) -> None:
@@ -301,7 +301,7 @@ async def test_an_abort_whose_marking_fails_ends_as_invalid(service: Service) ->
     outcome = await service.completion.abort(tx.transaction_id)
 
     assert outcome.state is EndedState.INVALID
-    assert tx.transaction_id in service.write_permits.snapshot().invalids
+    assert tx.transaction_id in (await service.write_permits.snapshot()).invalids
     service.rows.marking_fails = False
     assert (await service.completion.abort(tx.transaction_id)).state is EndedState.ABORTED
 
@@ -355,7 +355,7 @@ async def test_a_time_out_marks_rows_and_wakes_readers_without_a_call(service: S
 
     assert service.rows.woken == [tx.transaction_id]
     assert service.rows.marked == [tx.transaction_id]
-    assert tx.transaction_id in service.write_permits.snapshot().invalids
+    assert tx.transaction_id in (await service.write_permits.snapshot()).invalids
 
 
 async def test_read_only_is_refused_for_a_transaction_that_wrote(service: Service) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.tx.service import NewService, Service, turns
+from tests.tx.service import TOPIC, NewService, Service, turns
 from tx.edits import InvalidReason
 from tx.settings import TransactionSettings
 
@@ -18,13 +18,13 @@ async def test_what_region_servers_have_not_cleared_stays_on_the_list(
 
     await service.later(2000)
 
-    assert list(service.write_permits.snapshot().invalids) == [second.transaction_id]
+    assert list((await service.write_permits.snapshot()).invalids) == [second.transaction_id]
     assert (await service.invalid_list.shown()).prunable == []
     _, kept = await service.invalid_list.truncate(pointers=[second.transaction_id])
     assert kept == [second.transaction_id]
     service.rows.uncleared = set()
     await service.later(2000)
-    assert list(service.write_permits.snapshot().invalids) == []
+    assert list((await service.write_permits.snapshot()).invalids) == []
 
 
 async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
@@ -42,7 +42,7 @@ async def test_pruning_keeps_pointers_that_a_crash_lost_for_as_long_as_outcomes(
     assert await again.state_of(lost.transaction_id) == ("invalid", "lost_in_crash")
 
     await again.later(2_000)
-    assert list(again.write_permits.snapshot().invalids) == []
+    assert list((await again.write_permits.snapshot()).invalids) == []
 
 
 async def test_a_pointer_whose_outcome_is_unknown_was_lost_in_a_crash(service: Service) -> None:
@@ -66,14 +66,14 @@ async def test_pruning_takes_off_only_what_no_row_carries(new_service: NewServic
 
     await service.later(2000)
 
-    assert list(service.write_permits.snapshot().invalids) == [carried.transaction_id]
+    assert list((await service.write_permits.snapshot()).invalids) == [carried.transaction_id]
 
 
 async def test_a_pointer_whose_write_is_under_way_stays_on_the_invalid_list(
     service: Service,
 ) -> None:
     tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     await service.completion.invalidate(tx.transaction_id)
 
     kept = await service.invalid_list.truncate(pointers=[tx.transaction_id])

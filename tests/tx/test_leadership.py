@@ -308,7 +308,7 @@ async def test_a_leader_that_lost_its_place_recovers_nothing_any_more(servers: S
     for call in (old.begin, old.manager.take_snapshot, lambda: old.state_of(1)):
         with pytest.raises(TransactionsUnavailableError, match="another server leads"):
             await servers.done(old, call())
-    assert old.write_permits.visibility_state() is None
+    assert (await old.write_permits.visibility_state()) is None
     await servers.done(old, old.manager.close())
 
     assert old.durable.lost_leadership == "another server leads transactions: server-2"

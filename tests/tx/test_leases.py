@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import NewService, Service, turns
+from tests.tx.service import TOPIC, NewService, Service, turns
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
@@ -91,7 +91,7 @@ async def test_a_renewal_waits_neither_for_the_disk_nor_for_a_commit_that_waits(
     """Else the heartbeat of a job would stop while its commit waits for a slow write, and the lease
     would end the job in the middle of its commit."""
     tx = await leased(service)
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     committing = asyncio.create_task(service.completion.commit(tx.transaction_id))
     await turns()
     syncs = service.disk.sync_count

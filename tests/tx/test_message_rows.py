@@ -70,7 +70,7 @@ async def test_a_read_only_commit_wakes_readers_in_it_once_it_is_durable(
 
     assert service.rows.woken == [tx.transaction_id]
     with pytest.raises(TransactionCommittedError):
-        service.write_permits.snapshot_of(tx.transaction_id)
+        await service.write_permits.snapshot_of(tx.transaction_id)
 
 
 async def test_a_recovered_log_wakes_readers_in_transactions_that_it_lost(service: Service) -> None:

@@ -110,7 +110,7 @@ async def test_a_crash_of_an_idle_service_takes_a_handful_of_pointers(service: S
     for _ in range(3):
         service = await service.crash()
 
-    assert len(service.write_permits.snapshot().invalids) == 3 * 4
+    assert len((await service.write_permits.snapshot()).invalids) == 3 * 4
 
 
 async def test_pointers_that_no_start_wants_are_given_back(service: Service) -> None:
@@ -127,7 +127,7 @@ async def test_pointers_that_no_start_wants_are_given_back(service: Service) -> 
 
     assert wanted > 100
     assert waits
-    assert len(again.write_permits.snapshot().invalids) == 4
+    assert len((await again.write_permits.snapshot()).invalids) == 4
     for one in lost:
         assert await again.state_of(one.transaction_id) == ("invalid", "lost_in_crash")
 

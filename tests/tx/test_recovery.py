@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tx.service import NOW_MS, STORE_ID, NewService, Service, entry, turns
+from tests.tx.service import NOW_MS, STORE_ID, TOPIC, NewService, Service, entry, turns
 from tuff.protocol.errors import (
     TransactionConflictError,
     TransactionInvalidatedError,
@@ -65,11 +65,11 @@ async def test_a_start_that_did_not_reach_the_log_is_lost_and_never_unknown(
     await turns()
 
     assert await again.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
-    assert len(again.write_permits.snapshot().invalids) == BLOCK_COUNT_MIN
+    assert len((await again.write_permits.snapshot()).invalids) == BLOCK_COUNT_MIN
     assert again.rows.marked == [tx.transaction_id]
     assert (await again.completion.abort(tx.transaction_id)).state.value == "invalid"
     with pytest.raises(TransactionInvalidatedError):
-        again.write_permits.enter(tx.transaction_id)
+        await again.write_permits.enter(tx.transaction_id, TOPIC)
     assert (await again.begin()).transaction_id > tx.transaction_id
 
 
@@ -78,7 +78,7 @@ async def test_a_clean_stop_loses_no_pointer(service: Service) -> None:
 
     again = await service.restart()
 
-    assert list(again.write_permits.snapshot().invalids) == []
+    assert list((await again.write_permits.snapshot()).invalids) == []
     assert again.durable.notes == []
     assert (await again.begin()).transaction_id > tx.transaction_id
     await again.completion.commit(tx.transaction_id)
@@ -194,7 +194,7 @@ async def test_a_log_that_can_not_be_written_takes_the_service_down_and_up_again
     assert "No space left" in service.manager.status.reason
     with pytest.raises(TransactionsUnavailableError):
         await service.begin()
-    assert service.write_permits.visibility_state() is None
+    assert (await service.write_permits.visibility_state()) is None
     service.disk.fails = False
     await service.later(1000)
     assert service.manager.status.state is ServiceState.RUNNING
@@ -275,7 +275,7 @@ async def test_a_stopped_service_refuses_everything_and_goes_on_where_it_was(
         with pytest.raises(TransactionsUnavailableError):
             await call()
     with pytest.raises(TransactionsUnavailableError):
-        service.write_permits.enter(tx.transaction_id)
+        await service.write_permits.enter(tx.transaction_id, TOPIC)
     assert service.write_permits.holder(tx.transaction_id) is None
     await service.later(2000)
 

@@ -61,7 +61,7 @@ async def test_no_torn_tail_has_the_transaction_without_its_sink(service: Servic
         (directory / log.name).write_bytes(whole[:size])
         again = await Service(directory).open()
         shown = await again.sinks.show_all()
-        is_open = tx.transaction_id in again.write_permits.snapshot().in_progress
+        is_open = tx.transaction_id in (await again.write_permits.snapshot()).in_progress
         found.add((len(shown), is_open))
         await again.kill()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import NewService, Service, turns
+from tests.tx.service import TOPIC, NewService, Service, turns
 from tests.tx.sinks import ask, begin, commit, state
 from tuff.protocol.errors import (
     BadRequestError,
@@ -44,7 +44,7 @@ async def test_every_task_of_a_run_gets_the_same_transaction(service: Service) -
     found = await asyncio.gather(*(begin(service, 1, "a") for _ in range(20)))
 
     assert len({opened.transaction_id for opened in found}) == 1
-    assert len(service.write_permits.snapshot().in_progress) == 1
+    assert len((await service.write_permits.snapshot()).in_progress) == 1
 
 
 async def test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committed(
@@ -55,7 +55,7 @@ async def test_every_run_that_asks_for_a_committed_epoch_learns_that_it_committe
 
     assert [await ask(service, 1, run) for run in ("a", "b", "c")] == [None, None, None]
     assert await state(service) == (1, "a", "committed")
-    assert len(service.write_permits.snapshot().in_progress) == 0
+    assert len((await service.write_permits.snapshot()).in_progress) == 0
 
 
 async def test_a_committed_epoch_stays_so_when_its_outcome_is_forgotten(
@@ -88,7 +88,7 @@ async def test_an_uncommitted_epoch_never_looks_committed_however_much_is_forgot
     removed, _ = await service.invalid_list.truncate(pointers=[tx.transaction_id])
     await service.later(60_000)
     assert removed == 1
-    assert len(service.write_permits.snapshot().invalids) == 0
+    assert len((await service.write_permits.snapshot()).invalids) == 0
 
     again = await service.crash()
 
@@ -122,7 +122,7 @@ async def test_another_run_ends_the_transaction_before_it_begins_its_own(service
     with pytest.raises(TransactionInvalidatedError):
         await commit(service, first)
     with pytest.raises(TransactionInvalidatedError):
-        service.write_permits.enter(first.transaction_id)
+        await service.write_permits.enter(first.transaction_id, TOPIC)
     await commit(service, second)
     assert service.manager.counters.fences == 1
 
@@ -203,7 +203,7 @@ async def test_a_fence_that_waits_too_long_is_unavailable(service: Service) -> N
 
 async def test_a_fence_does_not_wait_for_writes_that_hang(service: Service) -> None:
     first = await begin(service, 1, "a")
-    permit = service.write_permits.enter(first.transaction_id)
+    permit = await service.write_permits.enter(first.transaction_id, TOPIC)
     committing = asyncio.create_task(service.completion.commit(first.transaction_id))
     await turns()
 
@@ -223,7 +223,7 @@ async def test_runs_that_ask_at_once_fence_one_another_and_one_is_left(service: 
     _, run_id, told = await state(service)
     winner = await begin(service, 1, run_id)
     assert told == "in_progress"
-    assert list(service.write_permits.snapshot().in_progress) == [winner.transaction_id]
+    assert list((await service.write_permits.snapshot()).in_progress) == [winner.transaction_id]
     assert winner.transaction_id in {opened.transaction_id for opened in left}
 
 

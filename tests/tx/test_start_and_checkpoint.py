@@ -25,12 +25,12 @@ async def test_a_checkpoint_is_a_pointer_of_the_same_transaction(service: Servic
 
     assert checked.transaction_id == tx.transaction_id
     assert checked.transaction.checkpoint_write_pointers == (pointer,)
-    assert pointer in service.write_permits.snapshot().in_progress
+    assert pointer in (await service.write_permits.snapshot()).in_progress
     assert service.write_permits.holder(pointer) == tx.transaction_id
     again = await service.crash()
     assert (await again.completion.outcome(pointer)).transaction_id == tx.transaction_id
     await again.completion.commit(pointer, changes=[])
-    assert again.write_permits.snapshot().is_visible(pointer)
+    assert (await again.write_permits.snapshot()).is_visible(pointer)
 
 
 async def test_a_checkpoint_waits_for_its_sync(service: Service) -> None:

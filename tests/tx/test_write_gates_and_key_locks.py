@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import Service, entry, turns
+from tests.tx.service import TOPIC, Service, entry, turns
 from tuff.protocol.errors import TopicNotFoundError, TransactionsUnavailableError
 from tx.write_gates_and_key_locks import TransactionLocks
 
@@ -217,7 +217,7 @@ async def test_can_commits_that_wait_for_a_refused_commit_continue(
 ) -> None:
     """They handed their turn to each other, for ever, and the process did little else."""
     tx = await service.begin()
-    permit = service.write_permits.enter(tx.transaction_id)
+    permit = await service.write_permits.enter(tx.transaction_id, TOPIC)
     service.rows.refusal = TopicNotFoundError("no topic")
     commit = service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
     publishing = asyncio.create_task(commit)
@@ -280,4 +280,54 @@ async def test_a_wait_for_an_open_gate_lasts_if_it_is_closed_again_at_once() -> 
     assert not waiting.done()
 
     gates.open(1)
+    await waiting
+
+
+async def test_a_server_that_joined_is_recalled_once_when_somebody_waits_for_writes() -> None:
+    locks, recalled = TransactionLocks(), []
+
+    def recall() -> None:
+        recalled.append(1)
+
+    locks.enter(1, recall)
+    before = list(recalled)
+    closing = asyncio.ensure_future(locks.close(1))
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+    was_closed = closing.done()
+    locks.leave(1, recall)
+    await closing
+    await waiting
+
+    assert before == []
+    assert recalled == [1]
+    assert not was_closed
+
+
+async def test_a_server_that_joins_while_somebody_waits_is_recalled_at_once() -> None:
+    locks, recalled = TransactionLocks(), []
+    locks.enter(1)
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+
+    locks.enter(1, lambda: recalled.append(1))
+
+    assert recalled == [1]
+    waiting.cancel()
+
+
+async def test_a_server_that_left_is_not_recalled() -> None:
+    locks, recalled = TransactionLocks(), []
+
+    def recall() -> None:
+        recalled.append(1)
+
+    locks.enter(1)
+    locks.enter(1, recall)
+    locks.leave(1, recall)
+    waiting = asyncio.ensure_future(locks.writes_done(1))
+    await turns()
+
+    assert recalled == []
+    locks.leave(1)
     await waiting

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.tx.service import Service, turns
+from tests.tx.service import TOPIC, Service, turns
 from tuff.protocol.errors import TransactionCommittedError, TransactionsUnavailableError
 
 
@@ -17,14 +17,14 @@ async def test_a_rollback_passes_the_gate_while_invalid_and_not_once_committed(
     await service.completion.commit(committed.transaction_id)
 
     for tx in (opened, invalid):
-        permit = service.write_permits.enter_rollback(tx.transaction_id)
+        permit = await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
         assert permit is not None
         permit.require_open()
         permit.leave()
-    assert service.write_permits.enter_rollback(aborted.transaction_id) is None
-    assert service.write_permits.enter_rollback(12345) is None
+    assert (await service.write_permits.enter_rollback(aborted.transaction_id, TOPIC)) is None
+    assert (await service.write_permits.enter_rollback(12345, TOPIC)) is None
     with pytest.raises(TransactionCommittedError):
-        service.write_permits.enter_rollback(committed.transaction_id)
+        await service.write_permits.enter_rollback(committed.transaction_id, TOPIC)
 
 
 async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(service: Service) -> None:
@@ -34,21 +34,21 @@ async def test_a_rollback_does_not_report_a_commit_before_that_is_durable(servic
     await turns()
 
     with pytest.raises(TransactionsUnavailableError):
-        service.write_permits.enter_rollback(tx.transaction_id)
+        await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
 
     service.disk.release()
     await committing
     with pytest.raises(TransactionCommittedError):
-        service.write_permits.enter_rollback(tx.transaction_id)
+        await service.write_permits.enter_rollback(tx.transaction_id, TOPIC)
 
 
 async def test_a_reader_without_a_transaction_owns_nothing(service: Service) -> None:
     tx = await service.begin()
-    reader = service.write_permits.snapshot()
+    reader = await service.write_permits.snapshot()
 
     assert not reader.is_visible(tx.transaction_id)
     assert not reader.is_own(tx.transaction_id)
-    state = service.write_permits.visibility_state()
+    state = await service.write_permits.visibility_state()
     assert state is not None
     assert state.write_pointer == tx.transaction_id
     assert state.source is not None

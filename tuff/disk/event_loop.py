@@ -138,20 +138,25 @@ class WorkerThreads:
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._threads: list[Thread] = []
+        self._is_closed = False
         self._waiting: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
         self._waiting = SimpleQueue()
 
     def run(self, function: Callable[[], T]) -> "asyncio.Future[T]":
         """What the function returns or raises. A function that has begun runs to its end, even
-        when the caller cancels the future."""
+        when the caller cancels the future. After `close` nothing runs: the future is cancelled."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._is_closed:
+            future.cancel()
+            return future
         if len(self._threads) < self._count_max:
             self._threads.append(self._start(self._work))
-        future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.put((function, future))
         return future
 
     def close(self) -> None:
         """Wait until all calls are done. Blocks."""
+        self._is_closed = True
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.topic_ownership import TopicOwnership
 from messaging.service import MessagingService
-from messaging.topic_handover import TopicHandover
 from process.clock import SteadyClock
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.components import CannotJoinError, Components, Runtime
@@ -64,8 +63,11 @@ class Process:
             die=self._die,
         )
         with world.building(self):
-            messages, log = SimPath(world.disk, MESSAGES), SimPath(world.disk, TRANSACTIONS)
-            directories = DataDirectories(messages, log, ())  # type: ignore[arg-type]  # as much of a path as is used
+            directories = DataDirectories(
+                SimPath(world.disk, MESSAGES),
+                SimPath(world.disk, TRANSACTIONS),
+                (),  # type: ignore[arg-type]  # as much of a path as is used
+            )
             self.components = Components(settings, directories, runtime)
         self._router = Router(self.components._routes())
         self.spawn(self._open())
@@ -83,7 +85,7 @@ class Process:
             settings.cluster,
             tables=self.opener,  # type: ignore[arg-type]  # as much of HBaseOpener as is used
             messages="simulated",
-            handover=TopicHandover(messaging.store, messaging.state, messaging.committer),
+            messaging=messaging,
             peers=self.peers,  # type: ignore[arg-type]  # as much of Peers as is used
             open_metadata=lambda: self.metadata,
             new_cluster_id=lambda: CLUSTER_ID,

@@ -9,7 +9,8 @@ BUGS = (
     planted(
         "claim-without-a-fence",
         "cluster/topic_ownership.py",
-        "                floor = floor.raised_to(await self._fenced(before[0], before[1]))\n",
+        "                floor = floor.raised_to("
+        "await self._fenced(before, found.value.incarnation))\n",
         "                pass\n",
     ),
     planted(
@@ -128,7 +129,7 @@ BUGS = (
     planted(
         "request-passed-on-though-the-record-names-this-server",
         "cluster/topic_ownership.py",
-        "if not is_forwarded and not self._is_named_in(found):",
+        "if not (is_forwarded or self._is_mine(found)):",
         "if not is_forwarded:",
     ),
     planted(

@@ -1,0 +1,189 @@
+"""Calls between the servers of a cluster: their HTTP routes, and the reading of their arguments.
+
+A call to this server itself takes no way over the network. `cluster/peers.py` sends the others.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from cluster.peers import PeerRefusedError
+from cluster.routing import Owner
+from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.exchange import JSON_REPLY_TYPE, Reply, Request, Route
+from tuff.protocol.ids import TopicId, topic_id
+from tuff.protocol.json_forms import parse_json
+
+T = TypeVar("T")
+
+PATH = "/v1/cluster"
+# Seconds in which a call is answered. Longer than a batch takes, also in a store that recovers; a
+# call that is not answered is repeated, or ends as unknown.
+ANSWER_S_MAX = 20.0
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]  # starts a task
+
+
+class Asks(Protocol):
+    """Sends a request to another server; `cluster.peers.Peers` is one."""
+
+    async def ask(
+        self,
+        base_url: str,
+        method: str,
+        path: str,
+        body: bytes | Mapping[str, object] | None = None,
+        *,
+        within_s: float,
+    ) -> object:
+        """The JSON value of the reply. Raises: PeerUnansweredError, PeerRefusedError."""
+
+
+class Form:
+    """The arguments of a call, or its reply. Every method raises BadRequestError if the value is
+    missing or of another type."""
+
+    def __init__(self, value: object) -> None:
+        if not isinstance(value, Mapping):
+            raise BadRequestError(f"a call of a server has an object as body, not {value!r:.80}")
+        self._members: Mapping[str, Any] = value
+
+    def integer(self, name: str) -> int:
+        return _integer(self._members.get(name), name)
+
+    def integers(self, name: str) -> list[int]:
+        return [_integer(each, name) for each in self.values(name)]
+
+    def text(self, name: str) -> str:
+        value = self._members.get(name)
+        if not isinstance(value, str):
+            raise BadRequestError(f"{name} is a string, not {value!r:.80}")
+        return value
+
+    def topic(self, name: str) -> TopicId:
+        return topic_from(self.text(name))
+
+    def flag(self, name: str) -> bool:
+        value = self._members.get(name)
+        if not isinstance(value, bool):
+            raise BadRequestError(f"{name} is true or false, not {value!r:.80}")
+        return value
+
+    def values(self, name: str) -> list[object]:
+        value = self._members.get(name)
+        if not isinstance(value, list):
+            raise BadRequestError(f"{name} is an array, not {value!r:.80}")
+        return value
+
+    def forms(self, name: str) -> list["Form"]:
+        return [Form(each) for each in self.values(name)]
+
+    def has(self, name: str) -> bool:
+        return self._members.get(name) is not None
+
+
+Handler = Callable[[Form], Awaitable[Mapping[str, object]]]
+
+
+class Calls:
+    """Calls to the servers of the cluster, this one included. Lives on the event loop."""
+
+    def __init__(self, peers: Asks, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._peers = peers
+        self._answer_s_max = answer_s_max
+        self._handlers: dict[str, Handler] = {}
+
+    def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """Answer these calls, by name."""
+        self._handlers.update(handlers)
+
+    def routes(self) -> list[Route]:
+        """The routes at which the other servers call this one."""
+        return [
+            Route("POST", f"{PATH}/{name}", _route_handler(handler))
+            for name, handler in self._handlers.items()
+        ]
+
+    async def call(self, to: Owner | None, name: str, form: Mapping[str, object]) -> Form:
+        """The reply of a server; None: this one. Sent once.
+
+        Raises:
+            PeerUnansweredError: no answer came.
+            TuffError: the refusal of the server.
+        """
+        if to is None:
+            return Form(await self._handlers[name](Form(form)))
+        body = json.dumps(form).encode("ascii")
+        try:
+            return Form(
+                await self._peers.ask(
+                    to.url, "POST", f"{PATH}/{name}", body, within_s=self._answer_s_max
+                )
+            )
+        except PeerRefusedError as error:
+            raise error.error from None
+
+
+class SharedCall(Generic[T]):
+    """One call at a time. Everybody who asks before a call begins gets its result, so each result
+    is newer than the question."""
+
+    def __init__(self, call: Callable[[], Awaitable[T]], *, spawn: Spawn) -> None:
+        self._call = call
+        self._spawn = spawn
+        self._next: asyncio.Future[T] | None = None
+        self._is_running = False
+
+    async def result(self) -> T:
+        """The result of a call that begins after this. Raises: what the call raises."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            if not self._is_running:
+                self._is_running = True
+                self._spawn(self._run())
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> None:
+        try:
+            while (waiting := self._next) is not None:
+                self._next = None
+                await settle_future(waiting, self._call())
+        finally:
+            self._is_running = False
+
+
+async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
+    """Give the result of the work, or its refusal, to a future that others wait for."""
+    try:
+        result = await work
+    except TuffError as error:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # so that it is not reported if nobody waits any more
+    except BaseException:
+        future.cancel()
+        raise
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+def topic_from(text: str) -> TopicId:
+    """The topic `ns:topic`. Raises: BadRequestError (its kinds)."""
+    namespace, _, name = text.partition(":")
+    return topic_id(namespace, name)
+
+
+def _integer(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequestError(f"{name} is a whole number, not {value!r:.80}")
+    return value
+
+
+def _route_handler(handler: Handler) -> Callable[[Request], Awaitable[Reply]]:
+    async def answer(request: Request) -> Reply:
+        form = await handler(Form(parse_json(request.body)))
+        return Reply(200, JSON_REPLY_TYPE, json.dumps(form).encode("ascii"))
+
+    return answer

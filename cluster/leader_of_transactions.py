@@ -1,0 +1,158 @@
+"""The transaction service of the leader, for the other servers of the cluster: joins, snapshots and
+reports (decision 0042, Transactions across owners)."""
+
+import logging
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import partial
+
+from cluster.calls import Form, Handler, Spawn
+from cluster.owned_rows import OwnedRows
+from cluster.peers import PeerUnansweredError
+from cluster.rows_of_owners import RowsOfOwners, Server
+from metadata.store import MetadataError
+from tuff.protocol.errors import (
+    TransactionNotInProgressError,
+    TransactionsUnavailableError,
+    TuffError,
+)
+from tuff.protocol.transaction import Transaction
+from tx.manager import TransactionManager
+from tx.write_permits import Permit
+
+log = logging.getLogger(__name__)
+
+
+class LeaderOfTransactions:
+    """Answers the servers of the cluster while this one leads, itself included. Lives on the event
+    loop."""
+
+    def __init__(
+        self, manager: TransactionManager, rows: RowsOfOwners, here: OwnedRows, *, spawn: Spawn
+    ) -> None:
+        self._manager = manager
+        self._permits = manager.write_permits
+        self._rows = rows
+        self._here = here
+        self._spawn = spawn
+        self._joins: dict[tuple[Server, int], Permit] = {}
+        self._to_close: dict[Server, list[int]] = {}
+        self._snapshot: Transaction | None = None
+        self._snapshot_number = 0  # of the newest snapshot that differs from the one before
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The calls of the servers, by name."""
+        return {
+            "join": self._join,
+            "snapshot": self._new_snapshot,
+            "snapshot-of": self._snapshot_of,
+            "visibility": self._visibility,
+            "report": self._report,
+        }
+
+    async def tick(self) -> None:
+        """The periodic work, of a server that leads and of others: report the rows here to the
+        leader; and as the leader, accept new members. Call it every few seconds."""
+        if self._rows.epoch:
+            try:
+                self._manager.rows_found(await self._rows.acknowledge_new())
+            except (MetadataError, TuffError, PeerUnansweredError) as error:
+                log.warning("a new member has not acknowledged the leader yet: %s", error)
+        try:
+            await self._here.report()
+        except TransactionsUnavailableError as error:
+            log.info("the rows of transactions are reported later: %s", error.detail)
+
+    async def _join(self, form: Form) -> dict[str, object]:
+        server, number = self._server(form), form.integer("number")
+        pointer, topic = form.integer("pointer"), form.topic("topic")
+        permit = self._joins.get((server, number))
+        if permit is None:
+            recall = partial(self._recall, server, number)
+            if form.flag("isRollback"):
+                permit = self._permits.join_rollback(pointer, recall=recall)
+            else:
+                permit = self._permits.join(pointer, recall=recall)
+        if permit is None:
+            return {}
+        # Nothing is waited for in between: the topic is known before the transaction can end.
+        self._joins[server, number] = permit
+        self._rows.note_topic(pointer, topic)
+        return {"transactionId": permit.transaction_id}
+
+    async def _new_snapshot(self, form: Form) -> dict[str, object]:
+        self._server(form)
+        snapshot = await self._permits.snapshot()
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._snapshot_number += 1
+        if form.integer("known") == self._snapshot_number:
+            return {}
+        return {"number": self._snapshot_number, "snapshot": _shown(snapshot)}
+
+    async def _snapshot_of(self, form: Form) -> dict[str, object]:
+        server, pointer = self._server(form), form.integer("pointer")
+        snapshot = await self._permits.snapshot_of(pointer)
+        self._rows.note_reader(pointer, server)
+        return {"snapshot": _shown(snapshot)}
+
+    async def _visibility(self, form: Form) -> dict[str, object]:
+        self._server(form)
+        state = await self._permits.visibility_state()
+        if state is None:
+            return {}
+        return {
+            "readPointer": state.read_pointer,
+            "writePointer": state.write_pointer,
+            "inProgress": list(state.in_progress),
+            "invalid": list(state.invalid),
+            "source": state.source,
+        }
+
+    async def _report(self, form: Form) -> dict[str, object]:
+        server = self._server(form)
+        self._manager.durable.require_running()
+        self._manager.rows_found(self._rows.note_report(form))
+        ended = []
+        for pointer in form.integers("reading"):
+            if await self._has_ended(pointer):
+                ended.append(pointer)
+            else:
+                self._rows.note_reader(pointer, server)
+        return {"ended": ended}
+
+    async def _has_ended(self, pointer: int) -> bool:
+        try:
+            await self._permits.snapshot_of(pointer)
+        except TransactionNotInProgressError:
+            return True
+        except TransactionsUnavailableError:
+            pass  # its end is on its way to the disk
+        return False
+
+    def _server(self, form: Form) -> Server:
+        """Raises: TransactionsUnavailableError: the server obeys another leader."""
+        if form.integer("epoch") != self._rows.epoch:
+            raise TransactionsUnavailableError(
+                f"this server leads transactions in epoch {self._rows.epoch}, and was asked as the "
+                f"leader of epoch {form.integer('epoch')}; try again"
+            )
+        return self._rows.server(form.text("server"), form.integer("incarnation"))
+
+    def _recall(self, server: Server, number: int) -> None:
+        waiting = self._to_close.get(server)
+        if waiting is not None:
+            waiting.append(number)
+            return
+        self._to_close[server] = [number]
+        self._spawn(self._close(server))
+
+    async def _close(self, server: Server) -> None:
+        numbers = self._to_close.pop(server)
+        if await self._rows.closed(server, joins=numbers):
+            for number in numbers:
+                self._joins.pop((server, number)).leave()
+
+
+def _shown(snapshot: Transaction) -> str:
+    return b64encode(snapshot.to_bytes()).decode("ascii")

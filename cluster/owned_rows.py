@@ -1,0 +1,263 @@
+"""The rows of transactions at one server, as the leader of transactions asks for them (decision
+0042, Transactions across owners).
+
+The leader asks the owner of each topic. A server answers for a topic only while it owns it, so rows
+are found wherever their topic has moved.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from cluster.calls import Form, Handler, Spawn, settle_future
+from cluster.membership import Identity
+from cluster.routing import Owner, Ownership
+from cluster.transactions_of_leader import TransactionsOfLeader
+from tuff.protocol import json_forms
+from tuff.protocol.errors import (
+    OwnershipMovingError,
+    TopicNotFoundError,
+    TransactionsUnavailableError,
+    UnavailableError,
+)
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+
+log = logging.getLogger(__name__)
+
+DONE_COUNT_MAX = 100  # final writes whose call is not executed again if it is delivered twice
+REPORT_COUNT_MAX = 10_000  # pointers of one report; the others wait for the next one
+
+
+class Carried(Protocol):
+    """A pointer with rows whose index rows may be on disk."""
+
+    @property
+    def pointer(self) -> int: ...
+    @property
+    def topics(self) -> frozenset[TopicId]: ...
+    @property
+    def is_final(self) -> bool: ...
+    @property
+    def first_publish_ms(self) -> int | None: ...
+
+
+class LocalRows(Protocol):
+    """The rows of this server (`messaging.write.settle_and_mark.TransactionRows`)."""
+
+    async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]: ...
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None: ...
+    def settle(self, transaction_pointers: Collection[int]) -> None: ...
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None: ...
+    def reading_pointers(self) -> Collection[int]: ...
+    def carried(self) -> Sequence[Carried]: ...
+    def has_ended_in(self, pointer: int, topic: TopicId) -> bool: ...
+
+
+class OwnedRows:
+    """Answers the leader, and reports to it. Lives on the event loop."""
+
+    def __init__(
+        self,
+        me: Callable[[], Identity],
+        transactions: TransactionsOfLeader,
+        rows: LocalRows,
+        ownership: Ownership,
+        *,
+        spawn: Spawn,
+    ) -> None:
+        self._me = me
+        self._transactions = transactions
+        self._rows = rows
+        self._ownership = ownership
+        self._spawn = spawn
+        # The final writes of commits, by the numbers that the leader gave them.
+        self._finals: dict[int, asyncio.Future[list[RollbackDetail]]] = {}
+        self._refused: set[int] = set()  # closed before they came; there is one for each lost call
+        self._done: deque[int] = deque(maxlen=DONE_COUNT_MAX)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The calls of the leader, by name."""
+        return {
+            "acknowledge": self._acknowledge,
+            "close": self._close,
+            "check": self._check,
+            "final": self._final,
+            "end": self._end,
+            "wake": self._wake,
+        }
+
+    async def report(self) -> None:
+        """Tell the leader which pointers have rows here, and in which snapshots polls read; wake
+        the polls in those that have ended. Raises: TransactionsUnavailableError."""
+        carried = self._carried()[:REPORT_COUNT_MAX]
+        reading = sorted(self._rows.reading_pointers())
+        if not carried and not reading:
+            return
+        reply = await self._transactions.ask_leader(
+            "report", {"carried": carried, "reading": reading}
+        )
+        self._woken(reply.integers("ended"))
+
+    def _carried(self) -> list[dict[str, object]]:
+        return [
+            {
+                "pointer": each.pointer,
+                "topics": sorted(map(str, each.topics)),
+                "isFinal": each.is_final,
+                "firstPublishMs": each.first_publish_ms,
+            }
+            for each in self._rows.carried()
+        ]
+
+    async def _acknowledge(self, form: Form) -> dict[str, object]:
+        self._require_me(form)
+        epoch = form.integer("epoch")
+        await self._transactions.acknowledge(epoch)
+        await self._ended(list(self._finals.values()))
+        self._transactions.require_epoch(epoch)  # another leader may have come meanwhile
+        self._refused.clear()
+        self._done.clear()
+        # Nothing is waited for between the last write and this.
+        return {"carried": self._carried(), "reading": sorted(self._rows.reading_pointers())}
+
+    async def _close(self, form: Form) -> dict[str, object]:
+        self._require(form)
+        finals = form.integers("finals")
+        self._refused.update(finals)
+        await self._transactions.close(form.integers("joins"))
+        await self._ended([self._finals[each] for each in finals if each in self._finals])
+        return {}
+
+    async def _check(self, form: Form) -> dict[str, object]:
+        self._require(form)
+        entries = json_forms.publish_entries_from_json(form.values("entries"))
+        await self._require_owned(entries)
+        await self._rows.check_entries(entries)
+        return {}
+
+    async def _final(self, form: Form) -> dict[str, object]:
+        number = form.integer("number")
+        entries = json_forms.publish_entries_from_json(form.values("entries"))
+        details = await self.publish_final(form, number, entries)
+        return {"details": [json_forms.rollback_detail_to_json(each) for each in details]}
+
+    async def publish_final(
+        self, form: Form, number: int, entries: Sequence[PublishEntry]
+    ) -> list[RollbackDetail]:
+        """Write the entries of a commit that belong to this server. Goes on if the caller gives
+        up, and `close` waits for it."""
+        self._require(form)
+        writing = self._finals.get(number)
+        if writing is None:
+            self._require_not_refused(number)
+            writing = self._finals[number] = asyncio.get_running_loop().create_future()
+            self._spawn(self._write_final(form, number, entries, writing))
+        return await asyncio.shield(writing)
+
+    async def _write_final(
+        self,
+        form: Form,
+        number: int,
+        entries: Sequence[PublishEntry],
+        writing: "asyncio.Future[list[RollbackDetail]]",
+    ) -> None:
+        async def write() -> list[RollbackDetail]:
+            await self._require_owned(entries)
+            self._require(form)
+            self._require_not_refused(number)
+            return await self._rows.publish_final(entries)
+
+        try:
+            await settle_future(writing, write())
+        finally:
+            del self._finals[number]
+            self._done.append(number)
+
+    async def _end(self, form: Form) -> dict[str, object]:
+        self._require(form)
+        committed, ended = set(form.integers("committed")), set(form.integers("ended"))
+        asked = {each.topic("topic"): each.integers("pointers") for each in form.forms("topics")}
+        gone = await self._gone(asked)
+        self._rows.settle(committed)
+        try:
+            await self._rows.mark_rolled_back(sorted(ended))
+        except UnavailableError as error:
+            log.warning("rows of ended transactions are not marked yet: %s", error)
+        self._woken([*committed, *ended])
+        done = [
+            {
+                "topic": str(topic),
+                "pointers": [
+                    each
+                    for each in pointers
+                    if topic in gone or self._rows.has_ended_in(each, topic)
+                ],
+            }
+            for topic, pointers in asked.items()
+        ]
+        return {"done": done}
+
+    async def _wake(self, form: Form) -> dict[str, object]:
+        self._require(form)
+        self._woken(form.integers("pointers"))
+        return {}
+
+    def _woken(self, pointers: Collection[int]) -> None:
+        self._transactions.note_ended(pointers)
+        self._rows.wake_readers(pointers)
+
+    async def _gone(self, topics: Iterable[TopicId]) -> set[TopicId]:
+        """Serve these topics, unless others own them; those of them that never existed."""
+        topics = list(topics)
+        errors = await asyncio.gather(*map(self._serve, topics), return_exceptions=True)
+        for error in errors:
+            if error is not None and not isinstance(
+                error, TopicNotFoundError | OwnershipMovingError
+            ):
+                raise error
+        return {
+            topic
+            for topic, error in zip(topics, errors, strict=True)
+            if isinstance(error, TopicNotFoundError)
+        }
+
+    async def _require_owned(self, entries: Sequence[PublishEntry]) -> None:
+        for topic in sorted({entry.topic for entry in entries}):
+            await self._serve(topic)
+
+    async def _serve(self, topic: TopicId) -> None:
+        """Raises: OwnershipMovingError, TopicNotFoundError."""
+        owner = await self._ownership.owner_of(topic, is_forwarded=True, creates=False)
+        if owner is not None:
+            raise _moved(topic, owner)
+
+    def _require(self, form: Form) -> None:
+        self._require_me(form)
+        self._transactions.require_epoch(form.integer("epoch"))
+
+    def _require_me(self, form: Form) -> None:
+        incarnation, me = form.integer("to"), self._me()
+        if incarnation != me.incarnation:
+            raise OwnershipMovingError(
+                f"this is incarnation {me.incarnation} of the server {me.server_id}, and not "
+                f"{incarnation}"
+            )
+
+    def _require_not_refused(self, number: int) -> None:
+        if number in self._refused or number in self._done:
+            raise TransactionsUnavailableError(
+                f"the final write {number} was given up by the leader, or is done; nothing was "
+                "written"
+            )
+
+    async def _ended(self, writes: "Iterable[asyncio.Future[list[RollbackDetail]]]") -> None:
+        for writing in writes:
+            await asyncio.wait([writing])
+
+
+def _moved(topic: TopicId, owner: Owner) -> OwnershipMovingError:
+    return OwnershipMovingError(f"the server {owner.server_id} owns the topic {topic}")

@@ -1,0 +1,523 @@
+"""The message store for the server that leads transactions: its own rows, and those of the other
+owners of topics (decision 0042, Transactions across owners).
+
+What the leader knows of the rows of a transaction is a set of topics for each pointer. It learns of
+a topic before the first row is written there: from the join of its owner, or from its own commit
+with messages. It forgets the topic once the owner at that time says that the rows are durably
+settled or marked. So no move of a topic, and no lost call, hides a row from it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from cluster.calls import Calls, Form, SharedCall, Spawn, topic_from
+from cluster.membership import Identity
+from cluster.owned_rows import OwnedRows
+from cluster.peers import PeerUnansweredError
+from cluster.routing import Owner, Ownership
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from metadata.members import ServerInfo
+from metadata.store import MetadataError
+from metadata.topic_ownership import Floor
+from tuff.disk.event_loop import InThread
+from tuff.disk.locks import StoreError
+from tuff.protocol import json_forms
+from tuff.protocol.errors import (
+    OwnershipMovingError,
+    StorageUnavailableError,
+    TopicNotFoundError,
+    TransactionsUnavailableError,
+    TuffError,
+)
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import PublishEntry, RollbackDetail
+from tx.message_rows import MessageRows
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5  # seconds before a call is repeated that another server has not answered
+OWNER_ATTEMPTS_MAX = 10  # a topic that moves is asked for again so often, for a commit
+
+
+class Servers(Protocol):
+    """The membership of the cluster (`cluster.membership.Membership`). All calls block, and raise
+    MetadataError or StoreError."""
+
+    def members(self) -> dict[str, ServerInfo]: ...
+    def is_alive(self, server_id: str, incarnation: int) -> bool: ...
+    def fence(self, server_id: str, incarnation: int) -> Floor: ...
+    def fence_ended(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A live server that has acknowledged the epoch. `owner` None: this one."""
+
+    server_id: str
+    incarnation: int
+    owner: Owner | None
+
+
+@dataclass(slots=True)
+class _Carried:
+    """What is known of the rows of a pointer. `committed` None: it has not ended."""
+
+    topics: set[TopicId] = field(default_factory=set)
+    is_final: bool = False
+    committed: bool | None = None
+
+
+class RowsOfOwners:
+    """A `tx.message_rows.MessageRows`. Lives on the event loop.
+
+    `local` are the rows of this server, and `here` is its part that answers the leader.
+    `shared_index` reads every row of the pointer index in the shared tables.
+    """
+
+    def __init__(
+        self,
+        me: Callable[[], Identity],
+        calls: Calls,
+        local: MessageRows,
+        here: OwnedRows,
+        ownership: Ownership,
+        servers: Servers,
+        *,
+        shared_index: Callable[[], Awaitable[Iterable[IndexedRange]]],
+        in_thread: InThread,
+        spawn: Spawn,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._me = me
+        self._calls = calls
+        self._local = local
+        self._here = here
+        self._ownership = ownership
+        self._servers = servers
+        self._shared_index = shared_index
+        self._in_thread = in_thread
+        self._spawn = spawn
+        self._retry_s = retry_s
+        self.epoch = 0  # 0: this server does not lead
+        self._acknowledged: dict[str, Server] = {}
+        self._carried: dict[int, _Carried] = {}
+        self._first_publish_ms: dict[int, int] = {}
+        self._readers: dict[int, set[Server]] = {}
+        self._last_number = 0
+        self._delivering: dict[TopicId, dict[int, bool]] = {}  # pointers that ended: committed?
+        self._outboxes: dict[Server, _Outbox] = {}
+        self._changed = asyncio.Event()
+        # What does not wait, or concerns this server only.
+        self.is_cleared = local.is_cleared
+        self.note_durable = local.note_durable
+        self.note_reserved = local.note_reserved
+
+    # The beginning of an epoch.
+
+    async def prepare(self, epoch: int) -> None:
+        """Learn of all rows that earlier leaders let pass. When this returns, none of them can let
+        a write pass any more, and the transaction service may open. Waits as long as it takes; call
+        it once, after the leader record has this epoch."""
+        self.epoch = epoch
+        await self._repeat(self._acknowledge_all)
+        await self._repeat(self._read_shared_index)
+
+    async def acknowledge_new(self) -> list[int]:
+        """Let servers that have become members acknowledge the epoch; the pointers that they have
+        rows of. Raises: MetadataError (its kinds), TuffError, PeerUnansweredError."""
+        found: list[int] = []
+        members = await self._in_thread(self._servers.members)
+        for info in members.values():
+            if not self.has_acknowledged(info.server_id, info.incarnation):
+                found += await self._acknowledge(info)
+        return found
+
+    def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
+        """Whether this server obeys this leader, so that it may join transactions."""
+        found = self._acknowledged.get(server_id)
+        return found is not None and found.incarnation == incarnation
+
+    def server(self, server_id: str, incarnation: int) -> Server:
+        """Raises: TransactionsUnavailableError: it has not acknowledged this leader."""
+        found = self._acknowledged.get(server_id)
+        if found is None or found.incarnation != incarnation:
+            raise TransactionsUnavailableError(
+                f"the server {server_id}, incarnation {incarnation}, has not acknowledged the "
+                "leader of transactions yet; try again in a moment"
+            )
+        return found
+
+    # What owners tell.
+
+    def note_topic(self, pointer: int, topic: TopicId) -> None:
+        """Rows of this pointer may be written to this topic from now on."""
+        carried = self._carried.setdefault(pointer, _Carried())
+        carried.topics.add(topic)
+        if carried.committed is not None:
+            self._deliver(topic, pointer, committed=carried.committed)
+
+    def note_report(self, form: Form) -> list[int]:
+        """What a server says of its rows; their pointers."""
+        pointers = []
+        for each in form.forms("carried"):
+            pointer = each.integer("pointer")
+            pointers.append(pointer)
+            for text in each.values("topics"):
+                self.note_topic(pointer, topic_from(str(text)))
+            self._carried.setdefault(pointer, _Carried()).is_final |= each.flag("isFinal")
+            if each.has("firstPublishMs"):
+                self._note_publish(pointer, each.integer("firstPublishMs"))
+        return pointers
+
+    def note_reader(self, pointer: int, server: Server) -> None:
+        """A poll at this server reads in the snapshot of this transaction."""
+        self._readers.setdefault(pointer, set()).add(server)
+
+    async def closed(
+        self, server: Server, *, joins: Collection[int] = (), finals: Collection[int] = ()
+    ) -> bool:
+        """Close what a server joined or was asked to write: when this returns True, no such write
+        is under way any more, and none will come. False: this server leads no more."""
+        epoch = self.epoch
+        while epoch == self.epoch:
+            try:
+                form = {"joins": list(joins), "finals": list(finals)}
+                await self._call(server, "close", form)
+            except (PeerUnansweredError, TuffError) as error:
+                log.warning("the server %s does not close writes: %s", server.server_id, error)
+            else:
+                return True
+            if await self._is_fenced(server):
+                return True
+            await asyncio.sleep(self._retry_s)
+        return False
+
+    # What the transaction service asks.
+
+    async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
+        """As MessageRows. Raises also: OwnershipMovingError: nothing was written."""
+        shown = [_without_payloads(entry) for entry in entries]
+        for attempt in range(OWNER_ATTEMPTS_MAX):
+            try:
+                groups = await self._by_owner(list(enumerate(shown)))
+                await _all(
+                    self._check(server, [entry for _, entry in part])
+                    for server, part in groups.items()
+                )
+            except OwnershipMovingError:
+                if attempt == OWNER_ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                return
+            await asyncio.sleep(self._retry_s)
+
+    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+        """As MessageRows: each owner writes its entries as one batch. When this raises, no such
+        write is under way any more."""
+        for entry in entries:
+            assert entry.pointer is not None
+            self.note_topic(entry.pointer, entry.topic)
+            self._carried[entry.pointer].is_final = True
+        details: dict[int, RollbackDetail] = {}
+        left = list(enumerate(entries))
+        for attempt in range(OWNER_ATTEMPTS_MAX):
+            groups = await self._by_owner(left)
+            results = await asyncio.gather(
+                *(self._write_final(server, part) for server, part in groups.items()),
+                return_exceptions=True,
+            )
+            left = []
+            for part, result in zip(groups.values(), results, strict=True):
+                if isinstance(result, OwnershipMovingError) and attempt < OWNER_ATTEMPTS_MAX - 1:
+                    left += part
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    details |= dict(zip((index for index, _ in part), result, strict=True))
+            if not left:
+                break
+            await asyncio.sleep(self._retry_s)
+        return [details[index] for index in range(len(entries))]
+
+    async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
+        """As MessageRows. Waits until the owner of each topic has marked the rows there, however
+        long it takes."""
+        local = [each for each in transaction_pointers if each not in self._carried]
+        self._end(transaction_pointers, committed=False)
+        await self._local.mark_rolled_back(local)
+        while any(pointer in self._carried for pointer in transaction_pointers):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def settle(self, transaction_pointers: Collection[int]) -> None:
+        self._local.settle(transaction_pointers)
+        self._end(transaction_pointers, committed=True)
+
+    def wake_readers(self, transaction_pointers: Collection[int]) -> None:
+        """As MessageRows. Readers that rows hold back wake when their owners learn of the end."""
+        self._local.wake_readers(transaction_pointers)
+        by_server: dict[Server, list[int]] = {}
+        for pointer in transaction_pointers:
+            for server in self._readers.pop(pointer, ()):
+                by_server.setdefault(server, []).append(pointer)
+        for server, pointers in by_server.items():
+            self._spawn(self._wake(server, pointers))
+
+    def reading_pointers(self) -> Collection[int]:
+        return {*self._local.reading_pointers(), *self._readers}
+
+    def topics(self, transaction_pointers: Collection[int]) -> list[str]:
+        found = set(self._local.topics(transaction_pointers))
+        for pointer in transaction_pointers:
+            if pointer in self._carried:
+                found.update(map(str, self._carried[pointer].topics))
+        return sorted(found)
+
+    def is_carried(self, pointer: int) -> bool:
+        return pointer in self._carried or self._local.is_carried(pointer)
+
+    def indexed_pointers(self) -> Collection[int]:
+        return {*self._local.indexed_pointers(), *self._carried}
+
+    def published_by(self, at_ms: int) -> Collection[int]:
+        others = {
+            pointer for pointer, first_ms in self._first_publish_ms.items() if first_ms <= at_ms
+        }
+        return others.union(self._local.published_by(at_ms))
+
+    def final_pointers(self) -> set[int]:
+        finals = {pointer for pointer, carried in self._carried.items() if carried.is_final}
+        return finals | self._local.final_pointers()
+
+    # How it is done.
+
+    async def _repeat(self, work: Callable[[], Awaitable[bool]]) -> None:
+        """Do this until it succeeds, and returns True."""
+        while True:
+            try:
+                if await work():
+                    return
+            except (MetadataError, StoreError, TuffError, PeerUnansweredError) as error:
+                log.warning("this server can't lead transactions yet: %s", error)
+            await asyncio.sleep(self._retry_s)
+
+    async def _acknowledge_all(self) -> bool:
+        members = await self._in_thread(self._servers.members)
+        missing = [
+            info
+            for info in members.values()
+            if not self.has_acknowledged(info.server_id, info.incarnation)
+        ]
+        results = await asyncio.gather(*map(self._acknowledge, missing), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
+        return not missing and self._me().server_id in members
+
+    async def _acknowledge(self, info: ServerInfo) -> list[int]:
+        is_here = info.server_id == self._me().server_id
+        owner = None if is_here else Owner(info.server_id, info.address)
+        server = Server(info.server_id, info.incarnation, owner)
+        report = await self._call(server, "acknowledge", {})
+        pointers = self.note_report(report)
+        for pointer in report.integers("reading"):
+            self.note_reader(pointer, server)
+        self._acknowledged[server.server_id] = server
+        return pointers
+
+    async def _read_shared_index(self) -> bool:
+        # In this order: a row that no server has reported is in the tables, since its server gave
+        # the topic away, or has ended and is fenced.
+        await self._in_thread(self._servers.fence_ended)
+        for entry in await self._shared_index():
+            self.note_topic(entry.pointer, entry.topic)
+            self._carried[entry.pointer].is_final |= entry.final
+            if entry.kind == MESSAGE_ROWS:
+                self._note_publish(entry.pointer, entry.written_ms)
+        return True
+
+    def _note_publish(self, pointer: int, first_ms: int) -> None:
+        known_ms = self._first_publish_ms.get(pointer, first_ms)
+        self._first_publish_ms[pointer] = min(known_ms, first_ms)
+
+    async def _call(self, server: Server, name: str, form: Mapping[str, object]) -> Form:
+        asked = {**form, "epoch": self.epoch, "to": server.incarnation}
+        return await self._calls.call(server.owner, name, asked)
+
+    async def _is_fenced(self, server: Server) -> bool:
+        """Whether a server has ended; it can write nothing any more then."""
+        which = server.server_id, server.incarnation
+        try:
+            if await self._in_thread(partial(self._servers.is_alive, *which)):
+                return False
+            await self._in_thread(partial(self._servers.fence, *which))
+        except (MetadataError, StoreError) as error:
+            log.warning("it is not known whether %s has ended: %s", server.server_id, error)
+            return False
+        return True
+
+    async def _owner_of(self, topic: TopicId) -> Server:
+        """Raises: OwnershipMovingError, TopicNotFoundError."""
+        owner = await self._ownership.owner_of(topic, is_forwarded=False, creates=False)
+        server_id = self._me().server_id if owner is None else owner.server_id
+        found = self._acknowledged.get(server_id)
+        if found is None:
+            raise OwnershipMovingError(
+                f"the server {server_id}, which owns the topic {topic}, has just started"
+            )
+        return found
+
+    async def _by_owner(
+        self, entries: Iterable[tuple[int, PublishEntry]]
+    ) -> dict[Server, list[tuple[int, PublishEntry]]]:
+        """The entries of each server, with their places in the commit."""
+        groups: dict[Server, list[tuple[int, PublishEntry]]] = {}
+        for index, entry in entries:
+            groups.setdefault(await self._owner_of(entry.topic), []).append((index, entry))
+        return groups
+
+    async def _check(self, server: Server, entries: Sequence[PublishEntry]) -> None:
+        forms = [json_forms.publish_entry_to_json(entry) for entry in entries]
+        try:
+            await self._call(server, "check", {"entries": forms})
+        except PeerUnansweredError as error:
+            raise OwnershipMovingError(f"{error}; nothing was written, try again") from None
+
+    async def _write_final(
+        self, server: Server, part: Sequence[tuple[int, PublishEntry]]
+    ) -> list[RollbackDetail]:
+        self._last_number += 1
+        number = self._last_number
+        entries = [entry for _, entry in part]
+        if server.owner is None:
+            form = Form({"epoch": self.epoch, "to": server.incarnation})
+            return await self._here.publish_final(form, number, entries)
+        forms = [json_forms.publish_entry_to_json(entry) for entry in entries]
+        try:
+            reply = await self._call(server, "final", {"number": number, "entries": forms})
+        except PeerUnansweredError as error:
+            if not error.was_sent:
+                raise OwnershipMovingError(f"{error}; nothing was written") from None
+            # It may still be written, or arrive late, and must not be when the rows are marked.
+            await self.closed(server, finals=[number])
+            raise StorageUnavailableError(
+                f"the messages of the commit may or may not be at {server.server_id}: {error}"
+            ) from None
+        return [json_forms.rollback_detail_from_json(each) for each in reply.values("details")]
+
+    def _end(self, pointers: Iterable[int], *, committed: bool) -> None:
+        for pointer in pointers:
+            self._first_publish_ms.pop(pointer, None)
+            carried = self._carried.get(pointer)
+            if carried is not None:
+                carried.committed = committed
+                for topic in carried.topics:
+                    self._deliver(topic, pointer, committed=committed)
+
+    def _deliver(self, topic: TopicId, pointer: int, *, committed: bool) -> None:
+        """Tell the owner of the topic that the pointer has ended, until its rows are done."""
+        pending = self._delivering.get(topic)
+        if pending is None:
+            self._delivering[topic] = pending = {}
+            self._spawn(self._deliver_all(topic, pending))
+        pending[pointer] = committed
+
+    async def _deliver_all(self, topic: TopicId, pending: dict[int, bool]) -> None:
+        epoch = self.epoch
+        while pending and epoch == self.epoch:
+            asked = dict(pending)
+            try:
+                done = await self._delivered(topic, asked)
+            except (PeerUnansweredError, TuffError) as error:
+                log.info("the owner of %s does not know of ended transactions: %s", topic, error)
+                done = []
+            for pointer in done:
+                pending.pop(pointer, None)
+                self._forget(pointer, topic)
+            if pending and not pending.keys() - asked.keys():
+                await asyncio.sleep(self._retry_s)
+        del self._delivering[topic]
+
+    async def _delivered(self, topic: TopicId, pending: Mapping[int, bool]) -> Collection[int]:
+        try:
+            server = await self._owner_of(topic)
+        except TopicNotFoundError:
+            return pending.keys()  # no topic ever had this name, so there are no rows
+        outbox = self._outboxes.get(server)
+        if outbox is None:
+            send = partial(self._call, server, "end")
+            outbox = self._outboxes[server] = _Outbox(send, spawn=self._spawn)
+        return await outbox.deliver(topic, pending)
+
+    def _forget(self, pointer: int, topic: TopicId) -> None:
+        carried = self._carried.get(pointer)
+        if carried is not None:
+            carried.topics.discard(topic)
+            if not carried.topics:
+                del self._carried[pointer]
+                self._changed.set()
+
+    async def _wake(self, server: Server, pointers: Sequence[int]) -> None:
+        try:
+            await self._call(server, "wake", {"pointers": list(pointers)})
+        except (PeerUnansweredError, TuffError) as error:
+            log.info("%s is told later of ended transactions: %s", server.server_id, error)
+
+
+class _Outbox:
+    """Tells one server of ended transactions: one call at a time, with all that has come
+    meanwhile."""
+
+    def __init__(
+        self, send: Callable[[Mapping[str, object]], Awaitable[Form]], *, spawn: Spawn
+    ) -> None:
+        self._send = send
+        self._pending: dict[TopicId, Mapping[int, bool]] = {}
+        self._calls = SharedCall(self._send_all, spawn=spawn)
+
+    async def deliver(self, topic: TopicId, pointers: Mapping[int, bool]) -> Collection[int]:
+        """The pointers whose rows in the topic are done. One call at a time for each topic.
+        Raises: TuffError."""
+        self._pending[topic] = pointers
+        return (await self._calls.result()).get(topic, ())
+
+    async def _send_all(self) -> dict[TopicId, list[int]]:
+        pending, self._pending = self._pending, {}
+        ended: dict[int, bool] = {}
+        for pointers in pending.values():
+            ended.update(pointers)
+        form = {
+            "committed": [pointer for pointer, committed in ended.items() if committed],
+            "ended": [pointer for pointer, committed in ended.items() if not committed],
+            "topics": [
+                {"topic": str(topic), "pointers": list(pointers)}
+                for topic, pointers in pending.items()
+            ],
+        }
+        try:
+            reply = await self._send(form)
+        except PeerUnansweredError as error:
+            raise StorageUnavailableError(str(error)) from None
+        return {each.topic("topic"): each.integers("pointers") for each in reply.forms("done")}
+
+
+def _without_payloads(entry: PublishEntry) -> PublishEntry:
+    """An entry that is refused for the same reasons, without its payloads."""
+    longest_s = max(filter(None, entry.ttls_s or ()), default=None)
+    return PublishEntry(
+        topic=entry.topic,
+        payloads=(b"",) if entry.payloads else (),
+        ttls_s=None if longest_s is None else [longest_s],
+        pointer=entry.pointer,
+    )
+
+
+async def _all(works: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of them. Raises: the first refusal in their order."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,125 @@
+"""Transactions of a server in a cluster: the leader's transaction service for its messages, and as
+the leader, the messages of all servers for its transaction service (decision 0042)."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from cluster.calls import Calls, Spawn
+from cluster.leader_of_transactions import LeaderOfTransactions
+from cluster.membership import Identity
+from cluster.owned_rows import OwnedRows
+from cluster.peers import Peers
+from cluster.routes import Joined
+from cluster.routing import Leader, Ownership
+from cluster.rows_of_owners import RowsOfOwners
+from cluster.transactions_of_leader import TransactionsOfLeader
+from messaging.service import MessagingService
+from messaging.storage.loading import load_index
+from metadata.members import ServerInfo
+from metadata.topic_ownership import Floor
+from tuff.disk.event_loop import InThread
+from tuff.protocol.exchange import Route
+from tx.manager import TransactionManager
+
+TICK_S = 2.0  # seconds between two reports of this server to the leader
+
+
+class LeaderAndOwners(Leader, Ownership, Protocol):
+    """Who leads transactions, and who owns which topic."""
+
+
+class ClusterTransactions:
+    """Lives on the event loop. `joined` raises StartingError before the server has joined."""
+
+    def __init__(
+        self,
+        joined: Callable[[], Joined],
+        view: "LeaderAndOwners",
+        peers: Peers,
+        messaging: MessagingService,
+        *,
+        in_thread: InThread,
+        spawn: Spawn,
+    ) -> None:
+        self._joined = joined
+        self._spawn = spawn
+        self._calls = calls = Calls(peers)
+        self._is_closed = asyncio.Event()
+        self._prepared: int | None = None  # the epoch in which this server may open transactions
+        self._preparing: int | None = None
+        self._leading: LeaderOfTransactions | None = None
+
+        def me() -> Identity:
+            return joined().identity
+
+        self.of_leader = TransactionsOfLeader(me, view, calls, spawn=spawn)
+        self._owned = OwnedRows(me, self.of_leader, messaging.rows, view, spawn=spawn)
+        self.rows = RowsOfOwners(
+            me,
+            calls,
+            messaging.rows,
+            self._owned,
+            view,
+            _Servers(joined),
+            shared_index=lambda: messaging.store.read(load_index),
+            in_thread=in_thread,
+            spawn=spawn,
+        )
+
+    def serve(self, transactions: TransactionManager) -> list[Route]:
+        """The routes at which the servers of the cluster ask this one."""
+        self._leading = LeaderOfTransactions(
+            transactions, self.rows, self._owned, spawn=self._spawn
+        )
+        self._calls.serve({**self._owned.handlers(), **self._leading.handlers()})
+        return self._calls.routes()
+
+    def begin(self) -> None:
+        """Obey the leader that was found when this server had joined, and no earlier one."""
+        found = self._joined().election.found
+        self.of_leader.begin(0 if found is None else found.epoch)
+
+    def may_open(self, epoch: int) -> bool:
+        """Whether this server, which leads in this epoch, may open transactions. The first call
+        begins to ask the other servers, which have to acknowledge the epoch before."""
+        if self._preparing != epoch:
+            self._preparing = epoch
+            self._spawn(self._prepare(epoch))
+        return self._prepared == epoch
+
+    async def run(self) -> None:
+        """Report to the leader, and as the leader accept new members, until `close`."""
+        assert self._leading is not None, "it serves already"
+        while not self._is_closed.is_set():
+            await self._leading.tick()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_closed.wait(), TICK_S)
+
+    def close(self) -> None:
+        """End `run`."""
+        self._is_closed.set()
+
+    async def _prepare(self, epoch: int) -> None:
+        await self.rows.prepare(epoch)
+        self._prepared = epoch
+
+
+class _Servers:
+    """The membership, once the server has joined (`cluster.rows_of_owners.Servers`)."""
+
+    def __init__(self, joined: Callable[[], Joined]) -> None:
+        self._joined = joined
+
+    def members(self) -> dict[str, ServerInfo]:
+        return self._joined().membership.members()
+
+    def is_alive(self, server_id: str, incarnation: int) -> bool:
+        return self._joined().membership.is_alive(server_id, incarnation)
+
+    def fence(self, server_id: str, incarnation: int) -> Floor:
+        return self._joined().membership.fence(server_id, incarnation)
+
+    def fence_ended(self) -> None:
+        self._joined().membership.fence_ended()

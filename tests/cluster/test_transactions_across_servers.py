@@ -1,0 +1,534 @@
+"""Transactions over topics of several servers: atomic for every reader, whatever is lost, and
+whichever server ends (decision 0042, Transactions across owners)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cluster.routing import Owner
+from messaging.read.poll import Poll
+from tests.cluster.transaction_servers import Cluster, Sent, turns
+from tuff.protocol.errors import (
+    TransactionCommittedError,
+    TransactionNotInProgressError,
+    TransactionsUnavailableError,
+    TransactionUnknownError,
+    TuffError,
+    UnavailableError,
+)
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Isolation, PublishEntry
+from tx.edits import InvalidReason
+from tx.outcomes import EndedState, Outcome
+
+A, B, C = (TopicId("ns", name) for name in "abc")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three servers, each with a topic; s1 leads."""
+    made = Cluster(tmp_path)
+    await made.start("s1", "s2", "s3", topics={A: "s1", B: "s2", C: "s3"})
+    yield made
+    await made.close()
+
+
+def entries(*topics: TopicId) -> list[PublishEntry]:
+    return [PublishEntry(topic=topic, payloads=[b"final"]) for topic in topics]
+
+
+async def all_committed(cluster: Cluster) -> list[list[bytes]]:
+    """What readers get of each topic, at its owner."""
+    return [await (await cluster.owner(topic)).committed(topic) for topic in (A, B, C)]
+
+
+async def test_a_transaction_over_two_owners_becomes_visible_with_its_commit(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s3.publish(C, b"c", pointer=tx.transaction_id)
+    before = await all_committed(cluster)
+    outcome = await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    assert before == [[], [], []]
+    assert await all_committed(cluster) == [[], [b"b"], [b"c"]]
+    assert outcome.topics == ("ns:b", "ns:c")
+
+
+async def test_an_abort_marks_the_rows_at_all_owners_before_it_returns(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s1.publish(A, b"a", pointer=tx.transaction_id)
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s3.publish(C, b"c", pointer=tx.transaction_id)
+
+    outcome = await s1.manager.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.ABORTED
+    assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
+    assert await all_committed(cluster) == [[], [], []]
+
+
+async def test_a_commit_publishes_at_three_owners(cluster: Cluster) -> None:
+    s1 = cluster.servers["s1"]
+    tx = await s1.begin()
+
+    outcome = await s1.manager.completion.commit(
+        tx.transaction_id, changes=[], publish=entries(C, A, B, A)
+    )
+
+    assert [each.pointer for each in outcome.published] == [tx.transaction_id] * 4
+    assert await all_committed(cluster) == [[b"final", b"final"], [b"final"], [b"final"]]
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+    assert not any(each.messaging.state.index.settling for each in cluster.servers.values())
+
+
+async def test_the_leader_refuses_joins_with_its_own_errors(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    committed = await s1.begin()
+    await s1.manager.completion.commit(committed.transaction_id, changes=[])
+
+    with pytest.raises(TransactionCommittedError):
+        await s2.publish(B, b"x", pointer=committed.transaction_id)
+    with pytest.raises(TransactionUnknownError):
+        await s2.publish(B, b"x", pointer=17)
+
+
+async def test_a_commit_waits_for_a_write_in_flight_at_another_owner(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    s2.writes.clear()
+    publishing = asyncio.ensure_future(s2.publish(B, b"b", pointer=tx.transaction_id))
+    await turns()
+
+    committing = asyncio.ensure_future(s1.manager.completion.commit(tx.transaction_id, changes=[]))
+    await turns(200)
+    was_done = committing.done()
+    with pytest.raises(TransactionsUnavailableError):
+        await s2.publish(B, b"late", pointer=tx.transaction_id)
+    s2.writes.set()
+    await committing
+
+    await publishing
+    assert not was_done
+    assert (await all_committed(cluster))[1] == [b"b"]
+    with pytest.raises(TransactionCommittedError):
+        await s2.publish(B, b"late", pointer=tx.transaction_id)
+
+
+async def test_a_join_whose_reply_is_late_gives_no_permit_after_the_commit(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    late = asyncio.Event()
+
+    async def after(sent: Sent) -> None:
+        if sent.name == "join":
+            await late.wait()
+
+    cluster.network.after = after
+    publishing = asyncio.ensure_future(s2.publish(B, b"b", pointer=tx.transaction_id))
+    await turns()
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    late.set()
+
+    with pytest.raises(TransactionsUnavailableError):
+        await publishing
+    assert await s2.everything(B) == []
+
+
+async def test_a_lost_close_is_repeated(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    lost: list[Sent] = []
+
+    def loses(sent: Sent) -> bool:
+        if sent.name == "close" and len(lost) < 3:
+            lost.append(sent)
+            return True
+        return False
+
+    cluster.network.loses_request = loses
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    assert len(lost) == 3
+    assert (await all_committed(cluster))[1] == [b"b"]
+
+
+async def test_lost_ends_and_lost_reports_heal(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s3.publish(C, b"c", pointer=tx.transaction_id)
+    cluster.network.loses_request = lambda sent: sent.name in {"end", "report"}
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    for _ in range(5):
+        await cluster.tick()
+    was_carried = s1.rows.is_carried(tx.transaction_id)
+    cluster.network.loses_request = lambda _sent: False
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+
+    assert was_carried
+    assert list(s2.messaging.state.index.pointers()) == []
+    assert list(s3.messaging.state.index.settling) == []
+
+
+async def test_an_owner_that_dies_with_its_joins_holds_no_commit_up(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await cluster.kill("s2")
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    assert cluster.tables.fence_counts["s2", 1] >= 1
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+    assert (await all_committed(cluster))[1] == [b"b"]
+
+
+async def test_a_live_owner_that_is_silent_holds_a_commit_up(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    cluster.network.loses_request = lambda sent: sent.target == "s2"
+
+    committing = asyncio.ensure_future(s1.manager.completion.commit(tx.transaction_id, changes=[]))
+    await turns(2_000)
+
+    assert not committing.done()
+    assert cluster.tables.fence_counts["s2", 1] == 0
+    cluster.network.loses_request = lambda _sent: False
+    await committing
+
+
+async def test_rows_are_marked_where_their_topic_has_moved(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s1.publish(A, b"a", pointer=tx.transaction_id)
+    await cluster.move(B, "s3")
+    await cluster.move(A, "s2")
+    await s3.publish(B, b"b2", pointer=tx.transaction_id)
+
+    outcome = await s1.manager.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.ABORTED
+    assert await s3.committed(B) == []
+    assert await s2.committed(A) == []
+    assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
+
+
+async def test_a_topic_that_moves_before_its_owner_learns_of_the_end_is_marked_by_the_next_one(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+
+    async def before(sent: Sent) -> None:
+        if sent.name == "end" and cluster.owners[B] == "s2":
+            await cluster.move(B, "s3")
+
+    cluster.network.before = before
+    outcome = await s1.manager.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.ABORTED
+    assert list(s3.messaging.state.index.pointers()) == []
+    assert await s3.committed(B) == []
+
+
+async def test_a_topic_that_moves_before_the_final_rows_gets_them_at_its_new_owner(
+    cluster: Cluster,
+) -> None:
+    s1 = cluster.servers["s1"]
+    tx = await s1.begin()
+
+    async def before(sent: Sent) -> None:
+        if sent.name == "final" and cluster.owners[B] == "s2":
+            await cluster.move(B, "s3")
+
+    cluster.network.before = before
+    await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, A))
+
+    assert cluster.owners[B] == "s3"
+    assert await all_committed(cluster) == [[b"final"], [b"final"], []]
+
+
+async def test_a_lost_reply_of_final_rows_leaves_nothing_visible(cluster: Cluster) -> None:
+    s1 = cluster.servers["s1"]
+    tx = await s1.begin()
+    cluster.network.loses_reply = lambda sent: sent.name == "final"
+
+    with pytest.raises(UnavailableError, match="may or may not"):
+        await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(A, B))
+
+    assert (await s1.manager.completion.outcome(tx.transaction_id)).state is EndedState.INVALID
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+    s1.manager.invalid_list.prune(also_lost=True)
+    await turns()
+    assert await all_committed(cluster) == [[], [], []]
+
+
+async def test_final_rows_that_arrive_after_they_were_given_up_are_refused(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    lost: list[Sent] = []
+
+    def loses(sent: Sent) -> bool:
+        lost.extend([sent] if sent.name == "final" else [])
+        return sent.name == "final"
+
+    cluster.network.loses_request = loses
+    with pytest.raises(UnavailableError):
+        await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
+    cluster.network.loses_request = lambda _sent: False
+    with pytest.raises(TuffError, match="given up"):
+        raise await cluster.network.refusal(s2, lost[0])
+
+    assert await s2.everything(B) == []
+
+
+async def test_calls_that_are_delivered_twice_are_executed_once(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    cluster.network.doubles = lambda _sent: True
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, C))
+    await turns(300)
+
+    assert await s2.everything(B) == [b"b", b"final"]
+    assert await s3.everything(C) == [b"final"]
+
+
+def hold_leader_at(cluster: Cluster, step: str) -> asyncio.Event:
+    """Let the calls of s1 wait for ever at this step of a commit; the event says that they do."""
+    reached = asyncio.Event()
+
+    async def hold(is_there: bool) -> None:
+        if is_there:
+            reached.set()
+            await asyncio.Event().wait()
+
+    async def before(sent: Sent) -> None:
+        await hold((step, sent.name) == ("end", "end"))
+        await hold((step, sent.name, sent.target) == ("first final", "final", "s3"))
+
+    async def after(sent: Sent) -> None:
+        await hold((step, sent.name) == ("check", "check"))
+
+    cluster.network.before, cluster.network.after = before, after
+    if step == "all finals":
+        cluster.servers["s1"].log.clear()
+        reached.set()
+    return reached
+
+
+@pytest.mark.parametrize(
+    ("step", "ending", "at_b", "at_c"),
+    [
+        ("check", "in_progress", [b"b"], []),
+        ("first final", "invalid", [], []),
+        ("all finals", "invalid", [], []),
+        ("end", "committed", [b"b", b"final"], [b"final"]),
+    ],
+)
+async def test_a_leader_that_dies_in_a_commit_leaves_all_or_nothing(
+    cluster: Cluster, step: str, ending: str, at_b: list[bytes], at_c: list[bytes]
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s1.manager.take_snapshot()  # with its start
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    reached = hold_leader_at(cluster, step)
+    commit = s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B, C))
+
+    committing = asyncio.ensure_future(commit)
+    await asyncio.wait_for(reached.wait(), 5)
+    await turns(300)
+    committing.cancel()
+    await cluster.kill("s1")
+    cluster.network.before = cluster.network.after = _pass
+    await cluster.elect("s2")
+
+    found = await s2.manager.completion.outcome(tx.transaction_id)
+    assert str(found.state.value if isinstance(found, Outcome) else found.state) == ending
+    if ending == "in_progress":
+        await s2.manager.completion.commit(tx.transaction_id, changes=[])
+    await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
+    assert (await all_committed(cluster))[1:] == [at_b, at_c]
+
+
+async def _pass(_sent: Sent) -> None:
+    return
+
+
+async def test_an_open_transaction_goes_on_with_a_new_leader(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s1.manager.completion.can_commit(tx.transaction_id, [b"x"])
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s1.publish(A, b"a", pointer=tx.transaction_id)
+    await s1.manager.take_snapshot()  # with its start
+    await cluster.kill("s1")
+    with pytest.raises(TransactionsUnavailableError):
+        await s2.committed(B)
+
+    await cluster.elect("s2")
+    await s3.publish(C, b"c", pointer=tx.transaction_id)
+    outcome = await s2.manager.completion.commit(tx.transaction_id)
+
+    assert outcome.topics == ("ns:a", "ns:b", "ns:c")
+    await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
+    assert await all_committed(cluster) == [[b"a"], [b"b"], [b"c"]]
+
+
+async def test_rows_of_a_lost_transaction_at_a_dead_owner_are_marked_by_the_next_leader(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s1.manager.take_snapshot()  # with its start
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await cluster.kill("s2")
+    await cluster.kill("s1")
+
+    await cluster.elect("s3")
+    assert s3.rows.topics([tx.transaction_id]) == ["ns:b"]
+    outcome = await s3.manager.completion.abort(tx.transaction_id)
+
+    assert outcome.state is EndedState.ABORTED
+    assert (await all_committed(cluster))[1] == []
+    assert cluster.owners[B] == "s3"
+
+
+async def test_a_new_leader_waits_for_a_live_owner_and_its_writes(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    s3.writes.clear()
+    publishing = asyncio.ensure_future(s3.publish(C, b"c", pointer=tx.transaction_id))
+    await turns()
+    await cluster.kill("s1")
+
+    electing = asyncio.ensure_future(cluster.elect("s2"))
+    await turns(2_000)
+    was_elected = electing.done()
+    s3.writes.set()
+    await electing
+
+    await publishing
+    assert not was_elected
+    assert s2.rows.is_carried(tx.transaction_id)
+
+
+async def test_owners_refuse_an_earlier_leader(cluster: Cluster) -> None:
+    s1, _, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s3.publish(C, b"c", pointer=tx.transaction_id)
+    await cluster.elect("s2")  # and s1 has not noticed
+
+    calls: dict[str, dict[str, object]] = {
+        "close": {"joins": [1], "finals": []},
+        "final": {"number": 1, "entries": []},
+        "end": {"committed": [tx.transaction_id], "ended": [], "topics": []},
+        "acknowledge": {},
+    }
+    for name, body in calls.items():
+        sent = Sent("s1", "s3", name, {**body, "epoch": 1, "to": 1})
+        with pytest.raises(TransactionsUnavailableError, match="epoch"):
+            raise await cluster.network.refusal(s3, sent)
+
+    assert list(s3.messaging.state.index.pointers()) == [tx.transaction_id]
+
+
+async def test_a_server_that_still_asks_the_earlier_leader_gets_no_permit_and_no_snapshot(
+    cluster: Cluster,
+) -> None:
+    s1, _, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await cluster.elect("s2")
+    s3.view.stale_leader = Owner("s1", "http://s1")
+
+    with pytest.raises(TransactionsUnavailableError):
+        await s3.publish(C, b"c", pointer=tx.transaction_id)
+    with pytest.raises(TransactionsUnavailableError):
+        await s3.committed(C)
+
+
+async def test_a_new_member_may_join_once_it_has_acknowledged_the_leader(
+    cluster: Cluster,
+) -> None:
+    s1 = cluster.servers["s1"]
+    await cluster.join("s4")
+    await cluster.move(B, "s4")
+    s4 = cluster.servers["s4"]
+    tx = await s1.begin()
+
+    with pytest.raises(TransactionsUnavailableError):
+        await s4.publish(B, b"b", pointer=tx.transaction_id)
+    await cluster.tick()
+    await s4.publish(B, b"b", pointer=tx.transaction_id)
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    assert await s4.committed(B) == [b"b"]
+
+
+async def test_rows_at_another_owner_that_hold_readers_back_too_long_end_their_transaction(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+
+    await cluster.tick(29_000)
+    state = (await s1.manager.completion.outcome(tx.transaction_id)).state
+    await cluster.tick(2_000)
+    await cluster.tick(1)
+
+    assert state == "in_progress"
+    outcome = await s1.manager.completion.outcome(tx.transaction_id)
+    assert (outcome.state, outcome.reason) == (EndedState.INVALID, InvalidReason.BLOCKED_READERS)
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+    assert await s2.committed(B) == []
+
+
+async def test_a_poll_in_a_transaction_at_another_server_wakes_when_that_ends(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    polling = asyncio.ensure_future(
+        s2.messaging.polls.poll(B, Poll(tx=tx.transaction_id, wait_s=30))
+    )
+    await turns(100)
+
+    await s1.manager.completion.abort(tx.transaction_id)
+
+    with pytest.raises(TransactionNotInProgressError):
+        await asyncio.wait_for(polling, 5)
+
+
+async def test_a_held_reader_at_another_owner_wakes_with_the_commit(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    polling = asyncio.ensure_future(
+        s2.messaging.polls.poll(B, Poll(isolation=Isolation.COMMITTED, wait_s=30))
+    )
+    await turns(100)
+    was_done = polling.done()
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    assert not was_done
+    assert [each for _, each in (await asyncio.wait_for(polling, 5)).items] == [b"b"]

@@ -1,0 +1,85 @@
+"""The cluster that `make cluster` runs: real servers, HBase and ZooKeeper (docs/cluster.md)."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tuff
+from tests.cluster.local_cluster import LocalCluster, local_cluster
+from tests.hbase.local_hbase import NEEDS_HBASE
+from tests.http.client import until
+from tuff.launch import LaunchError
+
+pytestmark = NEEDS_HBASE
+
+ORDERS = tuff.TopicId("shop", "orders")
+TAKEN_OVER_WITHIN_S = 60.0  # seconds; a session, and a busy machine
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with local_cluster(tmp_path_factory.mktemp("cluster"), count=2) as made:
+        yield made
+
+
+def test_a_topic_moves_and_its_messages_stay(cluster: LocalCluster) -> None:
+    with tuff.Client(cluster.url, retries=20) as client:
+        client.topics.create(ORDERS)
+        client.publish(ORDERS, "first")
+        for server_id in ("s1", "s2", "s1"):
+            (owner,) = client.cluster.topics().owners
+            if owner.server_id != server_id:
+                client.cluster.move(ORDERS, server_id)
+            client.publish(ORDERS, server_id)
+
+        shown = client.cluster.topics("s1").owners
+        payloads = [each.payload for each in client.poll(ORDERS)]
+
+    assert [each.topic for each in shown] == [ORDERS]
+    assert payloads == [b"first", b"s1", b"s2", b"s1"]
+
+
+def test_a_drained_server_is_stopped_and_comes_back_undrained(cluster: LocalCluster) -> None:
+    with tuff.Client(cluster.servers["s1"].url, retries=20) as client:
+        assert client.cluster.drain("s2", wait=30).topics == 0
+        assert cluster.servers["s2"].stop() == 0
+        (left,) = client.cluster.get().servers
+
+        cluster.start(2)
+        back = {each.server_id: each for each in client.cluster.get().servers}
+
+    assert left.server_id == "s1"
+    assert (back["s2"].incarnation, back["s2"].is_draining) == (2, False)
+
+
+def test_an_id_in_use_and_other_tables_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="the server id s2 is already in use by"):
+        cluster.launch(tmp_path, "s2")
+    with pytest.raises(LaunchError, match="its messages are in 'hbase tuff_'"):
+        cluster.launch(tmp_path, "s9", "hbase.prefix=other_")
+
+
+def test_a_server_without_the_shared_directory_does_not_begin_with_an_empty_state(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It led, and transactions that were rolled back became visible."""
+    with tuff.Client(cluster.url) as client:
+        assert client.transactions.overview().invalid_count == 0
+    unmounted = cluster.launch(
+        tmp_path, "s9", f"cluster.transactions_directory={tmp_path / 'unmounted'}"
+    )
+    for server in cluster.servers.values():
+        os.kill(server.pid, signal.SIGKILL)
+
+    with unmounted, tuff.Client(unmounted.url, retries=0) as client:
+
+        def is_refused() -> bool:
+            check = client.health().checks["transactions"]
+            return "holds no transaction files" in check.detail
+
+        until(is_refused, within_s=TAKEN_OVER_WITHIN_S, what="the election of s9")
+        with pytest.raises(tuff.TransactionsUnavailableError):
+            client.transactions.start()

@@ -175,6 +175,8 @@ class TopicOwnership:
             generation = self._handover.generation(topic)
             record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
             await self._in_thread(record)
+            if topic in self._owned and self._handover.generation(topic) != generation:
+                self._unrecorded.add(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
         """Give a topic of this server to another one.

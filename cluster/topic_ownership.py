@@ -121,6 +121,7 @@ class TopicOwnership:
         self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
+        self._recording = asyncio.Lock()
         self.claimed_count = 0
         self.released_count = 0
 
@@ -151,28 +152,31 @@ class TopicOwnership:
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
         whether the servers list it. If that fails, `record_generations` repeats it."""
+        self._unrecorded.add(topic)
         with suppress(MetadataError):
-            await self._record(topic)
+            await self.record_generations()
 
     async def record_generations(self) -> None:
         """Record the generations of topics that were created or deleted, and that could not be
         recorded then. Raises: MetadataError."""
-        for topic in sorted(self._unrecorded):
-            await self._record(topic)
+        # One after the other: threads would write two generations of a topic in any order.
+        async with self._recording:
+            for topic in sorted(self._unrecorded):
+                self._unrecorded.discard(topic)  # before the read: it may change again meanwhile
+                try:
+                    await self._record(topic)
+                except BaseException:
+                    self._unrecorded.add(topic)
+                    raise
 
     async def _record(self, topic: TopicId) -> None:
         owned = self._owned.get(topic)
-        if owned is None:  # a topic that was given away is recorded by its new owner
-            self._unrecorded.discard(topic)
-            return
-        generation = self._handover.generation(topic)
-        self._unrecorded.add(topic)
-        await self._in_thread(
-            partial(self._record_generation, topic, generation, epoch=owned.epoch)
-        )
-        # Unless it has changed meanwhile, which could not be recorded at the same time.
-        if topic in self._owned and self._handover.generation(topic) == generation:
-            self._unrecorded.discard(topic)
+        if owned is not None:  # a topic that was given away is recorded by its new owner
+            generation = self._handover.generation(topic)
+            record = partial(self._record_generation, topic, generation, epoch=owned.epoch)
+            await self._in_thread(record)
+            if topic in self._owned and self._handover.generation(topic) != generation:
+                self._unrecorded.add(topic)
 
     async def move(self, topic: TopicId, server_id: str) -> None:
         """Give a topic of this server to another one.

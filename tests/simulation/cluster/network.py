@@ -48,16 +48,8 @@ class SimPeers:
     async def forward(
         self, base_url: str, method: str, target: str, request: Request, *, within_s: float
     ) -> Reply:
-        until_ms = self._process.clock.boot_ms() + round(within_s * 1000)
         forwarded = request._replace(is_forwarded=True, wants_redirect=False)
-        done = asyncio.get_running_loop().create_future()
-        exchange = Exchange(self._process, base_url, method, target, forwarded, until_ms, done)
-        self._under_way.append(exchange)
-        self._send(exchange)
-        try:
-            reply = await done
-        finally:
-            self._under_way.remove(exchange)
+        reply = await self._answer(base_url, method, target, forwarded, within_s)
         return reply._replace(headers=(*reply.headers, ("Tuff-Owner", base_url)))
 
     async def forward_poll(
@@ -78,15 +70,28 @@ class SimPeers:
         *,
         within_s: float,
     ) -> object:
-        assert isinstance(body, bytes)
-        reply = await self.forward(
-            base_url, method, path, Request({}, (), "application/json", None, body),
-            within_s=within_s,
-        )  # fmt: skip
+        is_form = body is not None and not isinstance(body, bytes)
+        data = json.dumps(body).encode() if is_form else body or b""
+        content_type = "application/json" if is_form else "application/octet-stream"
+        request = Request({}, (), content_type if data else None, "application/json", data)
+        reply = await self._answer(base_url, method, path, request, within_s)
+        value = json.loads(reply.body) if "json" in (reply.content_type or "") else reply.body
         if reply.status >= 300:
-            problem = json.loads(reply.body)
-            raise PeerRefusedError(from_problem(problem, status=reply.status))
-        return json.loads(reply.body)
+            raise PeerRefusedError(from_problem(value, status=reply.status))
+        return value
+
+    async def _answer(
+        self, base_url: str, method: str, target: str, request: Request, within_s: float
+    ) -> Reply:
+        until_ms = self._process.clock.boot_ms() + round(within_s * 1000)
+        done = asyncio.get_running_loop().create_future()
+        exchange = Exchange(self._process, base_url, method, target, request, until_ms, done)
+        self._under_way.append(exchange)
+        self._send(exchange)
+        try:
+            return await done
+        finally:
+            self._under_way.remove(exchange)
 
     def drop(self, base_url: str) -> None:
         for each in self._under_way:

@@ -134,7 +134,7 @@ class World:
             yield
 
     def begin(self) -> None:
-        """Start all servers, and create the topics."""
+        """Start all servers, create the topics, and wait for the leader of transactions."""
         for slot in self.slots:
             self.start(slot)
         self.settle()
@@ -145,6 +145,7 @@ class World:
             self.settle()
         for topic in self.topics:
             self.require_done(partial(self.clients.create, topic=topic))
+        self.require_done(self.clients.start)  # until the other servers acknowledged a leader
         self.is_quiet = False
 
     # Running.

@@ -69,12 +69,12 @@ prove-long: $(VENV)/.installed-prove
 # not part of prove, since they need the real HBase that Maven gets, and an idle machine: they also
 # judge how long a topic takes no writes.
 prove-cluster: $(VENV)/.installed-dev $(HBASE)/.installed
-	$(BIN)/python -m tests.faults.cluster --minutes 2 --judge-outages
-	$(BIN)/python -m tests.faults.cluster --minutes 2 --metadata hbase
+	$(BIN)/python -m tests.faults.cluster --pairs --minutes 2 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --pairs --minutes 2 --metadata hbase
 
 prove-cluster-long: $(VENV)/.installed-dev $(HBASE)/.installed
-	$(BIN)/python -m tests.faults.cluster --minutes 40 --judge-outages
-	$(BIN)/python -m tests.faults.cluster --minutes 20 --metadata hbase
+	$(BIN)/python -m tests.faults.cluster --pairs --minutes 40 --judge-outages
+	$(BIN)/python -m tests.faults.cluster --pairs --minutes 20 --metadata hbase
 
 # Generates most of tuff/blocking from tuff/aio (decision 0009).
 blocking: $(VENV)/.installed-dev

@@ -134,6 +134,7 @@ class ClusterMember:
             await self._look()
             self.transactions.begin()
         except (MetadataError, StoreError) as error:
+            await self._close_store()  # else its threads would keep the process
             raise CannotJoinError(str(error)) from error
 
     def _join(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -274,6 +275,9 @@ class ClusterMember:
         self._changed.set()
         self.transactions.close()
         await self.peers.close()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             await self._in_thread(store.close)

@@ -25,12 +25,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tuff
-from tests.faults.cluster_judge import Counted, Final, Outage, outages, violations
+from tests.faults.cluster_judge import Counted, Did, Final, Outage, outages, torn, violations
 from tests.faults.cluster_run import ClusterServer, RunningCluster
 from tests.faults.disk import build, has_compiler
 from tests.faults.workload_cluster import (
     LEADER,
     NAMESPACE,
+    PAIR,
+    PAIRED_TOPICS,
     Load,
     Recorded,
     final_state,
@@ -341,6 +343,8 @@ class Program:
                         disagreements.append(f"topic {topic}: {server.id} has other messages")
         recorded = self._load.recorded
         with tuff.Client(self._cluster.servers[0].url, retries=10) as client:
+            committed = {topic: read_all(client, topic, "committed") for topic in PAIRED_TOPICS}
+            disagreements += torn(recorded.pairs, committed)
             recorded.counted = [
                 replace(each, final=final_state(client, each.pointer)) for each in recorded.counted
             ]
@@ -348,7 +352,7 @@ class Program:
 
 
 def _shown(injected: Injected) -> str:
-    topics = [each.seconds for each in injected.outages if each.subject != LEADER]
+    topics = [each.seconds for each in injected.outages if each.subject not in (LEADER, PAIR)]
     leader = [each.seconds for each in injected.outages if each.subject == LEADER]
     parts = []
     if topics:
@@ -376,7 +380,7 @@ def report(
     longest = [0.0, 0.0]
     for name, of_name in sorted(by_name.items()):
         found = [outage for each in of_name for outage in each.outages]
-        topics = [each.seconds for each in found if each.subject != LEADER]
+        topics = [each.seconds for each in found if each.subject not in (LEADER, PAIR)]
         leader = [each.seconds for each in found if each.subject == LEADER]
         middle = statistics.median(topics) if topics else 0.0
         most, its = max(topics, default=0.0), max(leader, default=0.0)
@@ -397,6 +401,10 @@ def _count(counted: Sequence[Counted]) -> int:
     return sum(each.final == "committed" for each in counted)
 
 
+def _acknowledged(recorded: Recorded) -> int:
+    return sum(each.did is Did.IT for each in recorded.pairs)
+
+
 START_S = time.monotonic()
 
 
@@ -410,6 +418,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=0.2, help="publishes a second to each topic")
     parser.add_argument("--session", type=float, default=3.0, help="seconds")
     parser.add_argument("--metadata", choices=("zookeeper", "hbase"), default="zookeeper")
+    parser.add_argument("--pairs", action="store_true", help="transactions publish, too")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT")
     parser.add_argument("--judge-outages", action="store_true", help="fail above two time-outs")
     parser.add_argument("--home", type=Path, help="keeps all files there")
@@ -437,6 +446,7 @@ def _run(home: Path, options: argparse.Namespace) -> int:
             consumers=options.consumers,
             rate_per_s=options.rate,
             seed=options.seed,
+            has_pairs=options.pairs,
         )
         faults = Faults(cluster, chance, topics=load.topics, has_clocks=library is not None)
         program = Program(cluster, load, faults, chance)
@@ -452,7 +462,8 @@ def _run(home: Path, options: argparse.Namespace) -> int:
     bar_s = 2 * options.session
     print(
         f"{len(program.injected)} faults, {len(recorded.publishes)} publishes, "
-        f"{len(recorded.reads)} polls, {_count(recorded.counted)} commits, longest outage of a "
+        f"{len(recorded.reads)} polls, {_count(recorded.counted)} commits, "
+        f"{_acknowledged(recorded)} of {len(recorded.pairs)} pairs, longest outage of a "
         f"topic {topic_s:.1f} s and of transactions {leader_s:.1f} s (bound {bar_s:g} s), "
         f"{len(found)} violations"
     )

@@ -64,6 +64,15 @@ class Counted:
     final: str  # its state at the end, asked from a server; "unknown" without one
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One transaction that published the same payload to two topics."""
+
+    topics: tuple[str, str]
+    payload: str
+    did: Did
+
+
 Final = Mapping[str, Sequence[tuple[str, str]]]  # topic: ids and payloads, in the order of a poll
 
 
@@ -192,6 +201,28 @@ def _conflicts(counted: Sequence[Counted]) -> Iterator[str]:
                 f"committed changes of {later.key}"
             )
         open_of[later.key].append(later)
+
+
+def torn(pairs: Sequence[Pair], committed: Final) -> list[str]:
+    """A sentence for each transaction whose messages are not in both topics, or in neither, as far
+    as its commit was acknowledged or refused. `committed`: what committed reads show."""
+    count = Counter((topic, payload) for topic, rows in committed.items() for _, payload in rows)
+    return _some(
+        f"the transaction of {each.payload} {wrong}"
+        for each in pairs
+        if (wrong := _torn(each, count))
+    )
+
+
+def _torn(pair: Pair, count: Mapping[tuple[str, str], int]) -> str:
+    first, second = (count.get((topic, pair.payload), 0) for topic in pair.topics)
+    if first != second or first > 1:
+        return f"is torn: {first} in {pair.topics[0]} and {second} in {pair.topics[1]}"
+    if pair.did is Did.IT and not first:
+        return "was acknowledged as committed, and is lost"
+    if pair.did is Did.NOTHING and first:
+        return "did not commit, and its messages are there"
+    return ""
 
 
 def _wrong_with_commit(counted: Counted) -> str:

@@ -7,10 +7,13 @@ import pytest
 from tests.faults.cluster_judge import (
     Counted,
     Did,
+    Final,
     Outage,
+    Pair,
     Publish,
     Read,
     outages,
+    torn,
     violations,
 )
 
@@ -148,6 +151,30 @@ def test_a_pointer_of_two_leaders_is_found() -> None:
     assert violations([], [], [COUNTED, other], {}) == [
         "transactions: the pointer 7 was given out 2 times",
     ]
+
+
+PAIR = Pair(topics=("t", "u"), payload="a", did=Did.IT)
+WHOLE = {"t": [("01", "a")], "u": [("01", "a")]}
+
+
+@pytest.mark.parametrize(
+    ("pair", "committed", "found"),
+    [
+        (PAIR, WHOLE, []),
+        (replace(PAIR, did=Did.PERHAPS), {}, []),
+        (PAIR, {}, ["the transaction of a was acknowledged as committed, and is lost"]),
+        (PAIR, {"t": WHOLE["t"]}, ["the transaction of a is torn: 1 in t and 0 in u"]),
+        (
+            replace(PAIR, did=Did.NOTHING),
+            WHOLE,
+            ["the transaction of a did not commit, and its messages are there"],
+        ),
+    ],
+)
+def test_a_transaction_is_in_both_topics_or_in_neither(
+    pair: Pair, committed: Final, found: list[str]
+) -> None:
+    assert torn([pair], committed) == found
 
 
 def test_an_outage_lasts_from_the_first_failure_to_the_next_acknowledgement() -> None:

@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import tuff
-from tests.faults.cluster_judge import Counted, Did, Publish, Read
+from tests.faults.cluster_judge import Counted, Did, Pair, Publish, Read
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TransactionsUnavailableError,
     UnavailableError,
 )
+from tuff.protocol.requests import IsolationLike
 
 NAMESPACE = "cluster"
 CALL_S = 2.5  # seconds until a client gives a call up: a server that hangs must not hide the others
@@ -27,6 +28,9 @@ CONNECT_S = 1.0
 AGAIN_S = (0.5, 1.0)  # seconds between two attempts after one that failed
 KEY_COUNT = 3  # few, so that transactions conflict
 COUNTERS = 6
+PAIRED_TOPICS = [f"paired{number}" for number in range(6)]  # with messages of transactions only
+PAIRING = 6  # clients that publish pairs
+PAIR = "pairs"  # the subject of their attempts
 LEADER = "transactions"  # the subject of attempts at the leader
 END_WITHIN_S = 60.0
 PAGE = 1_000
@@ -39,6 +43,7 @@ class Recorded:
     publishes: list[Publish] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     counted: list[Counted] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
     attempts: list[tuple[str, float, float, bool]] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)  # why attempts failed
     errors: list[tuple[str, float, str]] = field(default_factory=list)  # subject, end, sentence
@@ -70,15 +75,17 @@ class Load:
         consumers: int,
         rate_per_s: float,
         seed: int,
+        has_pairs: bool = False,
     ) -> None:
         """`addresses`: for each client, those of all servers in its order; `rate_per_s`: publishes
-        to each topic."""
+        to each topic; `has_pairs`: transactions publish, each to two topics."""
         self.recorded = Recorded()
         self.topics = [f"t{number:04}" for number in range(topics)]
         self._addresses = addresses
         self._consumers = consumers
         self._pause_s = 1 / rate_per_s
         self._random = random.Random(seed)
+        self._has_pairs = has_pairs
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="load")
         self._created = threading.Event()
@@ -118,6 +125,8 @@ class Load:
                     work.append(self._publish(clients[(number + 1) % len(clients)], topic, "q"))
                 if number < self._consumers:
                     work.append(self._consume(topic, number))
+            if self._has_pairs:
+                work += [self._pair(clients[n % len(clients)], n) for n in range(PAIRING)]
             work += [
                 self._count(clients[number % len(clients)], number) for number in range(COUNTERS)
             ]
@@ -141,7 +150,10 @@ class Load:
                     return
 
         await asyncio.gather(
-            *(create(clients[n % len(clients)], topic) for n, topic in enumerate(self.topics))
+            *(
+                create(clients[n % len(clients)], topic)
+                for n, topic in enumerate([*self.topics, *PAIRED_TOPICS])
+            )
         )
 
     async def _publish(self, client: tuff.AsyncClient, topic: str, name: str) -> None:
@@ -228,6 +240,32 @@ class Load:
         )
         return ids[-1] if ids else after
 
+    async def _pair(self, client: tuff.AsyncClient, number: int) -> None:
+        """Transactions that publish to two topics, which mostly have two owners."""
+        count = 0
+        while not self._is_over:
+            count += 1
+            first, second = self._random.sample(PAIRED_TOPICS, 2)
+            payload, did, began_s = f"pair {number}.{count}", Did.NOTHING, time.monotonic()
+            try:
+                tx = await client.transactions.start(timeout=60)
+                for topic in (first, second):
+                    await client.publish(tuff.TopicId(NAMESPACE, topic), payload, transaction=tx)
+                did = Did.PERHAPS
+                await client.transactions.commit(tx)
+                did = Did.IT
+            except tuff.TransactionNotInProgressError:
+                did = Did.NOTHING
+            except tuff.TuffError as error:
+                self.recorded.failed(PAIR, error)
+                if not is_passing(error):
+                    self.recorded.failures.append(f"{payload}: {error!r}")
+                if did is Did.PERHAPS:
+                    did = what_it_did(error)
+            self.recorded.pairs.append(Pair(topics=(first, second), payload=payload, did=did))
+            self.recorded.attempts.append((PAIR, began_s, time.monotonic(), did is Did.IT))
+            await self._wait(did is Did.IT)
+
     async def _count(self, client: tuff.AsyncClient, number: int) -> None:
         """Transactions that claim one of a few keys, and commit."""
         while not self._is_over:
@@ -288,7 +326,9 @@ def is_passing(error: tuff.TuffError) -> bool:
     return isinstance(error, tuff.ConnectionLostError | UnavailableError | tuff.OverloadedError)
 
 
-def read_all(client: tuff.Client, topic: str) -> list[tuple[str, str]]:
+def read_all(
+    client: tuff.Client, topic: str, isolation: IsolationLike = "all"
+) -> list[tuple[str, str]]:
     """All messages of a topic, through one server."""
     rows: list[tuple[str, str]] = []
     while True:
@@ -296,7 +336,7 @@ def read_all(client: tuff.Client, topic: str) -> list[tuple[str, str]]:
             tuff.TopicId(NAMESPACE, topic),
             rows[-1][0] if rows else None,
             inclusive=False,
-            isolation="all",
+            isolation=isolation,
             limit=PAGE,
         )
         rows += [(message.id.hex(), message.payload.decode()) for message in poll]

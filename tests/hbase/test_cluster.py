@@ -47,8 +47,8 @@ class Cluster:
             f"cluster.transactions_directory={self._home / 'transactions'}",
         ]
 
-    def start(self, server_id: str, *settings: str) -> ServerProcess:
-        started = serve(self._next_home(), *self.settings(server_id), *settings)
+    def start(self, server_id: str, *, port: int = 0) -> ServerProcess:
+        started = serve(self._next_home(), *self.settings(server_id), port=port)
         started.may_log_traces = True  # of calls that a pause or an end cut off
         self.servers[server_id] = started
         return started
@@ -210,10 +210,10 @@ def restart(cluster: Cluster, name: str) -> None:
     """Drain a server, stop it, and start it again at the same address."""
     stopped = cluster.servers.pop(name)
     with closing(stopped.client()) as at_it:
-        drained = ok(at_it.post("/v1/cluster/drain", {"server": name})).json
-    assert drained["topicsLeft"] == 0
+        drained = ok(at_it.post("/v1/cluster/drain?wait=60", {"server": name})).json
+    assert drained["topics"] == 0
     stopped.end()
-    cluster.start(name, f"server.port={stopped.port}")
+    cluster.start(name, port=stopped.port)
 
 
 def _publish_until(urls: str, stop: list[bool]) -> int:

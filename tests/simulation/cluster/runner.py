@@ -250,15 +250,20 @@ class OperationRunner:
 
     def pause_leader(self) -> None:
         """The leader of transactions stops with commits under way."""
-        leader, tx = self.leader(), self.tx()
-        if leader is None or tx is None:
+        leader = self.leader()
+        if leader is None:
+            return
+        self.world.request(leader, self.clients.start(leader))
+        self.world.run(300)
+        found = [each for each in self.world.transactions.by_id.values() if each.final is None]
+        if not found:
             return
         changes = frozenset((KEYS[self.c % 3],))
-        self.world.request(leader, self.clients.commit(leader, tx, changes))
-        self.world.run(self.c % 40)
+        self.world.request(leader, self.clients.commit(leader, found[-1], changes))
+        self.world.run(self.c % 12)
         leader.is_paused = True
-        self.world.pass_time(LONG_WAITS_MS[2])
-        self.world.run(200)
+        self.world.pass_time(LONG_WAITS_MS[3])
+        self.world.run(400)
         leader.is_paused = False
 
     def resume(self) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
+# The suite that the tests of each metadata store import, here and for HBase, shows both sides of a
+# failed comparison, too. This comes before the first import of it.
+pytest.register_assert_rewrite("tests.metadata.conformance", "tests.metadata.store_machine")
+
 # Tests share two cores with others: how long one example takes says nothing about the code.
 settings.register_profile(
     "tuff", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

@@ -8,9 +8,6 @@ import pytest
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import MetadataStore
 
-# The suite that the tests of each store import shows both sides of a failed comparison, too.
-pytest.register_assert_rewrite("tests.metadata.conformance", "tests.metadata.store_machine")
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MetadataStore]:

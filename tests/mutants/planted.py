@@ -78,8 +78,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit does not wait for key locks of others",
         "tx/commit_and_abort.py",
-        "            if holder is None:\n                break\n",
-        "            break\n",
+        "            if holder is None:\n                return opened, entries, changes\n",
+        "            return opened, entries, changes\n",
         (
             "tests/tx/test_commit_and_abort.py::test_a_claim_holds_equal_changes_and_every_other_ending",
         ),

@@ -212,10 +212,9 @@ BUGS = (
     planted(
         "two-recoveries-at-once",
         "tx/durable_state.py",
-        "        async with self._reopening:\n"
-        "            if self.status.state is ServiceState.DOWN and not self._is_closed:\n"
+        "            if self.status.state is ServiceState.DOWN and not is_final:\n"
         "                await self._reopen()\n",
-        "        await self._reopen()\n",
+        "                pass\n        await self._reopen()\n",
         "two-recoveries-at-once",
     ),
     planted(
@@ -392,7 +391,7 @@ BUGS = (
     planted(
         "log-file-of-a-failed-roll-not-removed",
         "tx/wal.py",
-        "            await self._in_thread(partial(remove_file, roll.path))\n",
+        "            await self._in_thread(partial(remove_file, path))\n",
         "            pass\n",
     ),
     planted(

@@ -176,6 +176,27 @@ def _publish_late(server: ServerProcess, topic: tuff.TopicId) -> int:
         return 0
 
 
+def test_a_transaction_over_topics_of_three_servers_is_seen_whole_or_not_at_all(
+    cluster: Cluster,
+) -> None:
+    with tuff.Client(cluster.urls, retries=30) as client:
+        create_all(client)
+        committed, aborted = client.transactions.start(), client.transactions.start()
+        for topic in TOPICS:
+            client.publish(topic, b"committed", transaction=committed)
+            client.publish(topic, b"aborted", transaction=aborted)
+        last = tuff.PublishEntry(topic=TOPICS[0], payloads=[b"with the commit"])
+
+        before = [payloads(client, topic) for topic in TOPICS]
+        client.transactions.abort(aborted)
+        client.transactions.commit(committed, publish=[last])
+        after = [payloads(client, topic) for topic in TOPICS]
+
+    assert len({cluster.owner(topic) for topic in TOPICS}) == 3
+    assert before == [[]] * len(TOPICS)
+    assert after == [[b"committed", b"with the commit"], *[[b"committed"]] * (len(TOPICS) - 1)]
+
+
 def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cluster) -> None:
     with tuff.Client(cluster.urls, retries=30) as client:
         first = client.transactions.start(timeout=300)

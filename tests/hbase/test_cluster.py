@@ -111,9 +111,13 @@ def cluster(hbase: LocalHBase, tmp_path: Path) -> Iterator[Cluster]:
         made.end()
 
 
-def create_all(client: tuff.Client) -> None:
-    for topic in TOPICS:
+def create_all(client: tuff.Client, cluster: Cluster) -> None:
+    """Create the topics, two at each server."""
+    for number, topic in enumerate(TOPICS):
         client.topics.create(topic)
+        server_id = f"s{number % 3 + 1}"
+        if cluster.owner(topic) != server_id:
+            client.cluster.move(topic, server_id)
 
 
 def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
@@ -124,7 +128,7 @@ def test_topics_of_a_killed_server_are_served_by_the_others_with_every_message(
     cluster: Cluster,
 ) -> None:
     with tuff.Client(cluster.urls, retries=30) as client:
-        create_all(client)
+        create_all(client, cluster)
         for topic in TOPICS:
             client.publish(topic, b"before")
         owners = {topic: cluster.owner(topic) for topic in TOPICS}
@@ -180,7 +184,7 @@ def test_a_transaction_over_topics_of_three_servers_is_seen_whole_or_not_at_all(
     cluster: Cluster,
 ) -> None:
     with tuff.Client(cluster.urls, retries=30) as client:
-        create_all(client)
+        create_all(client, cluster)
         committed, aborted = client.transactions.start(), client.transactions.start()
         for topic in TOPICS:
             client.publish(topic, b"committed", transaction=committed)
@@ -214,7 +218,7 @@ def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cl
 
 def test_a_rolling_restart_fails_no_request(cluster: Cluster) -> None:
     with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
-        create_all(client)
+        create_all(client, cluster)
         running = pool.submit(_publish_until, cluster.urls, stop := [False])
         try:
             for name in ("s1", "s2", "s3"):

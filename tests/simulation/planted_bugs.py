@@ -214,7 +214,7 @@ BUGS = (
         "tx/durable_state.py",
         "            if self.status.state is ServiceState.DOWN and not is_final:\n"
         "                await self._reopen()\n",
-        "                pass\n        await self._reopen()\n",
+        "            pass\n        await self._reopen()\n",
         "two-recoveries-at-once",
     ),
     planted(

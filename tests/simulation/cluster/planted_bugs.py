@@ -127,12 +127,6 @@ BUGS = (
         "",
     ),
     planted(
-        "request-passed-on-though-the-record-names-this-server",
-        "cluster/topic_ownership.py",
-        "if not (is_forwarded or self._is_mine(found)):",
-        "if not is_forwarded:",
-    ),
-    planted(
         "deleted-topic-can-not-be-loaded",
         "messaging/storage/loading.py",
         "        if isinstance(record, TopicRecord) and record.generation > 0:\n            prefix",

@@ -5,10 +5,10 @@ A call to this server itself takes no way over the network. `cluster/peers.py` s
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from cluster.peers import PeerRefusedError
+from cluster.peers import PeerRefusedError, Spawn
 from cluster.routing import Owner
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import JSON_REPLY_TYPE, Reply, Request, Route
@@ -21,8 +21,6 @@ PATH = "/v1/cluster"
 # Seconds in which a call is answered. Longer than a batch takes, also in a store that recovers; a
 # call that is not answered is repeated, or ends as unknown.
 ANSWER_S_MAX = 20.0
-
-Spawn = Callable[[Coroutine[Any, Any, None]], object]  # starts a task
 
 
 class Asks(Protocol):

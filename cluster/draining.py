@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import Protocol
 
+from cluster.peers import Spawn
 from metadata.store import MetadataError
 from tuff.disk.event_loop import SharedTimeout
 from tuff.protocol.errors import UnavailableError
@@ -28,12 +28,6 @@ class Draining(Protocol):
 
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server."""
-
-
-class Spawn(Protocol):
-    """Starts a task."""
-
-    def __call__(self, work: Coroutine[object, object, None], /) -> object: ...
 
 
 class Drain:

@@ -6,9 +6,9 @@ from base64 import b64encode
 from collections.abc import Mapping
 from functools import partial
 
-from cluster.calls import Form, Handler, Spawn
+from cluster.calls import Form, Handler
 from cluster.owned_rows import OwnedRows
-from cluster.peers import PeerUnansweredError
+from cluster.peers import PeerUnansweredError, Spawn
 from cluster.rows_of_owners import RowsOfOwners, Server
 from metadata.store import MetadataError
 from tuff.protocol.errors import (

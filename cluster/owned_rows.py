@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from cluster.calls import Form, Handler, Spawn, settle_future
+from cluster.calls import Form, Handler, settle_future
 from cluster.membership import Identity
+from cluster.peers import Spawn
 from cluster.routing import Owner, Ownership
 from cluster.transactions_of_leader import TransactionsOfLeader
 from tuff.protocol import json_forms

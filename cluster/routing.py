@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from cluster.peers import Peers, PeerUnansweredError
+from messaging.topics import TOPIC_PATH
 from tuff.protocol.errors import (
     InvalidNameError,
     OwnershipMovingError,
@@ -26,10 +27,9 @@ from tuff.protocol.ids import TopicId, topic_id
 ANSWER_S_MAX = 60.0
 WAIT_S_MAX = 60.0  # seconds that a poll may wait in addition (protocol §3.4)
 
-_TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
-_READING_POSTS = frozenset({f"{_TOPIC_PATH}/poll"})  # all other posts change something
+_READING_POSTS = frozenset({f"{TOPIC_PATH}/poll"})  # all other posts change something
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Leader(Protocol):
 
 def is_topic_route(route: Route) -> bool:
     """Whether the owner of a topic answers this route."""
-    return route.path == _TOPIC_PATH or route.path.startswith(f"{_TOPIC_PATH}/")
+    return route.path == TOPIC_PATH or route.path.startswith(f"{TOPIC_PATH}/")
 
 
 def is_leader_route(route: Route) -> bool:
@@ -84,8 +84,8 @@ def topic_route(
     route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
 ) -> Route:
     """The same route for a topic that another server may own."""
-    creates = (route.method, route.path) == ("PUT", _TOPIC_PATH)
-    if route.path == _TOPIC_PATH and route.method in ("PUT", "DELETE"):
+    creates = (route.method, route.path) == ("PUT", TOPIC_PATH)
+    if route.path == TOPIC_PATH and route.method in ("PUT", "DELETE"):
         route = _noted(route, ownership)
 
     async def owner_of(request: Request) -> Owner | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from cluster.calls import Calls, Form, SharedCall, Spawn, topic_from
+from cluster.calls import Calls, Form, SharedCall, topic_from
 from cluster.membership import Identity
 from cluster.owned_rows import OwnedRows
-from cluster.peers import PeerUnansweredError
+from cluster.peers import PeerUnansweredError, Spawn
 from cluster.routing import Owner, Ownership
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from metadata.members import ServerInfo

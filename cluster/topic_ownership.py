@@ -249,6 +249,11 @@ class TopicOwnership:
             publish = partial(self._membership.publish_load, len(self._owned), is_draining=told)
             await self._in_thread(publish)
 
+    @property
+    def topics_count(self) -> int:
+        """The number of topics of this server."""
+        return len(self._owned)
+
     def topics(self) -> dict[TopicId, int]:
         """The topics of this server, with the epochs of their ownership."""
         return {topic: each.epoch for topic, each in self._owned.items()}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.calls import Calls, Form, SharedCall, Spawn, settle_future
+from cluster.calls import Calls, Form, SharedCall, settle_future
 from cluster.membership import Identity
-from cluster.peers import PeerUnansweredError
+from cluster.peers import PeerUnansweredError, Spawn
 from cluster.routing import Owner
 from messaging.transactions_interface import WritePermit
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError

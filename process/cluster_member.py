@@ -296,7 +296,7 @@ class ClusterMember:
         election.note(await self._in_thread(election.elect))
         if led and not election.is_mine:
             self._die("another server leads transactions now")
-        load = len(ownership.topics()), ownership.is_draining
+        load = ownership.topics_count, ownership.is_draining
         if load != self._published:
             await ownership.publish_load()
             self._published = load

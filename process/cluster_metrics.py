@@ -53,7 +53,7 @@ def _of_topics(joined: Callable[[], Joined | None]) -> list[Gauge]:
         Gauge(
             "cluster_topics",
             "Topics that this server owns, deleted ones included.",
-            _once_joined(joined, lambda found: len(found.ownership.topics())),
+            _once_joined(joined, lambda found: found.ownership.topics_count),
         ),
         Gauge(
             "cluster_draining",

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from cluster.calls import Calls, Spawn
+from cluster.calls import Calls
 from cluster.leader_of_transactions import LeaderOfTransactions
 from cluster.membership import Identity
 from cluster.owned_rows import OwnedRows
-from cluster.peers import Peers
+from cluster.peers import Peers, Spawn
 from cluster.routes import Joined
 from cluster.routing import Leader, Ownership
 from cluster.rows_of_owners import RowsOfOwners

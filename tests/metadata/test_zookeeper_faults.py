@@ -38,15 +38,19 @@ pytestmark = NEEDS_JAVA
 NEW, ANY = Expected.NEW, Expected.ANY
 KEY = ("owners", "sales")
 HOLDER = """
-import sys, time
+import os, sys, time
 from metadata.store import Expected
 from metadata.zookeeper import ZooKeeperStore
+
+def tell(line):
+    os.write(1, line.encode() + b"\\n")  # whole, while the other thread tells its line
+
 store = ZooKeeperStore(sys.argv[1], root=sys.argv[2], elapsed_s=time.monotonic)
-session = store.open_session(timeout_s=1.0, lost=lambda: print("lost", flush=True))
+session = store.open_session(timeout_s=1.0, lost=lambda: tell("lost"))
 store.put(("owners", "sales"), b"mine", Expected.NEW, session=session)
-print("holds", flush=True)
+tell("holds")
 sys.stdin.readline()
-print(session.is_live, flush=True)
+tell(str(session.is_live))
 sys.stdin.read()
 """
 

@@ -209,6 +209,7 @@ class RowsOfOwners:
                     for server, part in groups.items()
                 )
             except OwnershipMovingError:
+                self._forget_owners(shown)
                 if attempt == OWNER_ATTEMPTS_MAX - 1:
                     raise
             else:
@@ -233,6 +234,7 @@ class RowsOfOwners:
             left = []
             for part, result in zip(groups.values(), results, strict=True):
                 if isinstance(result, OwnershipMovingError) and attempt < OWNER_ATTEMPTS_MAX - 1:
+                    self._forget_owners(entry for _, entry in part)
                     left += part
                 elif isinstance(result, BaseException):
                     raise result
@@ -380,6 +382,11 @@ class RowsOfOwners:
             groups.setdefault(await self._owner_of(entry.topic), []).append((index, entry))
         return groups
 
+    def _forget_owners(self, entries: Iterable[PublishEntry]) -> None:
+        """What is remembered of the owners may be old: read it again."""
+        for entry in entries:
+            self._ownership.forget(entry.topic)
+
     async def _check(self, server: Server, entries: Sequence[PublishEntry]) -> None:
         forms = [json_forms.publish_entry_to_json(entry) for entry in entries]
         try:
@@ -438,6 +445,8 @@ class RowsOfOwners:
             for pointer in done:
                 pending.pop(pointer, None)
                 self._forget(pointer, topic)
+            if asked.keys() - done:
+                self._ownership.forget(topic)  # that server may not be the owner any more
             if pending and not pending.keys() - asked.keys():
                 await asyncio.sleep(self._retry_s)
         del self._delivering[topic]

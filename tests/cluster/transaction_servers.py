@@ -205,9 +205,7 @@ class Cluster:
 
     async def owner(self, topic: TopicId) -> "Server":
         """The server that owns the topic; if that has ended, another one claims it."""
-        found = await next(iter(self.servers.values())).view.owner_of(
-            topic, is_forwarded=False, creates=False
-        )
+        found = await next(iter(self.servers.values())).view.read_or_claim(topic)
         name = self.owners[topic] if found is None else found.server_id
         if name not in self.servers:
             raise OwnershipMovingError(f"{name} has just ended")
@@ -288,8 +286,20 @@ class _View:
     def __init__(self, cluster: Cluster, server: "Server") -> None:
         self._cluster, self._server = cluster, server
         self.stale_leader: Owner | None = None  # if the server has not noticed the newest
+        self._remembered: dict[TopicId, Owner] = {}
+
+    def forget(self, topic: TopicId) -> None:
+        self._remembered.pop(topic, None)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
+        found = None if is_forwarded else self._remembered.get(topic)
+        if found is None or found.server_id not in self._cluster.servers:
+            found = await self.read_or_claim(topic)
+            if found is not None:
+                self._remembered[topic] = found
+        return found
+
+    async def read_or_claim(self, topic: TopicId) -> Owner | None:
         cluster = self._cluster
         await asyncio.sleep(0)
         async with cluster.lock(topic):

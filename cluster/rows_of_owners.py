@@ -22,7 +22,6 @@ from cluster.routing import Owner, Ownership
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
-from metadata.topic_ownership import Floor
 from tuff.disk.event_loop import InThread
 from tuff.disk.locks import StoreError
 from tuff.protocol import json_forms
@@ -33,7 +32,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TuffError,
 )
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import Floor, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx.message_rows import MessageRows
 

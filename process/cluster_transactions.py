@@ -18,9 +18,9 @@ from cluster.transactions_of_leader import TransactionsOfLeader
 from messaging.service import MessagingService
 from messaging.storage.loading import load_index
 from metadata.members import ServerInfo
-from metadata.topic_ownership import Floor
 from tuff.disk.event_loop import InThread
 from tuff.protocol.exchange import Route
+from tuff.protocol.ids import Floor
 from tx.manager import TransactionManager
 
 TICK_S = 2.0  # seconds between two reports of this server to the leader

@@ -348,7 +348,7 @@ class Server:
             self.messaging.rows,
             self.owned,
             self.view,
-            cluster,
+            lambda: cluster,
             shared_index=lambda: self.messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=self.spawn,

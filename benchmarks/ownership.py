@@ -32,13 +32,12 @@ from threading import Barrier, BrokenBarrierError
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import BadVersionError, Expected, MetadataStore, Versioned
 from metadata.topic_ownership import (
-    NO_FLOOR,
     OwnerInfo,
     TopicOwnerInfoExistsError,
     TopicOwnershipManager,
 )
 from metadata.topic_persistence import OwnerRange, PersistenceInfo, TopicPersistenceManager
-from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.ids import NO_FLOOR, Offset, TopicId
 
 SERVERS_MAX = 200  # threads; in ZooKeeper each has a connection with threads of its own
 WINDOW_TOPICS = 100  # topics that are read by all contenders before one of them is written

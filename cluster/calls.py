@@ -1,4 +1,4 @@
-"""Calls between the servers of a cluster: their HTTP routes, and the reading of their arguments.
+"""Calls between the servers of a cluster and their HTTP routes.
 
 A call to this server itself takes no way over the network. `cluster/peers.py` sends the others.
 """
@@ -6,13 +6,13 @@ A call to this server itself takes no way over the network. `cluster/peers.py` s
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from cluster.peers import PeerRefusedError, Spawn
 from cluster.routing import Owner
-from tuff.protocol.errors import BadRequestError, TuffError
+from metadata.json_values import Fields
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import JSON_REPLY_TYPE, Reply, Request, Route
-from tuff.protocol.ids import TopicId, topic_id
 from tuff.protocol.json_forms import parse_json
 
 T = TypeVar("T")
@@ -38,50 +38,7 @@ class Asks(Protocol):
         """The JSON value of the reply. Raises: PeerUnansweredError, PeerRefusedError."""
 
 
-class Form:
-    """The arguments of a call, or its reply. Every method raises BadRequestError if the value is
-    missing or of another type."""
-
-    def __init__(self, value: object) -> None:
-        if not isinstance(value, Mapping):
-            raise BadRequestError(f"a call of a server has an object as body, not {value!r:.80}")
-        self._members: Mapping[str, Any] = value
-
-    def integer(self, name: str) -> int:
-        return _integer(self._members.get(name), name)
-
-    def integers(self, name: str) -> list[int]:
-        return [_integer(each, name) for each in self.values(name)]
-
-    def text(self, name: str) -> str:
-        value = self._members.get(name)
-        if not isinstance(value, str):
-            raise BadRequestError(f"{name} is a string, not {value!r:.80}")
-        return value
-
-    def topic(self, name: str) -> TopicId:
-        return topic_from(self.text(name))
-
-    def flag(self, name: str) -> bool:
-        value = self._members.get(name)
-        if not isinstance(value, bool):
-            raise BadRequestError(f"{name} is true or false, not {value!r:.80}")
-        return value
-
-    def values(self, name: str) -> list[object]:
-        value = self._members.get(name)
-        if not isinstance(value, list):
-            raise BadRequestError(f"{name} is an array, not {value!r:.80}")
-        return value
-
-    def forms(self, name: str) -> list["Form"]:
-        return [Form(each) for each in self.values(name)]
-
-    def has(self, name: str) -> bool:
-        return self._members.get(name) is not None
-
-
-Handler = Callable[[Form], Awaitable[Mapping[str, object]]]
+Handler = Callable[[Fields], Awaitable[Mapping[str, object]]]
 
 
 class Calls:
@@ -103,7 +60,7 @@ class Calls:
             for name, handler in self._handlers.items()
         ]
 
-    async def call(self, to: Owner | None, name: str, form: Mapping[str, object]) -> Form:
+    async def call(self, to: Owner | None, name: str, form: Mapping[str, object]) -> Fields:
         """The reply of a server; None: this one. Sent once.
 
         Raises:
@@ -111,10 +68,10 @@ class Calls:
             TuffError: the refusal of the server.
         """
         if to is None:
-            return Form(await self._handlers[name](Form(form)))
+            return Fields(await self._handlers[name](Fields(form)))
         body = json.dumps(form).encode("ascii")
         try:
-            return Form(
+            return Fields(
                 await self._peers.ask(
                     to.url, "POST", f"{PATH}/{name}", body, within_s=self._answer_s_max
                 )
@@ -167,21 +124,9 @@ async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None
             future.set_result(result)
 
 
-def topic_from(text: str) -> TopicId:
-    """The topic `ns:topic`. Raises: BadRequestError (its kinds)."""
-    namespace, _, name = text.partition(":")
-    return topic_id(namespace, name)
-
-
-def _integer(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadRequestError(f"{name} is a whole number, not {value!r:.80}")
-    return value
-
-
 def _route_handler(handler: Handler) -> Callable[[Request], Awaitable[Reply]]:
     async def answer(request: Request) -> Reply:
-        form = await handler(Form(parse_json(request.body)))
+        form = await handler(Fields(parse_json(request.body)))
         return Reply(200, JSON_REPLY_TYPE, json.dumps(form).encode("ascii"))
 
     return answer

@@ -6,10 +6,11 @@ from base64 import b64encode
 from collections.abc import Mapping
 from functools import partial
 
-from cluster.calls import Form, Handler
+from cluster.calls import Handler
 from cluster.owned_rows import OwnedRows
 from cluster.peers import PeerUnansweredError, Spawn
 from cluster.rows_of_owners import RowsOfOwners, Server
+from metadata.json_values import Fields
 from metadata.store import MetadataError
 from tuff.protocol.errors import (
     TransactionNotInProgressError,
@@ -63,7 +64,7 @@ class LeaderOfTransactions:
         except TransactionsUnavailableError as error:
             log.info("the rows of transactions are reported later: %s", error.detail)
 
-    async def _join(self, form: Form) -> dict[str, object]:
+    async def _join(self, form: Fields) -> dict[str, object]:
         server, number = self._server(form), form.integer("number")
         pointer, topic = form.integer("pointer"), form.topic("topic")
         permit = self._joins.get((server, number))
@@ -80,7 +81,7 @@ class LeaderOfTransactions:
         self._rows.note_topic(pointer, topic)
         return {"transactionId": permit.transaction_id}
 
-    async def _new_snapshot(self, form: Form) -> dict[str, object]:
+    async def _new_snapshot(self, form: Fields) -> dict[str, object]:
         self._server(form)
         snapshot = await self._permits.snapshot()
         if snapshot is not self._snapshot:
@@ -90,13 +91,13 @@ class LeaderOfTransactions:
             return {}
         return {"number": self._snapshot_number, "snapshot": _shown(snapshot)}
 
-    async def _snapshot_of(self, form: Form) -> dict[str, object]:
+    async def _snapshot_of(self, form: Fields) -> dict[str, object]:
         server, pointer = self._server(form), form.integer("pointer")
         snapshot = await self._permits.snapshot_of(pointer)
         self._rows.note_reader(pointer, server)
         return {"snapshot": _shown(snapshot)}
 
-    async def _visibility(self, form: Form) -> dict[str, object]:
+    async def _visibility(self, form: Fields) -> dict[str, object]:
         self._server(form)
         state = await self._permits.visibility_state()
         if state is None:
@@ -109,7 +110,7 @@ class LeaderOfTransactions:
             "source": state.source,
         }
 
-    async def _report(self, form: Form) -> dict[str, object]:
+    async def _report(self, form: Fields) -> dict[str, object]:
         server = self._server(form)
         self._manager.durable.require_running()
         self._manager.rows_found(self._rows.note_report(form))
@@ -130,7 +131,7 @@ class LeaderOfTransactions:
             pass  # its end is on its way to the disk
         return False
 
-    def _server(self, form: Form) -> Server:
+    def _server(self, form: Fields) -> Server:
         """Raises: TransactionsUnavailableError: the server obeys another leader."""
         if form.integer("epoch") != self._rows.epoch:
             raise TransactionsUnavailableError(

@@ -8,7 +8,7 @@ from typing import Protocol
 from metadata.layout import MANAGERS, Layout, join_layout
 from metadata.members import Members, ServerInfo
 from metadata.store import MetadataStore, Session
-from metadata.topic_ownership import NO_FLOOR, Floor
+from tuff.protocol.ids import NO_FLOOR, Floor
 
 log = logging.getLogger(__name__)
 

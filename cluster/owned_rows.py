@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from cluster.calls import Form, Handler, settle_future
+from cluster.calls import Handler, settle_future
 from cluster.membership import Identity
 from cluster.peers import Spawn
 from cluster.routing import Owner, Ownership
 from cluster.transactions_of_leader import TransactionsOfLeader
+from metadata.json_values import Fields
 from tuff.protocol import json_forms
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -114,7 +115,7 @@ class OwnedRows:
             for each in self._rows.carried()
         ]
 
-    async def _acknowledge(self, form: Form) -> dict[str, object]:
+    async def _acknowledge(self, form: Fields) -> dict[str, object]:
         self._require_me(form)
         epoch = form.integer("epoch")
         await self._transactions.acknowledge(epoch)
@@ -125,7 +126,7 @@ class OwnedRows:
         # Nothing is waited for between the last write and this.
         return {"carried": self._carried(), "reading": sorted(self._rows.reading_pointers())}
 
-    async def _close(self, form: Form) -> dict[str, object]:
+    async def _close(self, form: Fields) -> dict[str, object]:
         self._require(form)
         finals = form.integers("finals")
         self._refused.update(finals)
@@ -133,21 +134,21 @@ class OwnedRows:
         await self._ended([self._finals[each] for each in finals if each in self._finals])
         return {}
 
-    async def _check(self, form: Form) -> dict[str, object]:
+    async def _check(self, form: Fields) -> dict[str, object]:
         self._require(form)
         entries = json_forms.publish_entries_from_json(form.values("entries"))
         await self._require_owned(entries)
         await self._rows.check_entries(entries)
         return {}
 
-    async def _final(self, form: Form) -> dict[str, object]:
+    async def _final(self, form: Fields) -> dict[str, object]:
         number = form.integer("number")
         entries = json_forms.publish_entries_from_json(form.values("entries"))
         details = await self.publish_final(form, number, entries)
         return {"details": [json_forms.rollback_detail_to_json(each) for each in details]}
 
     async def publish_final(
-        self, form: Form, number: int, entries: Sequence[PublishEntry]
+        self, form: Fields, number: int, entries: Sequence[PublishEntry]
     ) -> list[RollbackDetail]:
         """Write the entries of a commit that belong to this server. Goes on if the caller gives
         up, and `close` waits for it."""
@@ -161,7 +162,7 @@ class OwnedRows:
 
     async def _write_final(
         self,
-        form: Form,
+        form: Fields,
         number: int,
         entries: Sequence[PublishEntry],
         writing: "asyncio.Future[list[RollbackDetail]]",
@@ -178,10 +179,10 @@ class OwnedRows:
             del self._finals[number]
             self._done.append(number)
 
-    async def _end(self, form: Form) -> dict[str, object]:
+    async def _end(self, form: Fields) -> dict[str, object]:
         self._require(form)
         committed, ended = set(form.integers("committed")), set(form.integers("ended"))
-        asked = {each.topic("topic"): each.integers("pointers") for each in form.forms("topics")}
+        asked = {each.topic("topic"): each.integers("pointers") for each in form.objects("topics")}
         gone = await self._gone(asked)
         self._rows.settle(committed)
         try:
@@ -202,7 +203,7 @@ class OwnedRows:
         ]
         return {"done": done}
 
-    async def _wake(self, form: Form) -> dict[str, object]:
+    async def _wake(self, form: Fields) -> dict[str, object]:
         self._require(form)
         self._woken(form.integers("pointers"))
         return {}
@@ -236,11 +237,11 @@ class OwnedRows:
         if owner is not None:
             raise _moved(topic, owner)
 
-    def _require(self, form: Form) -> None:
+    def _require(self, form: Fields) -> None:
         self._require_me(form)
         self._transactions.require_epoch(form.integer("epoch"))
 
-    def _require_me(self, form: Form) -> None:
+    def _require_me(self, form: Fields) -> None:
         incarnation, me = form.integer("to"), self._me()
         if incarnation != me.incarnation:
             raise OwnershipMovingError(

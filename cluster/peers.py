@@ -9,12 +9,12 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from io import BytesIO
-from types import SimpleNamespace
 from typing import Generic, TypeVar
 
 import aiohttp
 from yarl import URL
 
+from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError, from_problem
 from tuff.protocol.exchange import Reply, Request
 
@@ -168,7 +168,7 @@ class _Exchange:
     async def answer(self, session: aiohttp.ClientSession) -> _Answer:
         """Send the request once. Needs a task. Raises: PeerUnansweredError."""
         if self._method != "GET":
-            await _notice_closed_connections()
+            await notice_closed_connections()
         if session.closed:
             raise PeerUnansweredError("this server is stopping", was_sent=False)
         large = len(self._body) > _JOINED_BYTES_MAX
@@ -209,7 +209,10 @@ class _Pool:
         if self._is_closed:
             raise PeerUnansweredError("this server is stopping", was_sent=False)
         if self._session is None:
-            self._session = _new_session()
+            connector = aiohttp.TCPConnector(
+                limit=0, limit_per_host=CONNECTIONS_COUNT_MAX, keepalive_timeout=IDLE_S_MAX
+            )
+            self._session = new_session(connector, auto_decompress=False)
         attempt = _Attempt(sent.answer(self._session))
         self._spawn(attempt.run())
         attempts = self._under_way[sent.base_url]
@@ -280,44 +283,6 @@ class _Attempt(Generic[T]):
         self._done.cancel()
         if self._task is not None:
             self._task.cancel()
-
-
-def _new_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0, limit_per_host=CONNECTIONS_COUNT_MAX, keepalive_timeout=IDLE_S_MAX
-        ),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trace_configs=[_sending_once()],
-    )
-
-
-async def _notice_closed_connections() -> None:
-    # Another server that has ended has closed the kept connections, and the event loop may not have
-    # noticed yet: a write that is sent on one of them is lost with an unknown outcome. One turn of
-    # the loop reads the end, the next removes the connection from the pool.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-
-def _sending_once() -> aiohttp.TraceConfig:
-    """Refuses the second attempt of a request before anything of it is sent: aiohttp repeats every
-    PUT and DELETE when a kept connection breaks, and then a topic that was just created "exists
-    already"."""
-
-    async def send_once(
-        session: aiohttp.ClientSession,
-        attempts: SimpleNamespace,
-        params: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        if hasattr(attempts, "has_begun"):
-            raise aiohttp.ServerDisconnectedError
-        attempts.has_begun = True
-
-    config = aiohttp.TraceConfig()
-    config.on_request_headers_sent.append(send_once)
-    return config
 
 
 def _forwarded_fields(request: Request) -> dict[str, str]:

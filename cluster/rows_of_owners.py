@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from cluster.calls import Calls, Form, SharedCall, topic_from
+from cluster.calls import Calls, SharedCall
 from cluster.membership import Identity
 from cluster.owned_rows import OwnedRows
 from cluster.peers import PeerUnansweredError, Spawn
 from cluster.routing import Owner, Ownership
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from metadata.json_values import Fields, topic_from
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
-from metadata.topic_ownership import Floor
 from tuff.disk.event_loop import InThread
 from tuff.disk.locks import StoreError
 from tuff.protocol import json_forms
@@ -33,7 +33,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TuffError,
 )
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import Floor, TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx.message_rows import MessageRows
 
@@ -74,8 +74,9 @@ class _Carried:
 class RowsOfOwners:
     """A `tx.message_rows.MessageRows`. Lives on the event loop.
 
-    `local` are the rows of this server, and `here` is its part that answers the leader.
-    `shared_index` reads every row of the pointer index in the shared tables.
+    `me` and `servers` are asked for once this server has joined. `local` are the rows of this
+    server, and `here` is its part that answers the leader. `shared_index` reads every row of the
+    pointer index in the shared tables.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class RowsOfOwners:
         local: MessageRows,
         here: OwnedRows,
         ownership: Ownership,
-        servers: Servers,
+        servers: Callable[[], Servers],
         *,
         shared_index: Callable[[], Awaitable[Iterable[IndexedRange]]],
         in_thread: InThread,
@@ -130,7 +131,7 @@ class RowsOfOwners:
         """Let servers that have become members acknowledge the epoch; the pointers that they have
         rows of. Raises: MetadataError (its kinds), TuffError, PeerUnansweredError."""
         found: list[int] = []
-        members = await self._in_thread(self._servers.members)
+        members = await self._in_thread(self._servers().members)
         for info in members.values():
             if not self.has_acknowledged(info.server_id, info.incarnation):
                 found += await self._acknowledge(info)
@@ -160,10 +161,10 @@ class RowsOfOwners:
         if carried.committed is not None:
             self._deliver(topic, pointer, committed=carried.committed)
 
-    def note_report(self, form: Form) -> list[int]:
+    def note_report(self, form: Fields) -> list[int]:
         """What a server says of its rows; their pointers."""
         pointers = []
-        for each in form.forms("carried"):
+        for each in form.objects("carried"):
             pointer = each.integer("pointer")
             pointers.append(pointer)
             for text in each.values("topics"):
@@ -308,7 +309,7 @@ class RowsOfOwners:
             await asyncio.sleep(self._retry_s)
 
     async def _acknowledge_all(self) -> bool:
-        members = await self._in_thread(self._servers.members)
+        members = await self._in_thread(self._servers().members)
         missing = [
             info
             for info in members.values()
@@ -334,7 +335,7 @@ class RowsOfOwners:
     async def _read_shared_index(self) -> bool:
         # In this order: a row that no server has reported is in the tables, since its server gave
         # the topic away, or has ended and is fenced.
-        await self._in_thread(self._servers.fence_ended)
+        await self._in_thread(self._servers().fence_ended)
         for entry in await self._shared_index():
             self.note_topic(entry.pointer, entry.topic)
             self._carried[entry.pointer].is_final |= entry.final
@@ -346,7 +347,7 @@ class RowsOfOwners:
         known_ms = self._first_publish_ms.get(pointer, first_ms)
         self._first_publish_ms[pointer] = min(known_ms, first_ms)
 
-    async def _call(self, server: Server, name: str, form: Mapping[str, object]) -> Form:
+    async def _call(self, server: Server, name: str, form: Mapping[str, object]) -> Fields:
         asked = {**form, "epoch": self.epoch, "to": server.incarnation}
         return await self._calls.call(server.owner, name, asked)
 
@@ -354,9 +355,9 @@ class RowsOfOwners:
         """Whether a server has ended; it can write nothing any more then."""
         which = server.server_id, server.incarnation
         try:
-            if await self._in_thread(partial(self._servers.is_alive, *which)):
+            if await self._in_thread(partial(self._servers().is_alive, *which)):
                 return False
-            await self._in_thread(partial(self._servers.fence, *which))
+            await self._in_thread(partial(self._servers().fence, *which))
         except (MetadataError, StoreError) as error:
             log.warning("it is not known whether %s has ended: %s", server.server_id, error)
             return False
@@ -401,7 +402,7 @@ class RowsOfOwners:
         number = self._last_number
         entries = [entry for _, entry in part]
         if server.owner is None:
-            form = Form({"epoch": self.epoch, "to": server.incarnation})
+            form = Fields({"epoch": self.epoch, "to": server.incarnation})
             return await self._here.publish_final(form, number, entries)
         forms = [json_forms.publish_entry_to_json(entry) for entry in entries]
         try:
@@ -482,7 +483,7 @@ class _Outbox:
     meanwhile."""
 
     def __init__(
-        self, send: Callable[[Mapping[str, object]], Awaitable[Form]], *, spawn: Spawn
+        self, send: Callable[[Mapping[str, object]], Awaitable[Fields]], *, spawn: Spawn
     ) -> None:
         self._send = send
         self._pending: dict[TopicId, Mapping[int, bool]] = {}
@@ -511,7 +512,7 @@ class _Outbox:
             reply = await self._send(form)
         except PeerUnansweredError as error:
             raise StorageUnavailableError(str(error)) from None
-        return {each.topic("topic"): each.integers("pointers") for each in reply.forms("done")}
+        return {each.topic("topic"): each.integers("pointers") for each in reply.objects("done")}
 
 
 def _without_payloads(entry: PublishEntry) -> PublishEntry:

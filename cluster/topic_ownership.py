@@ -13,7 +13,6 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -35,7 +34,7 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from metadata.topic_ownership import NO_FLOOR, Floor, OwnerInfo, TopicOwnershipManager
+from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import (
     OwnerRange,
     PersistenceInfo,
@@ -50,7 +49,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class Handover(Protocol):
     """The message store, as far as ownership needs it. All methods raise UnavailableError (its
     kinds) while it can't be used."""
 
-    async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
+    async def take(self, topics: Collection[TopicId], floor: Floor) -> None:
         """Load these topics and serve them from now on, above the floor."""
 
     async def give(self, topic: TopicId) -> Floor:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.calls import Calls, Form, SharedCall, settle_future
+from cluster.calls import Calls, SharedCall, settle_future
 from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError, Spawn
 from cluster.routing import Owner
 from messaging.transactions_interface import WritePermit
+from metadata.json_values import Fields
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
@@ -142,7 +143,7 @@ class TransactionsOfLeader:
             source=reply.text("source"),
         )
 
-    async def ask_leader(self, name: str, form: dict[str, object]) -> Form:
+    async def ask_leader(self, name: str, form: dict[str, object]) -> Fields:
         """The reply of the leader of the acknowledged epoch, which still is that when it arrives.
 
         Raises:

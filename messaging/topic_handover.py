@@ -8,12 +8,12 @@ tables.
 from collections.abc import Collection
 from functools import partial
 
-from messaging.storage.engine import Floor, SharedStore, Store
+from messaging.storage.engine import SharedStore, Store
 from messaging.storage.loading import LoadedTopics, load_topics
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import TopicRecord
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import Floor, TopicId
 
 
 class TopicHandover:
@@ -83,7 +83,7 @@ class TopicHandover:
     def _add(self, loaded: LoadedTopics, floor: Floor, batch: WriteBatch) -> None:
         _shared(self._store.require_up()).raise_time(floor.cell_ms)
         sequencer = self._state.sequencer
-        sequencer.raise_above(floor.last)
+        sequencer.raise_above(floor.offset)
         for record in loaded.records.values():
             if isinstance(record, TopicRecord):
                 # As in a load of the whole store: no message may have an id before the log start.

@@ -11,18 +11,22 @@ from typing import TypeVar
 
 from metadata.keys import encode_key
 from metadata.store import DamagedEntryError, Key, MetadataStore, Versioned
-from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.errors import BadRequestError, InvalidNameError, TuffError
 from tuff.protocol.ids import TopicId, topic_id
 
 T = TypeVar("T")
 
 
 class Fields:
-    """The members of one JSON object, read with their types. Each method raises ValueError if a
-    member is missing, and TypeError if it has another type."""
+    """The members of a JSON object, read with their types. Its methods, and the constructor for
+    another value than an object, raise BadRequestError: a member is missing or has another type."""
 
-    def __init__(self, members: Mapping[str, object]) -> None:
-        self._members = members
+    def __init__(self, value: object, *, what: str = "the value") -> None:
+        self._members: Mapping[str, object] = _typed(value, dict, what, "an object")
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a member, and it is not null."""
+        return self._members.get(name) is not None
 
     def integer(self, name: str) -> int:
         return self._typed(name, int, "an integer")
@@ -33,14 +37,22 @@ class Fields:
     def flag(self, name: str) -> bool:
         return self._typed(name, bool, "true or false")
 
-    def nested(self, name: str) -> "Fields":
-        return Fields(self._typed(name, dict, "an object"))
+    def topic(self, name: str) -> TopicId:
+        """The topic `ns:topic`. Raises also InvalidNameError."""
+        return topic_from(self.text(name))
 
-    def nested_list(self, name: str) -> "list[Fields]":
-        return [
-            Fields(_typed(each, dict, f"a member of {name}", "an object"))
-            for each in self._typed(name, list, "a list")
-        ]
+    def nested(self, name: str) -> "Fields":
+        return Fields(self._member(name), what=name)
+
+    def values(self, name: str) -> list[object]:
+        return self._typed(name, list, "a list")
+
+    def integers(self, name: str) -> list[int]:
+        what = f"a member of {name}"
+        return [_typed(each, int, what, "an integer") for each in self.values(name)]
+
+    def objects(self, name: str) -> "list[Fields]":
+        return [Fields(each, what=f"a member of {name}") for each in self.values(name)]
 
     def maybe_text(self, name: str) -> str | None:
         return None if self._member(name) is None else self.text(name)
@@ -48,11 +60,11 @@ class Fields:
     def maybe_nested(self, name: str) -> "Fields | None":
         return None if self._member(name) is None else self.nested(name)
 
-    def texts(self) -> dict[str, str]:
+    def all_texts(self) -> dict[str, str]:
         """All members, which are texts."""
         return {name: self.text(name) for name in self._members}
 
-    def integers(self) -> dict[str, int]:
+    def all_integers(self) -> dict[str, int]:
         """All members, which are integers."""
         return {name: self.integer(name) for name in self._members}
 
@@ -61,7 +73,7 @@ class Fields:
 
     def _member(self, name: str) -> object:
         if name not in self._members:
-            raise ValueError(f"{name} is missing")
+            raise BadRequestError(f"{name} is missing")
         return self._members[name]
 
 
@@ -74,17 +86,17 @@ def encoded(members: Mapping[str, object], *, format_number: int) -> bytes:
 def decoded(
     key: Key, data: bytes, made: Callable[[Fields], T], *, format_number: int, what: str
 ) -> T:
-    """What `made` makes of the members in the stored bytes. `made` raises ValueError or TypeError
-    for members that make no sense; `what` names the kind of value, as in "owner record".
+    """What `made` makes of the members in the stored bytes. `made` raises ValueError for
+    members that make no sense; `what` names the kind of value, as in "owner record".
 
     Raises:
         DamagedEntryError: the bytes are no such value; the message has the key.
     """
     try:
-        fields = Fields(_typed(json.loads(data), dict, "the value", "an object"))
+        fields = Fields(json.loads(data))
         _require_format(fields, format_number)
         return made(fields)
-    except (ValueError, TypeError, RecursionError) as error:  # of json: ValueError, RecursionError
+    except (ValueError, RecursionError, TuffError) as error:  # of json: the first two
         raise DamagedEntryError(
             f"the {what} under the key {encode_key(key)} can't be read: {error}"
         ) from None
@@ -116,10 +128,16 @@ def topic_of(key: Key) -> TopicId:
         raise DamagedEntryError(f"the key {encode_key(key)} names no topic") from None
 
 
+def topic_from(text: str) -> TopicId:
+    """The topic `ns:topic`. Raises: InvalidNameError."""
+    namespace, _, name = text.partition(":")
+    return topic_id(namespace, name)
+
+
 def _typed(found: object, kind: type[T], name: str, noun: str) -> T:
     if isinstance(found, kind) and type(found) is kind:  # for isinstance alone, true is an int
         return found
-    raise TypeError(f"{name} is not {noun}")
+    raise BadRequestError(f"{name} is not {noun}")
 
 
 def _require_format(fields: Fields, format_number: int) -> None:

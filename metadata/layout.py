@@ -157,6 +157,6 @@ def _decoded(key: Key, data: bytes) -> Layout:
 def _layout_of(fields: Fields) -> Layout:
     return Layout(
         cluster_id=fields.text("cluster_id"),
-        managers=fields.nested("managers").integers(),
+        managers=fields.nested("managers").all_integers(),
         messages=fields.text("messages"),
     )

@@ -29,7 +29,8 @@ from metadata.store import (
     SessionLostError,
     Versioned,
 )
-from metadata.topic_ownership import Floor, floor_members, floor_of
+from metadata.topic_ownership import floor_members, floor_of
+from tuff.protocol.ids import Floor
 
 T = TypeVar("T")
 

@@ -230,7 +230,7 @@ def _data_of(fields: Fields) -> SubscriptionData:
         state=None if state is None else _state_of(state),
         preferences=None
         if preferences is None
-        else SubscriptionPreferences(options=preferences.nested("options").texts()),
+        else SubscriptionPreferences(options=preferences.nested("options").all_texts()),
     )
 
 

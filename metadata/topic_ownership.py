@@ -18,7 +18,7 @@ from metadata.store import (
     NoEntryError,
     Versioned,
 )
-from tuff.protocol.ids import SEQ_ID_LIMIT, TIMESTAMP_LIMIT, Offset, TopicId
+from tuff.protocol.ids import Floor, Offset, TopicId
 
 FORMAT = 1
 KIND = "owners"
@@ -30,43 +30,6 @@ class NoTopicOwnerInfoError(NoEntryError):
 
 class TopicOwnerInfoExistsError(EntryExistsError):
     """The topic has an owner record already. Nothing was written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The highest offset that was assigned, and the highest timestamp of an HBase cell that was
-    written, in ms. A new owner continues above both. Raises ValueError for numbers out of range."""
-
-    offset_ms: int
-    offset_seq: int
-    cell_ms: int
-
-    def __post_init__(self) -> None:
-        if not (
-            0 <= self.offset_ms < TIMESTAMP_LIMIT
-            and 0 <= self.offset_seq < SEQ_ID_LIMIT
-            and 0 <= self.cell_ms < TIMESTAMP_LIMIT
-        ):
-            raise ValueError(
-                f"no floor has the offset ({self.offset_ms}, {self.offset_seq}) and the cell "
-                f"timestamp {self.cell_ms}"
-            )
-
-    @property
-    def offset(self) -> Offset:
-        return Offset(self.offset_ms, self.offset_seq)
-
-    def raised_to(self, other: "Floor") -> "Floor":
-        """The higher one of the offsets, and the higher one of the cell timestamps."""
-        offset = max(self.offset, other.offset)
-        return Floor(
-            offset_ms=offset.timestamp_ms,
-            offset_seq=offset.seq_id,
-            cell_ms=max(self.cell_ms, other.cell_ms),
-        )
-
-
-NO_FLOOR = Floor(offset_ms=0, offset_seq=0, cell_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +91,8 @@ class TopicOwnershipManager:
 def floor_members(floor: Floor) -> dict[str, object]:
     """The members of a JSON object that contains a floor."""
     return {
-        "offset_ms": floor.offset_ms,
-        "offset_seq": floor.offset_seq,
+        "offset_ms": floor.offset.timestamp_ms,
+        "offset_seq": floor.offset.seq_id,
         "cell_ms": floor.cell_ms,
     }
 
@@ -137,8 +100,7 @@ def floor_members(floor: Floor) -> dict[str, object]:
 def floor_of(fields: Fields) -> Floor:
     """The floor in a JSON object. Raises: ValueError."""
     return Floor(
-        offset_ms=fields.integer("offset_ms"),
-        offset_seq=fields.integer("offset_seq"),
+        Offset(fields.integer("offset_ms"), fields.integer("offset_seq")),
         cell_ms=fields.integer("cell_ms"),
     )
 

@@ -199,7 +199,7 @@ def _decoded(key: Key, data: bytes) -> PersistenceInfo:
 def _info_of(fields: Fields) -> PersistenceInfo:
     return PersistenceInfo(
         generation=fields.integer("generation"),
-        ranges=tuple(_range_of(each) for each in fields.nested_list("ranges")),
+        ranges=tuple(_range_of(each) for each in fields.objects("ranges")),
     )
 
 

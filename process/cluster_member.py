@@ -27,13 +27,12 @@ from cluster.routing import (
 from cluster.settings import ClusterSettings
 from cluster.topic_ownership import TopicOwnership
 from messaging.service import MessagingService
-from messaging.storage.engine import Floor as StoreFloor
 from messaging.storage.engine import StoreError
 from messaging.storage.hbase.journal import Member
 from messaging.storage.hbase.store import HBaseOpener
 from messaging.topic_handover import TopicHandover
 from metadata.store import MetadataError, MetadataStore
-from metadata.topic_ownership import Floor, TopicOwnershipManager
+from metadata.topic_ownership import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process import cluster_metrics
 from process.cluster_transactions import ClusterTransactions
@@ -141,7 +140,7 @@ class ClusterMember:
         store = self._store = self._open_metadata()
         membership = Membership(
             store,
-            _FencedTables(self._tables),
+            self._tables,
             server_id=self._settings.server_id,
             address=address,
             messages=self._messages,
@@ -159,7 +158,7 @@ class ClusterMember:
             membership,
             owners,
             persistence,
-            _Handover(self._handover),
+            self._handover,
             in_thread=self._in_thread,
             chance=self._chance,
         )
@@ -324,34 +323,3 @@ class ClusterMember:
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed: the process ends
         loop.call_soon_threadsafe(call)
-
-
-class _FencedTables:
-    """The tables in HBase, for the membership (`cluster.membership.SharedTables`)."""
-
-    def __init__(self, tables: HBaseOpener) -> None:
-        self._tables = tables
-
-    def adopt(self, cluster_id: str) -> None:
-        self._tables.adopt_tables(cluster_id)
-
-    def fence(self, server_id: str, incarnation: int) -> Floor:
-        last, cell_ms = self._tables.fence(Member("", server_id, incarnation))
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
-
-
-class _Handover:
-    """The message store, for the ownership of topics (`cluster.topic_ownership.Handover`)."""
-
-    def __init__(self, handover: TopicHandover) -> None:
-        self._handover = handover
-
-    async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
-        await self._handover.take(list(topics), StoreFloor(floor.offset, floor.cell_ms))
-
-    async def give(self, topic: TopicId) -> Floor:
-        last, cell_ms = await self._handover.give(topic)
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
-
-    def generation(self, topic: TopicId) -> int:
-        return self._handover.generation(topic)

@@ -17,8 +17,6 @@ from cluster.rows_of_owners import RowsOfOwners
 from cluster.transactions_of_leader import TransactionsOfLeader
 from messaging.service import MessagingService
 from messaging.storage.loading import load_index
-from metadata.members import ServerInfo
-from metadata.topic_ownership import Floor
 from tuff.disk.event_loop import InThread
 from tuff.protocol.exchange import Route
 from tx.manager import TransactionManager
@@ -62,7 +60,7 @@ class ClusterTransactions:
             messaging.rows,
             self._owned,
             view,
-            _Servers(joined),
+            lambda: joined().membership,
             shared_index=lambda: messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=spawn,
@@ -104,22 +102,3 @@ class ClusterTransactions:
     async def _prepare(self, epoch: int) -> None:
         await self.rows.prepare(epoch)
         self._prepared = epoch
-
-
-class _Servers:
-    """The membership, once the server has joined (`cluster.rows_of_owners.Servers`)."""
-
-    def __init__(self, joined: Callable[[], Joined]) -> None:
-        self._joined = joined
-
-    def members(self) -> dict[str, ServerInfo]:
-        return self._joined().membership.members()
-
-    def is_alive(self, server_id: str, incarnation: int) -> bool:
-        return self._joined().membership.is_alive(server_id, incarnation)
-
-    def fence(self, server_id: str, incarnation: int) -> Floor:
-        return self._joined().membership.fence(server_id, incarnation)
-
-    def fence_ended(self) -> None:
-        self._joined().membership.fence_ended()

@@ -6,15 +6,13 @@ block. They run on worker threads, and several threads may call at once.
 
 from collections.abc import Collection, Generator, Sequence
 from operator import itemgetter
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from tuff.disk.locks import StoreError
-from tuff.protocol.ids import Offset
 
 __all__ = [
     "SCAN_CHUNK_COUNT_MAX",
     "CanBeTakenOver",
-    "Floor",
     "HasRegions",
     "Interruptible",
     "ReportsCorruption",
@@ -118,15 +116,6 @@ class CanBeTakenOver(Protocol):
 
         Raises: TakenOverError; StoreError: the storage system does not answer now.
         """
-
-
-class Floor(NamedTuple):
-    """The highest offset that a server assigned, and the highest timestamp in ms of its cells. The
-    next owner of its topics has to stay above both: with lower ones, its rows would come before
-    rows that readers have seen, or be hidden by older cells."""
-
-    last: Offset
-    cell_ms: int
 
 
 @runtime_checkable

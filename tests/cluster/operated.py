@@ -15,7 +15,7 @@ from cluster.routes import Joined, listing_routes, routes
 from cluster.routing import topic_route
 from cluster.topic_ownership import TopicOwnership
 from metadata.store import MetadataStore
-from metadata.topic_ownership import NO_FLOOR, Floor, TopicOwnershipManager
+from metadata.topic_ownership import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process.allowed_hosts import AllowedHosts
 from process.cluster_metrics import gauges
@@ -28,7 +28,7 @@ from tests.cluster.nodes import Spawned
 from tuff.disk.event_loop import Arrivals
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
 
 CLUSTER_ID = "c" * 32
 STARTED_MS = 1_700_000_000_000

@@ -19,14 +19,13 @@ from metadata.store import (
     Session,
     Versioned,
 )
-from metadata.topic_ownership import Floor, OwnerInfo, TopicOwnershipManager
+from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
-from process.cluster_member import _Handover
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
 from tuff.protocol.errors import OwnershipMovingError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import Floor, TopicId
 
 T = TypeVar("T")
 CLUSTER_ID = "0" * 32
@@ -88,8 +87,7 @@ class _Fencing:
         self.adopt = tables.adopt
 
     def fence(self, server_id: str, incarnation: int) -> Floor:
-        last, cell_ms = self._tables.fence(server_id, incarnation, now_ms=self._now_ms)
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+        return self._tables.fence(server_id, incarnation, now_ms=self._now_ms)
 
 
 class Server:
@@ -132,7 +130,7 @@ class Server:
             self.membership,
             TopicOwnershipManager(self.metadata),
             TopicPersistenceManager(self.metadata),
-            _Handover(self.member.handover),
+            self.member.handover,
             in_thread=self.in_thread,
             chance=self._cluster.chance,
         )

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
 
-from messaging.storage.engine import Floor, Rows, StoreError, TakenOverError
+from messaging.storage.engine import Rows, StoreError, TakenOverError
 from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch
+from tuff.protocol.ids import Floor
 
 Batch = Mapping[bytes, bytes | None]
 

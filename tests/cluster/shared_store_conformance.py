@@ -8,10 +8,10 @@ from typing import Protocol
 
 import pytest
 
-from messaging.storage.engine import Floor, Store, StoreError, TakenOverError
+from messaging.storage.engine import Store, StoreError, TakenOverError
 from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.rows import BEFORE_ALL, LAST_BATCH_KEY, METADATA_KEY, LastBatch
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import Floor, Offset
 
 CLUSTER_ID, OTHER_ID = "0" * 32, "1" * 32
 NOON_MS = 1_480_000_000_000
@@ -124,7 +124,7 @@ def test_a_fenced_server_cannot_open_again(adopted: SharedStores) -> None:
 
 
 def test_a_server_that_was_fenced_before_it_opened_cannot_open(adopted: SharedStores) -> None:
-    assert adopted.fence("a").last == BEFORE_ALL
+    assert adopted.fence("a").offset == BEFORE_ALL
 
     with pytest.raises(TakenOverError, match="taken the tables"):
         adopted.opener("a")()
@@ -161,7 +161,7 @@ def test_the_floor_is_above_everything_that_was_written(adopted: SharedStores) -
         fenced.write([(ROW, b"1"), last_batch(1, Offset(later_ms, 7))])
         floor = adopted.fence("a")
 
-        assert floor.last == Offset(later_ms, 7)
+        assert floor.offset == Offset(later_ms, 7)
         assert floor.cell_ms > fenced.cell_ms > later_ms
 
 
@@ -201,7 +201,7 @@ def test_fencing_twice_is_harmless(adopted: SharedStores) -> None:
 
         again = adopted.fence("a")
 
-        assert again.last == first.last == Offset(NOON_MS, 7)
+        assert again.offset == first.offset == Offset(NOON_MS, 7)
         assert again.cell_ms >= first.cell_ms
         assert other.get(HOLD) == b"of b"
         with pytest.raises(TakenOverError):
@@ -213,7 +213,7 @@ def test_two_fences_at_once_leave_the_server_fenced(adopted: SharedStores) -> No
         fenced.write([(ROW, b"1"), last_batch(1, Offset(NOON_MS, 7))])
         both = [pool.submit(adopted.fence, "a") for _ in range(2)]
 
-        assert [each.result().last for each in both] == [Offset(NOON_MS, 7)] * 2
+        assert [each.result().offset for each in both] == [Offset(NOON_MS, 7)] * 2
         with pytest.raises(TakenOverError):
             fenced.write([(ROW, b"late")])
         with closing(adopted.opener("b")()) as other:

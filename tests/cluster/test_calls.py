@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.calls import Calls, Form, SharedCall
+from cluster.calls import Calls, SharedCall
 from cluster.peers import Peers, PeerUnansweredError
 from cluster.routing import Owner
+from metadata.json_values import Fields
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpService
@@ -27,11 +28,11 @@ from tuff.protocol.ids import TopicId
 POINTER_MAX = (1 << 63) - 1
 
 
-async def echo(form: Form) -> dict[str, object]:
+async def echo(form: Fields) -> dict[str, object]:
     return {"pointer": form.integer("pointer"), "topic": str(form.topic("topic"))}
 
 
-async def refuse(_form: Form) -> dict[str, object]:
+async def refuse(_form: Fields) -> dict[str, object]:
     raise TransactionCommittedError("it has committed")
 
 
@@ -73,7 +74,7 @@ async def test_a_call_is_the_same_in_process_and_over_a_connection() -> None:
             assert reply.topic("topic") == TopicId("ns", "a.b-c")
             with pytest.raises(TransactionCommittedError, match="it has committed"):
                 await calls.call(to, "refuse", {})
-            with pytest.raises(BadRequestError, match="pointer is a whole number"):
+            with pytest.raises(BadRequestError, match="pointer is not an integer"):
                 await calls.call(to, "echo", {"pointer": "17", "topic": "ns:t"})
 
 

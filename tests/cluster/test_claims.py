@@ -17,17 +17,17 @@ from cluster.routing import Owner
 from cluster.topic_ownership import TopicOwnership
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import Key, MetadataStore, Versioned
-from metadata.topic_ownership import Floor, TopicOwnershipManager
+from metadata.topic_ownership import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from tuff.disk.event_loop import FutureTask
 from tuff.disk.locks import StoreError
 from tuff.protocol.errors import TuffError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import Floor, Offset, TopicId
 
 T = TypeVar("T")
 
 TOPICS = [TopicId("n", f"t{number}") for number in range(20)]
-FLOOR = Floor(offset_ms=1_000, offset_seq=5, cell_ms=1_010)
+FLOOR = Floor(Offset(1_000, 5), cell_ms=1_010)
 WITHIN_S = 20.0
 
 

@@ -12,7 +12,16 @@ import pytest
 from cluster import peers as peers_module
 from cluster.peers import PeerRefusedError, Peers, PeerUnansweredError
 from tests.cluster.nodes import Spawned
-from tests.cluster.raw_server import OK, answer, closed_url, hang_up, raw_server, saying, wait
+from tests.cluster.raw_server import (
+    OK,
+    RawServer,
+    answer,
+    closed_url,
+    hang_up,
+    raw_server,
+    saying,
+    wait,
+)
 from tests.process.served import until
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.exchange import Reply, Request
@@ -112,6 +121,24 @@ async def test_a_request_that_is_lost_on_a_kept_connection_is_sent_once(
 
         assert caught.value.was_sent
         assert [head_of(each)[0].split()[1] for each in owner.heard] == [b"/first", b"/second"]
+
+
+async def test_a_write_may_have_been_executed_by_a_server_that_ended(peers: Peers) -> None:
+    """A second attempt would find nothing that listens, as if nothing had been sent."""
+
+    async def end(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        writer.close()
+
+    owner = RawServer(answer, end)
+    server = await asyncio.start_server(owner.serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await peers.forward(url, "GET", "/first", EMPTY, within_s=WITHIN_S)
+
+    with pytest.raises(PeerUnansweredError, match="was lost before it answered") as caught:
+        await peers.forward(url, "PUT", "/second", EMPTY, within_s=WITHIN_S)
+
+    assert caught.value.was_sent
 
 
 async def test_a_write_uses_no_connection_that_the_owner_has_closed(peers: Peers) -> None:

@@ -89,7 +89,7 @@ async def test_a_new_owner_with_a_slower_clock_continues_above_the_floor(
 
     assert await cluster.poll(b, AUDIT) == [b"1", b"2"]
     floor = cluster.owner(AUDIT).floor
-    assert floor.offset_ms == NOON_MS + HOUR_MS
+    assert floor.offset.timestamp_ms == NOON_MS + HOUR_MS
     assert floor.cell_ms > NOON_MS + HOUR_MS
     assert cluster.record(AUDIT).ranges[-1].start == floor.offset
 

@@ -19,7 +19,6 @@ from cluster.transactions_of_leader import TransactionsOfLeader
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
-from messaging.storage.engine import Floor
 from messaging.storage.loading import load_index
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topic_handover import TopicHandover
@@ -34,7 +33,7 @@ from tuff.protocol.errors import (
     from_problem,
 )
 from tuff.protocol.exchange import Request
-from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
 from tuff.protocol.requests import Isolation, PublishRequest
 from tuff.protocol.transaction import TransactionType
 from tx.leadership import NotLeaderError
@@ -168,7 +167,7 @@ class Cluster:
         for name in names:
             await self.join(name)
         for topic, name in topics.items():
-            await self.servers[name].handover.take([topic], Floor(Offset(0, 0), 0))
+            await self.servers[name].handover.take([topic], NO_FLOOR)
             self.owners[topic] = name
             await self.servers[name].messaging.topics.create(topic, {})
         await self.elect(names[0])
@@ -193,11 +192,11 @@ class Cluster:
     async def move(self, topic: TopicId, name: str) -> None:
         async with self.lock(topic):
             floor = await self.servers[self.owners[topic]].handover.give(topic)
-            self.floors[topic] = _raised(self.floors.get(topic), floor)
+            self.floors[topic] = self.floors.get(topic, NO_FLOOR).raised_to(floor)
             await self._take(topic, self.servers[name])
 
     async def _take(self, topic: TopicId, server: "Server") -> None:
-        await server.handover.take([topic], self.floors.get(topic, Floor(Offset(0, 0), 0)))
+        await server.handover.take([topic], self.floors.get(topic, NO_FLOOR))
         self.owners[topic] = server.id
 
     def lock(self, topic: TopicId) -> asyncio.Lock:
@@ -216,7 +215,7 @@ class Cluster:
         for life in self.lives:
             if life.id == self.owners[topic] and life.is_dead:
                 floor = self.fence(life.id, life.incarnation)
-                self.floors[topic] = _raised(self.floors.get(topic), floor)
+                self.floors[topic] = self.floors.get(topic, NO_FLOOR).raised_to(floor)
         await self._take(topic, server)
 
     def is_owner_alive(self, topic: TopicId) -> bool:
@@ -272,12 +271,6 @@ class Cluster:
     async def close(self) -> None:
         for server in self.lives:
             await server.kill()
-
-
-def _raised(before: Floor | None, floor: Floor) -> Floor:
-    if before is None:
-        return floor
-    return Floor(max(before.last, floor.last), max(before.cell_ms, floor.cell_ms))
 
 
 class _View:
@@ -365,7 +358,7 @@ class Server:
             self.messaging.rows,
             self.owned,
             self.view,
-            cluster,
+            lambda: cluster,
             shared_index=lambda: self.messaging.store.read(load_index),
             in_thread=in_thread,
             spawn=self.spawn,

@@ -8,7 +8,6 @@ from threading import Event
 
 import pytest
 
-from messaging.storage.engine import Floor
 from messaging.storage.hbase.journal import Member
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
 from messaging.storage.hbase.store import HBaseOpener, HBaseStore
@@ -16,6 +15,7 @@ from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its 
 from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
 from tests.hbase.deployments import deploy, settings_of
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tuff.protocol.ids import Floor
 
 pytestmark = NEEDS_HBASE
 
@@ -60,11 +60,10 @@ class HBaseTables:
         return self._opener(None, Event(), NOON_MS)
 
     def fence(self, server_id: str, incarnation: int = 1, *, now_ms: int = NOON_MS) -> Floor:
-        fenced = Member(CLUSTER_ID, server_id, incarnation)
-        return self._opener(None, Event(), now_ms).fence(fenced)
+        return self._opener(None, Event(), now_ms).fence(server_id, incarnation)
 
     def adopt(self, cluster_id: str) -> None:
-        self.single().adopt_tables(cluster_id)
+        self.single().adopt(cluster_id)
 
     def settle(self, store: HeldStore) -> None:
         store.gate.set()

@@ -5,15 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from messaging.service import MessagingService
-from messaging.storage.engine import Floor
-from messaging.storage.rows import BEFORE_ALL
 from messaging.topic_handover import TopicHandover
 from tests.cluster.shared_store import SharedOpener, SharedTables
 from tests.messaging.world import World
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import NO_FLOOR, TopicId
 
 CLUSTER_ID = "0" * 32
-NO_FLOOR = Floor(BEFORE_ALL, 0)
 
 
 class Member(World):

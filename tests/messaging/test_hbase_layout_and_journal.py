@@ -178,8 +178,7 @@ def test_a_layout_is_read_as_it_was_written(layout: journal.StoredLayout) -> Non
 
 
 def test_each_incarnation_of_a_server_has_its_own_journal_and_store_rows() -> None:
-    first, second = (journal.Member("c1", "s1", number) for number in (1, 2))
-    layouts = [Layout(16, name=each.journal_name) for each in (first, second)]
+    layouts = [Layout(16, name=journal.journal_name("s1", number)) for number in (1, 2)]
 
     own = [layout.place(LAST_BATCH_KEY) for layout in layouts]
 

@@ -8,10 +8,9 @@ from typing import TypeVar
 import pytest
 
 from messaging.read.poll import Poll
-from messaging.storage.engine import Floor
 from messaging.storage.rows import INDEX
 from tests.cluster.shared_store import SharedTables
-from tests.messaging.members import NO_FLOOR, Member, new_tables
+from tests.messaging.members import Member, new_tables
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -27,7 +26,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import NO_FLOOR, Floor, MessageId, Offset, TopicId
 
 T = TypeVar("T")
 OTHER = TopicId("default", "other")

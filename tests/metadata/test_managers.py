@@ -24,7 +24,6 @@ from metadata.subscriptions import (
     SubscriptionStateExistsError,
 )
 from metadata.topic_ownership import (
-    Floor,
     NoTopicOwnerInfoError,
     OwnerInfo,
     TopicOwnerInfoExistsError,
@@ -37,10 +36,10 @@ from metadata.topic_persistence import (
     TopicPersistenceInfoExistsError,
     TopicPersistenceManager,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import Floor, MessageId, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
-FLOOR = Floor(offset_ms=5, offset_seq=6, cell_ms=7)
+FLOOR = Floor(Offset(5, 6), cell_ms=7)
 
 
 @dataclass(frozen=True)

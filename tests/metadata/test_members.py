@@ -16,11 +16,11 @@ from metadata.store import (
     Session,
     SessionLostError,
 )
-from metadata.topic_ownership import Floor
+from tuff.protocol.ids import Floor, Offset
 
 STARTED_MS = 1_700_000_000_000
-LOW = Floor(offset_ms=5, offset_seq=9, cell_ms=30)
-HIGH = Floor(offset_ms=6, offset_seq=2, cell_ms=20)
+LOW = Floor(Offset(5, 9), cell_ms=30)
+HIGH = Floor(Offset(6, 2), cell_ms=20)
 THREAD_COUNT = 8
 
 
@@ -207,7 +207,7 @@ def test_fences_have_the_highest_incarnation_and_floor_in_any_order(
     for index in order:
         members.record_fence("s2", *fences[index])
 
-    merged = Fenced(3, Floor(offset_ms=6, offset_seq=2, cell_ms=30))
+    merged = Fenced(3, Floor(Offset(6, 2), cell_ms=30))
     assert members.fenced("s2") == merged
     assert members.record_fence("s2", 1, LOW) == merged
 
@@ -227,13 +227,13 @@ def test_any_number_of_servers_record_a_fence_at_the_same_time(store: MetadataSt
 
     def fence(number: int) -> None:
         barrier.wait(30)
-        floor = Floor(offset_ms=number, offset_seq=0, cell_ms=THREAD_COUNT - number)
+        floor = Floor(Offset(number, 0), cell_ms=THREAD_COUNT - number)
         server(store).record_fence("s2", number % 3, floor)
 
     with ThreadPoolExecutor(THREAD_COUNT) as pool:
         list(pool.map(fence, range(THREAD_COUNT)))
 
-    expected = Fenced(2, Floor(offset_ms=THREAD_COUNT - 1, offset_seq=0, cell_ms=THREAD_COUNT))
+    expected = Fenced(2, Floor(Offset(THREAD_COUNT - 1, 0), cell_ms=THREAD_COUNT))
     assert server(store).fenced("s2") == expected
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from metadata.store import DamagedEntryError, Expected, MetadataStore, Versioned
-from metadata.topic_ownership import Floor, OwnerInfo, TopicOwnershipManager
-from tuff.protocol.ids import TopicId
+from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
+from tuff.protocol.ids import Floor, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
 RETURNS = TopicId("shop", "returns")
-FLOOR = Floor(offset_ms=5, offset_seq=6, cell_ms=7)
+FLOOR = Floor(Offset(5, 6), cell_ms=7)
 OWNED = OwnerInfo(server_id="s1", incarnation=3, floor=FLOOR)
 RELEASED = OwnerInfo(server_id=None, incarnation=4, floor=FLOOR)
 
@@ -90,18 +90,18 @@ def test_a_key_that_names_no_topic_is_reported(store: MetadataStore, key: tuple[
 
 
 def test_a_raised_floor_has_the_higher_offset_and_the_higher_cell_timestamp() -> None:
-    one = Floor(offset_ms=5, offset_seq=9, cell_ms=3)
-    other = Floor(offset_ms=6, offset_seq=2, cell_ms=1)
+    one = Floor(Offset(5, 9), cell_ms=3)
+    other = Floor(Offset(6, 2), cell_ms=1)
 
-    assert one.raised_to(other) == Floor(offset_ms=6, offset_seq=2, cell_ms=3)
-    assert other.raised_to(one) == Floor(offset_ms=6, offset_seq=2, cell_ms=3)
+    assert one.raised_to(other) == Floor(Offset(6, 2), cell_ms=3)
+    assert other.raised_to(one) == Floor(Offset(6, 2), cell_ms=3)
 
 
 def test_within_a_millisecond_the_higher_sequence_id_is_the_higher_offset() -> None:
-    one = Floor(offset_ms=5, offset_seq=9, cell_ms=3)
-    other = Floor(offset_ms=5, offset_seq=2, cell_ms=4)
+    one = Floor(Offset(5, 9), cell_ms=3)
+    other = Floor(Offset(5, 2), cell_ms=4)
 
-    assert one.raised_to(other) == Floor(offset_ms=5, offset_seq=9, cell_ms=4)
+    assert one.raised_to(other) == Floor(Offset(5, 9), cell_ms=4)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_within_a_millisecond_the_higher_sequence_id_is_the_higher_offset() -> N
 )
 def test_a_floor_out_of_range_is_refused(offset_ms: int, offset_seq: int, cell_ms: int) -> None:
     with pytest.raises(ValueError, match="no floor has"):
-        Floor(offset_ms=offset_ms, offset_seq=offset_seq, cell_ms=cell_ms)
+        Floor(Offset(offset_ms, offset_seq), cell_ms=cell_ms)

@@ -424,7 +424,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a PUT whose server died counts as not sent",
-        "tuff/aio/transport.py",
+        "tuff/http_sessions.py",
         "    config.on_connection_create_start.append(connect_once)\n",
         "",
         ("tests/client/test_lost_replies.py::test_a_put_whose_server_dies_may_have_been_executed",),

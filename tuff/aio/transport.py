@@ -1,11 +1,10 @@
-"""Sends calls over HTTP from an event loop: the only module of the client that knows aiohttp.
+"""Sends calls over HTTP from an event loop, with aiohttp.
 
 Like `tuff.blocking.transport`, it sends each call once, and reports a lost connection.
 """
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TypeVar
 
 import aiohttp
@@ -13,6 +12,7 @@ import aiohttp
 from tuff.address import Address
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongStateError
+from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError
 from tuff.servers import Servers, subject_of, with_owner
 
@@ -84,7 +84,7 @@ class AsyncTransport:
         """
         request = call.request
         if not (request.is_read or request.is_repeatable):
-            await _notice_closed_connections()
+            await notice_closed_connections()
         try:
             response = await self._exchange(request)
         except aiohttp.ClientSSLError as error:
@@ -134,49 +134,5 @@ class AsyncTransport:
             self._loop = loop
             # A long poll occupies its connection, so their number is not limited: with the default
             # of 100, the task with the next call would wait for ever.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trace_configs=[_sending_once()],
-            )
+            self._session = new_session(aiohttp.TCPConnector(limit=0))
         return self._session
-
-
-async def _notice_closed_connections() -> None:
-    # A server that stopped while this program was busy has closed the kept connections, and the
-    # event loop has not noticed yet: a request that is sent on one of them is lost with an unknown
-    # outcome. One turn of the loop reads the end, the next removes the connection from the pool.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-
-def _sending_once() -> aiohttp.TraceConfig:
-    """Refuses the second attempt of a request before anything of it is sent.
-
-    aiohttp repeats every PUT and DELETE when a kept connection breaks, and then a topic that was
-    just created "exists already". If the server has died, the second attempt could not connect
-    either, and the request would seem never to have been sent. `tuff.retries` decides which calls
-    are repeated.
-    """
-
-    async def connect_once(
-        session: aiohttp.ClientSession,
-        attempts: SimpleNamespace,
-        params: aiohttp.TraceConnectionCreateStartParams,
-    ) -> None:
-        if hasattr(attempts, "has_begun"):
-            raise aiohttp.ServerDisconnectedError
-
-    async def send_once(
-        session: aiohttp.ClientSession,
-        attempts: SimpleNamespace,
-        params: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        if hasattr(attempts, "has_begun"):
-            raise aiohttp.ServerDisconnectedError
-        attempts.has_begun = True
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_create_start.append(connect_once)
-    config.on_request_headers_sent.append(send_once)
-    return config

@@ -1,4 +1,4 @@
-"""Names and identifiers: namespaces, topics, offsets and message ids (protocol §1; design §5).
+"""Names and positions: namespaces, topics, offsets, floors, message ids (protocol §1; design §5).
 
     message id = publish_ts(8) seq(2) write_ts(8) payload_seq(2)      big-endian, 20 bytes
 
@@ -137,6 +137,36 @@ class MessageId:
     def from_int(cls, number: int) -> "MessageId":
         return cls.from_bytes(number.to_bytes(MESSAGE_ID_SIZE, "big"))
 
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The highest offset that a server of a cluster assigned, and the highest timestamp in ms of
+    its cells in HBase. The next owner of its topics has to stay above both: with lower ones, its
+    rows would come before rows that readers have seen, or be hidden by older cells.
+
+    Raises ValueError for numbers out of range.
+    """
+
+    offset: Offset
+    cell_ms: int
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.offset.timestamp_ms < TIMESTAMP_LIMIT
+            and 0 <= self.offset.seq_id < SEQ_ID_LIMIT
+            and 0 <= self.cell_ms < TIMESTAMP_LIMIT
+        ):
+            raise ValueError(
+                f"no floor has the offset {tuple(self.offset)} and the cell timestamp "
+                f"{self.cell_ms}"
+            )
+
+    def raised_to(self, other: "Floor") -> "Floor":
+        """The higher one of the offsets, and the higher one of the cell timestamps."""
+        return Floor(max(self.offset, other.offset), max(self.cell_ms, other.cell_ms))
+
+
+NO_FLOOR = Floor(Offset(0, 0), cell_ms=0)
 
 FIRST_ID = MessageId(0, 0)
 LAST_ID = MessageId(TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1, TIMESTAMP_LIMIT - 1, SEQ_ID_LIMIT - 1)

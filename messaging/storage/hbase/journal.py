@@ -379,10 +379,10 @@ class Member:
     server_id: str  # without a colon
     incarnation: int  # a number that no other start of this server has
 
-    @property
-    def journal_name(self) -> bytes:
-        """What the rows of its journal begin with."""
-        return b"i" + self.server_id.encode() + b":" + _NUMBER.pack(self.incarnation)
+
+def journal_name(server_id: str, incarnation: int) -> bytes:
+    """What the rows of the journal of this incarnation begin with."""
+    return b"i" + server_id.encode() + b":" + _NUMBER.pack(incarnation)
 
 
 def pack(commit: Commit) -> tuple[bytes, list[bytes]]:

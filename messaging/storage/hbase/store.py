@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from functools import partial
 from threading import Condition, Event
 
-from messaging.storage.engine import Floor, Rows, StoreError, TakenOverError
+from messaging.storage.engine import Rows, StoreError, TakenOverError
 from messaging.storage.hbase import journal
 from messaging.storage.hbase.connections_and_writes import (
     Change,
@@ -31,6 +31,7 @@ from messaging.storage.hbase.journal import (
     OwnClaims,
     StoredLayout,
     journal_errors,
+    journal_name,
 )
 from messaging.storage.hbase.layout import (
     BODY,
@@ -48,6 +49,7 @@ from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
 from messaging.storage.rows import LAST_BATCH_KEY, LastBatch, prefix_stop
 from tuff.hbase_gateway import Addresses, Connection, Gateways, Mutation
+from tuff.protocol.ids import Floor
 
 SETTLE_AFTER_S = 0.05  # seconds that rows wait for others, to be put together
 SETTLE_ROWS = 1_000  # rows that are put at once; as many as fit into one call
@@ -111,19 +113,20 @@ class HBaseOpener:
             connections.close()
             raise
 
-    def fence(self, member: Member) -> Floor:
+    def fence(self, server_id: str, incarnation: int) -> Floor:
         """Take the journal of another server over, so that it can commit nothing any more, and put
         the rows that it committed. Any thread and any server may call, also at the same time;
         repeating it is harmless.
 
         Raises: StoreError: it may or may not be fenced.
         """
+        name = journal_name(server_id, incarnation)
         with closing(self._connected()) as connections:
             for _ in range(FENCE_ATTEMPTS_MAX - 1):
                 # A third server that fences it takes a later slot, before this one is done.
                 with suppress(TakenOverError):
-                    return self._fence(connections, member.journal_name)
-            return self._fence(connections, member.journal_name)
+                    return self._fence(connections, name)
+            return self._fence(connections, name)
 
     def _fence(self, connections: StoreConnections, name: bytes) -> Floor:
         gateways, writes, prefix = connections.gateways, connections.writes, self._settings.prefix
@@ -136,7 +139,7 @@ class HBaseOpener:
         last = LastBatch.from_bytes(LAST_BATCH_KEY, value) if value else LastBatch()
         return Floor(last.last, commits.timestamp_ms)
 
-    def adopt_tables(self, cluster_id: str) -> None:
+    def adopt(self, cluster_id: str) -> None:
         """Make sure that the tables belong to this cluster; tables without any commit are adopted.
 
         Raises: StoreError: they belong to another one or to a single server.
@@ -194,7 +197,7 @@ class HBaseStore:
         self._prefix = settings.prefix
         self._in_background = in_background
         self._require_enabled()
-        name = b"" if member is None else member.journal_name
+        name = b"" if member is None else journal_name(member.server_id, member.incarnation)
         self._tables = _Tables(gateways, connections.writes, self._prefix, name=name)
         _require_owner(self._tables.stored_layout, self._prefix, member)
         self._commits = Journal(

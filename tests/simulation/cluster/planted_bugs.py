@@ -70,7 +70,7 @@ BUGS = (
     planted(
         "offsets-below-the-floor",
         "messaging/topic_handover.py",
-        "        sequencer.raise_above(floor.last)\n",
+        "        sequencer.raise_above(floor.offset)\n",
         "",
     ),
     planted(
@@ -109,7 +109,7 @@ BUGS = (
         "messaging/topic_handover.py",
         "        await self._committer.submit(Write(partial(self._add, loaded, floor), "
         "internal=True))\n",
-        "        self._state.sequencer.raise_above(floor.last)\n"
+        "        self._state.sequencer.raise_above(floor.offset)\n"
         "        self._state.high_water_mark = self._state.sequencer.last\n"
         "        await self._committer.submit(Write(partial(self._add, loaded, floor), "
         "internal=True))\n",

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from messaging.storage.engine import Floor, Rows, StoreError, TakenOverError
+from messaging.storage.engine import Rows, StoreError, TakenOverError
 from messaging.storage.hbase.journal import Member
 from tests.cluster.shared_store import SharedOpener, SharedTables, SharedTablesStore
 from tests.simulation.cluster.metadata import CutOffError
+from tuff.protocol.ids import Floor
 
 
 class Caller(Protocol):
@@ -49,13 +50,13 @@ class SimOpener:
             raise
         return self.store
 
-    def adopt_tables(self, cluster_id: str) -> None:
+    def adopt(self, cluster_id: str) -> None:
         _reach(self._caller)
         self._tables.adopt(cluster_id)
 
-    def fence(self, member: Member) -> Floor:
+    def fence(self, server_id: str, incarnation: int) -> Floor:
         _reach(self._caller)
-        floor = self._tables.fence(member.server_id, member.incarnation, now_ms=self._now_ms)
+        floor = self._tables.fence(server_id, incarnation, now_ms=self._now_ms)
         _reach(self._caller)  # the journal is taken, and the caller does not know it yet
         return floor
 

@@ -66,8 +66,8 @@ prove-long: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove --long
 
 # Faults of a cluster of three servers, for two minutes; prove-cluster-long takes an hour. They are
-# not part of prove, since they need the real HBase that Maven gets, and an idle machine: they also
-# judge how long a topic takes no writes.
+# not part of prove, since they need the real HBase that Maven gets, network namespaces (see
+# docs/reliability.md), and an idle machine: they also judge how long a topic takes no writes.
 prove-cluster: $(VENV)/.installed-dev $(HBASE)/.installed
 	$(BIN)/python -m tests.faults.cluster --pairs --minutes 2 --judge-outages
 	$(BIN)/python -m tests.faults.cluster --pairs --minutes 2 --metadata hbase

@@ -8,11 +8,12 @@ and transactions of many clients; and faults by seed, one or two at a time. At t
 polled through each server, and judged with all that the clients saw (promises 1, 2, 3, 5, 9):
 `cluster_judge.py`. Outages are measured by the clients, and reported for each kind of fault.
 
-HBase needs `make hbase` once. Each server has links of its own to HBase, ZooKeeper and the other
-servers (`cluster_links.py`), so that a network can be cut without privileges.
+HBase needs `make hbase` once. Each server runs in a network namespace (`cluster_network.py`), whose
+link is cut. Where that is impossible, `--loopback` runs the faults of everything but the network.
 """
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -22,10 +23,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 
 import tuff
+from tests.faults import cluster_network
 from tests.faults.cluster_judge import Counted, Did, Final, Outage, outages, torn, violations
+from tests.faults.cluster_network import EVERYWHERE, HBASE, LOSSY, MODES, ZOOKEEPER, Machine
 from tests.faults.cluster_run import ClusterServer, RunningCluster
 from tests.faults.disk import build, has_compiler
 from tests.faults.workload_cluster import (
@@ -39,7 +43,6 @@ from tests.faults.workload_cluster import (
     read_all,
 )
 from tests.hbase.local_hbase import why_missing
-from tests.http.client import Client
 
 CALM_S = (1.0, 4.0)  # seconds without a fault, so that all topics have owners before the next one
 RESTART_S = (0.0, 6.0)  # seconds until a killed server is started again
@@ -47,6 +50,8 @@ SKEW_S = 5.0
 SETTLES_WITHIN_S = 120.0  # a cluster that takes longer than that is broken
 TWO_AT_ONCE = 0.25  # the probability of a second fault during the first
 SHOWN_COUNT_MAX = 10
+NOT_JUDGED = {"cut-hbase", "loss", "narrow"}  # the owner keeps its session, and its topics wait
+INSIDE = "--inside-namespace"  # the argument of the program that runs itself again there
 OUTAGE_S_MIN = 0.3  # shorter ones are single refusals
 
 
@@ -72,6 +77,7 @@ class Faults:
         *,
         topics: Sequence[str],
         has_clocks: bool,
+        has_network: bool,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
@@ -81,15 +87,21 @@ class Faults:
             "kill": self._kill,
             "stop": self._stop,
             "pause": self._pause,
-            "cut-hbase": self._cut_hbase,
-            "cut-peers": self._cut_peers,
-            "cut-all": self._cut_all,
             "move": self._move,
         }
         self.of_all: dict[str, Callable[[], AbstractContextManager[str]]] = {}
+        if has_network:
+            of_one |= {
+                "cut-hbase": self._cut_hbase,
+                "cut-peers": self._cut_peers,
+                "cut-all": self._cut_all,
+                "unplug": self._unplug,
+                "loss": self._lose,
+                "narrow": self._narrow,
+            }
+        if has_network and cluster.zookeeper is not None:
+            of_one |= {"session": self._lose_session, "blink": self._blink}
         if cluster.zookeeper is not None:
-            of_one["session"] = self._lose_session
-            of_one["blink"] = self._blink
             self.of_all["zookeeper-restart"] = self._restart_zookeeper
             self.of_all["zookeeper-pause"] = self._pause_zookeeper
         if has_clocks:
@@ -136,45 +148,61 @@ class Faults:
             yield f"SIGSTOP of {server.id}, for {seconds:.1f} s"
             self._cluster.wait(seconds)
 
-    @contextmanager
-    def _lose_session(self, server: ClusterServer) -> Iterator[str]:
+    def _lose_session(self, server: ClusterServer) -> AbstractContextManager[str]:
         """Cut from ZooKeeper until its session is lost."""
-        assert server.metadata is not None
-        seconds, silently = self._seconds(1.5, 3), self._chance.random() < 0.5
-        with self._cluster.cut(server.metadata, silently=silently):
-            yield f"{server.id} without ZooKeeper, for {seconds:.1f} s{_how(silently)}"
-            self._cluster.wait(seconds)
+        return self._cut(server, [ZOOKEEPER], "ZooKeeper", seconds=self._seconds(1.5, 3))
 
-    @contextmanager
-    def _blink(self, server: ClusterServer) -> Iterator[str]:
+    def _blink(self, server: ClusterServer) -> AbstractContextManager[str]:
         """Cut from ZooKeeper for less than the timeout of its session."""
-        assert server.metadata is not None
-        seconds, silently = self._seconds(0.1, 0.5), self._chance.random() < 0.5
-        with self._cluster.cut(server.metadata, silently=silently):
-            yield f"{server.id} without ZooKeeper, for {seconds:.1f} s{_how(silently)}"
+        return self._cut(server, [ZOOKEEPER], "ZooKeeper", seconds=self._seconds(0.1, 0.5))
+
+    def _cut_hbase(self, server: ClusterServer) -> AbstractContextManager[str]:
+        return self._cut(server, [HBASE], "HBase", seconds=self._seconds(0.3, 3))
+
+    def _cut_peers(self, server: ClusterServer) -> AbstractContextManager[str]:
+        """Cut from one or all of the other servers."""
+        others = [each for each in self._cluster.servers if each is not server]
+        others = self._chance.sample(others, self._chance.randint(1, len(others)))
+        what = " and ".join(each.id for each in others)
+        return self._cut(
+            server, [each.host for each in others], what, seconds=self._seconds(0.3, 3)
+        )
+
+    def _cut_all(self, server: ClusterServer) -> AbstractContextManager[str]:
+        """Cut from everything but the clients."""
+        others = [each.host for each in self._cluster.servers if each is not server]
+        addresses = [HBASE, ZOOKEEPER, *others]
+        return self._cut(server, addresses, "all but clients", seconds=self._seconds(0.3, 3))
+
+    @contextmanager
+    def _cut(
+        self, server: ClusterServer, addresses: Sequence[str], what: str, *, seconds: float
+    ) -> Iterator[str]:
+        mode = self._chance.choice(list(MODES))
+        with _machine(server).cut(addresses, mode):
+            yield f"{server.id} without {what}, {mode}, for {seconds:.1f} s"
             self._cluster.wait(seconds)
 
     @contextmanager
-    def _cut_hbase(self, server: ClusterServer) -> Iterator[str]:
-        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
-        with self._cluster.cut(server.gateway, silently=silently):
-            yield f"{server.id} without HBase, for {seconds:.1f} s{_how(silently)}"
+    def _unplug(self, server: ClusterServer) -> Iterator[str]:
+        """Cut from everything."""
+        seconds = self._seconds(0.3, 3)
+        with _machine(server).unplugged():
+            yield f"{server.id} unplugged, for {seconds:.1f} s"
             self._cluster.wait(seconds)
 
     @contextmanager
-    def _cut_peers(self, server: ClusterServer) -> Iterator[str]:
-        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
-        with self._cluster.cut(server.peers, silently=silently):
-            yield f"{server.id} out of the others' reach, for {seconds:.1f} s{_how(silently)}"
+    def _lose(self, server: ClusterServer) -> Iterator[str]:
+        seconds = self._seconds(1, 4)
+        with _machine(server).cut([EVERYWHERE], LOSSY):
+            yield f"{server.id} {LOSSY}, for {seconds:.1f} s"
             self._cluster.wait(seconds)
 
     @contextmanager
-    def _cut_all(self, server: ClusterServer) -> Iterator[str]:
-        """Cut from everything but some clients."""
-        seconds, silently = self._seconds(0.3, 3), self._chance.random() < 0.5
-        links = [each for each in (server.metadata, server.gateway, server.peers) if each]
-        with self._cluster.cut(*links, silently=silently):
-            yield f"{server.id} cut off, for {seconds:.1f} s{_how(silently)}"
+    def _narrow(self, server: ClusterServer) -> Iterator[str]:
+        seconds = self._seconds(1, 4)
+        with _machine(server).narrowed():
+            yield f"{server.id} with a narrow link, for {seconds:.1f} s"
             self._cluster.wait(seconds)
 
     @contextmanager
@@ -193,7 +221,7 @@ class Faults:
         yield f"20 topics moved to {server.id}: {dict(sorted(moved.items()))}"
 
     def _move_one(self, topic: str, server: ClusterServer) -> int:
-        client = Client(self._chance.choice(self._cluster.servers).port, is_checked=False)
+        client = self._chance.choice(self._cluster.servers).client()
         path = f"/v1/cluster/topics/{NAMESPACE}/{topic}/move"
         try:
             return client.post(path, {"server": server.id}).status
@@ -229,8 +257,9 @@ class Faults:
             zookeeper.resume()
 
 
-def _how(silently: bool) -> str:
-    return " (silently)" if silently else " (reset)"
+def _machine(server: ClusterServer) -> Machine:
+    assert server.machine is not None, "faults of the network need one"
+    return server.machine
 
 
 class Program:
@@ -251,6 +280,7 @@ class Program:
         self._settle(time.monotonic())
         end_s = time.monotonic() + seconds
         names = [each for each in self._faults.names() if not only or each in only]
+        assert names, f"there are only these faults: {self._faults.names()}"
         left: list[str] = []
         while time.monotonic() < end_s:
             self._cluster.wait(self._chance.uniform(*CALM_S))
@@ -387,7 +417,7 @@ def report(
         print(
             f"{name:<34}{len(of_name):>6}{len(topics):>12}{middle:>10.2f}{most:>8.2f}{its:>10.2f}"
         )
-        if "+" not in name and name != "cut-hbase":  # its topics wait for HBase, however long
+        if "+" not in name and name not in NOT_JUDGED:
             longest = [max(longest[0], most), max(longest[1], its)]
     exits = {server.id: dict(Counter(server.exits)) for server in cluster.servers}
     print(f"exits of servers by code: {exits}")
@@ -421,11 +451,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pairs", action="store_true", help="transactions publish, too")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT")
     parser.add_argument("--judge-outages", action="store_true", help="fail above two time-outs")
+    parser.add_argument(
+        "--loopback", action="store_true", help="without network namespaces and their faults"
+    )
+    parser.add_argument(INSIDE, action="store_true", dest="is_inside", help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help="keeps all files there")
     options = parser.parse_args(arguments)
     if (missing := why_missing()) is not None:
         print(missing)
         return 1
+    if not options.loopback and not options.is_inside:
+        if (missing := cluster_network.why_missing()) is not None:
+            print(f"{missing}; `--loopback` runs the faults of everything but the network")
+            return 1
+        again = [sys.executable, "-m", "tests.faults.cluster", *arguments, INSIDE]
+        os.execvp("unshare", [*cluster_network.entering(), *again])
     with ExitStack() as ends:
         home = options.home or Path(ends.enter_context(tempfile.TemporaryDirectory()))
         home.mkdir(exist_ok=True, parents=True)
@@ -436,19 +476,27 @@ def _run(home: Path, options: argparse.Namespace) -> int:
     chance = random.Random(options.seed)
     library = build(home) if has_compiler() else None
     with RunningCluster(
-        home, metadata=options.metadata, session_s=options.session, library=library
+        home,
+        metadata=options.metadata,
+        session_s=options.session,
+        has_network=not options.loopback,
+        library=library,
     ) as cluster:
         load = Load(
-            _orders(
-                [[each.address for each in cluster.servers], [each.url for each in cluster.servers]]
-            ),
+            list(permutations(each.url for each in cluster.servers)),
             topics=options.topics,
             consumers=options.consumers,
             rate_per_s=options.rate,
             seed=options.seed,
             has_pairs=options.pairs,
         )
-        faults = Faults(cluster, chance, topics=load.topics, has_clocks=library is not None)
+        faults = Faults(
+            cluster,
+            chance,
+            topics=load.topics,
+            has_clocks=library is not None,
+            has_network=not options.loopback,
+        )
         program = Program(cluster, load, faults, chance)
         try:
             program.run(seconds=options.minutes * 60, only=options.only)
@@ -469,11 +517,6 @@ def _run(home: Path, options: argparse.Namespace) -> int:
     )
     is_late = options.judge_outages and max(topic_s, leader_s) > bar_s
     return 1 if found or is_late or not program.injected else 0
-
-
-def _orders(addresses: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Each list of addresses, beginning with each of them."""
-    return [[*each[first:], *each[:first]] for each in addresses for first in range(len(each))]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real cluster on this machine: HBase, ZooKeeper, three servers, and links that can be cut.
+"""A real cluster on this machine: HBase, ZooKeeper, and three servers in networks that can be cut.
 
 A server that ends by itself is started again, as systemd would. One that was replaced, or whose
 session is lost, ends with exit code 1 (decision 0042).
@@ -9,20 +9,22 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.cluster_links import Link, Links
+from tests.faults.cluster_network import HBASE, ZOOKEEPER, Machine, machines
 from tests.faults.disk import Shim
 from tests.faults.pauses import suspended
-from tests.hbase.deployments import deploy, server_settings, settings_of, through
+from tests.hbase.deployments import deploy, server_settings, settings_of
 from tests.hbase.local_hbase import LocalHBase
-from tests.http.client import Client
+from tests.http.client import REPLY_TIMEOUT_S, Client
 from tests.http.process import ServerProcess
 from tests.metadata.zookeeper_server import ZooKeeperServer, free_port
 
 SERVER_COUNT = 3
+LOOPBACK = "127.0.0.1"
 AGAIN_S = 0.5  # seconds until a server that ended is started again
 TEND_S = 0.05
 READY_WITHIN_S = 60.0
@@ -37,36 +39,43 @@ class ClusterServer:
     """One server of the cluster, through all its starts, always at the same port."""
 
     def __init__(
-        self, cluster: "RunningCluster", number: int, *, links: Links, library: Path | None
+        self,
+        cluster: "RunningCluster",
+        number: int,
+        *,
+        machine: Machine | None,
+        library: Path | None,
     ) -> None:
+        """`machine` None: at a loopback address, with the services."""
         self.id = f"s{number}"
         self._home = cluster.home / self.id
         self._home.mkdir()
+        self.machine = machine
+        self.host = LOOPBACK if machine is None else machine.address
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.peers = links.to(self.port)  # how the other servers, and some clients, reach it
-        self.address = f"http://127.0.0.1:{self.peers.port}"
-        self.gateway = links.to(cluster.hbase.ports.thrift)
-        self.metadata: Link | None = None
+        self.url = f"http://{self.host}:{self.port}"
+        hbase, zookeeper = (LOOPBACK, LOOPBACK) if machine is None else (HBASE, ZOOKEEPER)
+        tables = replace(cluster.tables, gateways=(f"{hbase}:{cluster.hbase.ports.thrift}",))
         metadata = "hbase"
         if cluster.zookeeper is not None:
-            self.metadata = links.to(cluster.zookeeper.port)
-            metadata = f"zookeeper://127.0.0.1:{self.metadata.port}/tuff"
+            metadata = f"zookeeper://{zookeeper}:{cluster.zookeeper.port}/tuff"
         self._shim: Shim | None = None
         if library is not None:
             self._shim = Shim(library, root=self._home, control=cluster.home / f"{self.id}-shim")
         settings = [
-            *server_settings(through(cluster.tables, self.gateway.port)),
+            *server_settings(tables),
+            "server.allow_remote=true",
             f"cluster.server_id={self.id}",
-            f"cluster.address={self.address}",
+            f"cluster.address={self.url}",
             f"cluster.metadata={metadata}",
             f"cluster.session_timeout={cluster.session_s}",
             f"cluster.transactions_directory={cluster.home / 'transactions'}",
             "cluster.rebalance_interval=8",  # so that a server that was started again gets topics
             "tx.max_timeout=600",
         ]
+        place = ("--host", self.host, "--port", str(self.port))
         flags = [word for setting in settings for word in ("--set", setting)]
-        self._arguments = ["--data", str(self._home / "data"), "--port", str(self.port), *flags]
+        self._arguments = ["--data", str(self._home / "data"), *place, *flags]
         self.exits: list[int] = []
         self.reasons: Counter[str] = Counter()  # why it ended by itself
         self.is_held = False  # ended on purpose, and not to be started yet
@@ -75,7 +84,12 @@ class ClusterServer:
 
     def _launch(self) -> ServerProcess:
         environment = None if self._shim is None else self._shim.environment()
-        process = ServerProcess(self._home, *self._arguments, environment=environment)
+        process = ServerProcess(
+            self._home,
+            *self._arguments,
+            environment=environment,
+            under=() if self.machine is None else self.machine.under,
+        )
         process.may_log_traces = True  # of writes that failed while HBase could not be reached
         return process
 
@@ -115,13 +129,17 @@ class ClusterServer:
     def is_ready(self) -> bool:
         if self.process.process.poll() is not None:
             return False
-        client = Client(self.port, timeout_s=2.0, is_checked=False)
+        client = self.client(timeout_s=2.0)
         try:
             return client.get("/health/ready").status == 200
         except OSError:
             return False
         finally:
             client.close()
+
+    def client(self, *, timeout_s: float = REPLY_TIMEOUT_S) -> Client:
+        """A connection to it, to be closed."""
+        return Client(self.port, host=self.host, timeout_s=timeout_s, is_checked=False)
 
     def end(self) -> None:
         self.process.end()
@@ -138,25 +156,34 @@ class RunningCluster:
     """All of it. Use it as a context; one thread does everything with it."""
 
     def __init__(
-        self, home: Path, *, metadata: str, session_s: float, library: Path | None = None
+        self,
+        home: Path,
+        *,
+        metadata: str,
+        session_s: float,
+        has_network: bool,
+        library: Path | None = None,
     ) -> None:
-        """`metadata`: "zookeeper" or "hbase"; `library`: the shim, with which clocks can be set."""
+        """`metadata`: "zookeeper" or "hbase"; `has_network`: each server is a machine of its own,
+        which needs a process that entered a network namespace; `library`: the shim, with which
+        clocks can be set."""
         self.home = home
         self.session_s = session_s
         self.servers: list[ClusterServer] = []
         self.zookeeper: ZooKeeperServer | None = None
         self._ends = ExitStack()
         try:
-            self._links = Links()
-            self._ends.callback(self._links.close)
+            hosts: Sequence[Machine | None] = [None] * SERVER_COUNT
+            if has_network:
+                hosts = [self._ends.enter_context(closing(m)) for m in machines(SERVER_COUNT)]
             self.hbase = LocalHBase(home / "hbase")
             self._ends.callback(self.hbase.stop)
             self.tables = deploy(settings_of(self.hbase.ports, prefix="faults_"))
             if metadata == "zookeeper":
                 self.zookeeper = ZooKeeperServer(home / "zookeeper")
                 self._ends.callback(self.zookeeper.kill)
-            for number in range(1, SERVER_COUNT + 1):
-                server = ClusterServer(self, number, links=self._links, library=library)
+            for number, machine in enumerate(hosts, 1):
+                server = ClusterServer(self, number, machine=machine, library=library)
                 self.servers.append(server)
                 self._ends.callback(server.end)
                 server.process.wait_ready()
@@ -193,12 +220,6 @@ class RunningCluster:
         """Tend it until all servers are ready."""
         for server in self.servers:
             self.until(server.is_ready, within_s=READY_WITHIN_S, what=f"{server.id} is ready")
-
-    @contextmanager
-    def cut(self, *links: Link, silently: bool) -> Iterator[None]:
-        """Cut these links during the block."""
-        with self._links.cut(*links, silently=silently):
-            yield
 
     @contextmanager
     def paused(self, server: ClusterServer) -> Iterator[None]:

@@ -43,11 +43,16 @@ class Client:
     """
 
     def __init__(
-        self, port: int, *, timeout_s: float = REPLY_TIMEOUT_S, is_checked: bool = True
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        timeout_s: float = REPLY_TIMEOUT_S,
+        is_checked: bool = True,
     ) -> None:
         self.port = port
         self._is_checked = is_checked
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+        self._connection = HTTPConnection(host, port, timeout=timeout_s)
 
     def close(self) -> None:
         self._connection.close()

@@ -121,6 +121,18 @@ BUGS = (
         "floor=owned.info.floor,",
     ),
     planted(
+        "server-is-not-told-of-a-topic-that-was-given-to-it",
+        "cluster/topic_ownership.py",
+        "        await self._tell_released()\n        released",
+        "        released",
+    ),
+    planted(
+        "topics-of-an-ended-server-are-not-looked-for",
+        "cluster/topic_ownership.py",
+        "        if view == self._looked_with:\n",
+        "        if self._looked_with is not None:\n",
+    ),
+    planted(
         "reads-without-a-lease",
         "messaging/storage/store_ownership.py",
         "        if is_read:\n            await ownership.require()\n",

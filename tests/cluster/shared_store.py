@@ -184,6 +184,7 @@ class SharedTablesStore:
         self._opener = opener
         self._tables, self._name = opener.tables, opener.name
         self._floor_ms = 0
+        self.scanned: list[bytes] = []  # the keys of all rows that scans read
         self._is_closed = False
         self._failure: StoreError | None = None
         self._waiting: dict[bytes, bytes | None] = {}
@@ -207,6 +208,7 @@ class SharedTablesStore:
         merged: Batch = {**self._tables.rows(), **self._waiting}
         keys = sorted(key for key, value in merged.items() if value is not None)
         keys = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
+        self.scanned += keys
         return _rows([(key, merged[key]) for key in (reversed(keys) if reverse else keys)])
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:

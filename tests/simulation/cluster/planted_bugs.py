@@ -64,8 +64,8 @@ BUGS = (
     planted(
         "owner-that-refused-is-remembered",
         "cluster/topic_ownership.py",
-        "        self._cached.pop(topic, None)\n\n    async def note_change",
-        "\n    async def note_change",
+        "        self._cached.pop(topic, None)\n        self._are_members_old",
+        "        self._are_members_old",
     ),
     planted(
         "offsets-below-the-floor",
@@ -125,12 +125,6 @@ BUGS = (
         "cluster/topic_ownership.py",
         "        await self._tell_released()\n        released",
         "        released",
-    ),
-    planted(
-        "topics-of-an-ended-server-are-not-looked-for",
-        "cluster/topic_ownership.py",
-        "        if view == self._looked_with:\n",
-        "        if self._looked_with is not None:\n",
     ),
     planted(
         "reads-without-a-lease",

@@ -1,7 +1,8 @@
 """The owner of each topic: which incarnation of which server serves it (decision 0042).
 
     key   := ("owners", namespace, name)
-    value := JSON {format: 1, server_id: text or null, incarnation, offset_ms, offset_seq, cell_ms}
+    value := JSON {format: 1, server_id: text or null, incarnation, offset_ms, offset_seq, cell_ms,
+                   longest_transaction_ms}
 
 The version of an owner record is the epoch of the ownership.
 
@@ -46,21 +47,25 @@ class TopicOwnerInfoExistsError(EntryExistsError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """The highest offset that was assigned, and the highest timestamp of an HBase cell that was
-    written, in ms. A new owner continues above both. Raises ValueError for numbers out of range."""
+    written, in ms. A new owner continues above both. `longest_transaction_ms` is the longest life
+    of a transaction, for which retention keeps payloads. Raises ValueError for numbers out of
+    range."""
 
     offset_ms: int
     offset_seq: int
     cell_ms: int
+    longest_transaction_ms: int
 
     def __post_init__(self) -> None:
         if not (
             0 <= self.offset_ms < TIMESTAMP_LIMIT
             and 0 <= self.offset_seq < SEQ_ID_LIMIT
             and 0 <= self.cell_ms < TIMESTAMP_LIMIT
+            and 0 <= self.longest_transaction_ms < TIMESTAMP_LIMIT
         ):
             raise ValueError(
                 f"no floor has the offset ({self.offset_ms}, {self.offset_seq}) and the cell "
-                f"timestamp {self.cell_ms}"
+                f"timestamp {self.cell_ms}, and transactions of {self.longest_transaction_ms} ms"
             )
 
     @property
@@ -68,16 +73,17 @@ class Floor:
         return Offset(self.offset_ms, self.offset_seq)
 
     def raised_to(self, other: "Floor") -> "Floor":
-        """The higher one of the offsets, and the higher one of the cell timestamps."""
+        """The higher one of the offsets, and likewise of the other numbers."""
         offset = max(self.offset, other.offset)
         return Floor(
             offset_ms=offset.timestamp_ms,
             offset_seq=offset.seq_id,
             cell_ms=max(self.cell_ms, other.cell_ms),
+            longest_transaction_ms=max(self.longest_transaction_ms, other.longest_transaction_ms),
         )
 
 
-NO_FLOOR = Floor(offset_ms=0, offset_seq=0, cell_ms=0)
+NO_FLOOR = Floor(offset_ms=0, offset_seq=0, cell_ms=0, longest_transaction_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +183,7 @@ def floor_members(floor: Floor) -> dict[str, object]:
         "offset_ms": floor.offset_ms,
         "offset_seq": floor.offset_seq,
         "cell_ms": floor.cell_ms,
+        "longest_transaction_ms": floor.longest_transaction_ms,
     }
 
 
@@ -186,6 +193,7 @@ def floor_of(fields: Fields) -> Floor:
         offset_ms=fields.integer("offset_ms"),
         offset_seq=fields.integer("offset_seq"),
         cell_ms=fields.integer("cell_ms"),
+        longest_transaction_ms=fields.integer("longest_transaction_ms"),
     )
 
 

@@ -350,8 +350,7 @@ class _FencedTables:
         self._tables.adopt_tables(cluster_id)
 
     def fence(self, server_id: str, incarnation: int) -> Floor:
-        last, cell_ms = self._tables.fence(Member("", server_id, incarnation))
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+        return _recorded(self._tables.fence(Member("", server_id, incarnation)))
 
 
 class _Handover:
@@ -361,11 +360,20 @@ class _Handover:
         self._handover = handover
 
     async def take(self, topics: Iterable[TopicId], floor: Floor) -> None:
-        await self._handover.take(list(topics), StoreFloor(floor.offset, floor.cell_ms))
+        of_store = StoreFloor(floor.offset, floor.cell_ms, floor.longest_transaction_ms)
+        await self._handover.take(list(topics), of_store)
 
     async def give(self, topic: TopicId) -> Floor:
-        last, cell_ms = await self._handover.give(topic)
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+        return _recorded(await self._handover.give(topic))
 
     def generation(self, topic: TopicId) -> int:
         return self._handover.generation(topic)
+
+
+def _recorded(floor: StoreFloor) -> Floor:
+    return Floor(
+        offset_ms=floor.last.timestamp_ms,
+        offset_seq=floor.last.seq_id,
+        cell_ms=floor.cell_ms,
+        longest_transaction_ms=floor.longest_transaction_ms,
+    )

@@ -123,10 +123,12 @@ class CanBeTakenOver(Protocol):
 class Floor(NamedTuple):
     """The highest offset that a server assigned, and the highest timestamp in ms of its cells. The
     next owner of its topics has to stay above both: with lower ones, its rows would come before
-    rows that readers have seen, or be hidden by older cells."""
+    rows that readers have seen, or be hidden by older cells. `longest_transaction_ms` is from
+    the metadata of the server: with less, retention drops payloads of live messages."""
 
     last: Offset
     cell_ms: int
+    longest_transaction_ms: int
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from metadata.store import (
 )
 from metadata.topic_ownership import Floor, OwnerInfo, TopicOwnershipManager
 from metadata.topic_persistence import PersistenceInfo, TopicPersistenceManager
-from process.cluster_member import _Handover
+from process.cluster_member import _Handover, _recorded
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member
 from tests.messaging.world import Clock, payloads, request
@@ -92,8 +92,7 @@ class _Fencing:
         self.adopt = tables.adopt
 
     def fence(self, server_id: str, incarnation: int) -> Floor:
-        last, cell_ms = self._tables.fence(server_id, incarnation, now_ms=self._now_ms)
-        return Floor(offset_ms=last.timestamp_ms, offset_seq=last.seq_id, cell_ms=cell_ms)
+        return _recorded(self._tables.fence(server_id, incarnation, now_ms=self._now_ms))
 
 
 class Server:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 
 from messaging.storage.engine import Floor, Rows, StoreError, TakenOverError
-from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch
+from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch, StoreMetadata
 
 Batch = Mapping[bytes, bytes | None]
 
@@ -74,7 +74,11 @@ class SharedTables:
             timestamp_ms = self.take_over(name, object(), now_ms)
             value = self.get(LAST_BATCH_KEY, name=name)
             last = LastBatch() if value is None else LastBatch.from_bytes(LAST_BATCH_KEY, value)
-            return Floor(last.last, timestamp_ms)
+            value = self.get(METADATA_KEY, name=name)
+            metadata = StoreMetadata()
+            if value is not None:
+                metadata = StoreMetadata.from_bytes(METADATA_KEY, value)
+            return Floor(last.last, timestamp_ms, metadata.longest_transaction_ms)
 
     def rows(self) -> dict[bytes, bytes]:
         """The rows that all servers share, in no order."""

@@ -27,7 +27,7 @@ from tuff.protocol.ids import TopicId
 T = TypeVar("T")
 
 TOPICS = [TopicId("n", f"t{number}") for number in range(20)]
-FLOOR = Floor(offset_ms=1_000, offset_seq=5, cell_ms=1_010)
+FLOOR = Floor(offset_ms=1_000, offset_seq=5, cell_ms=1_010, longest_transaction_ms=8)
 WITHIN_S = 20.0
 
 

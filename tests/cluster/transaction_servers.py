@@ -168,7 +168,7 @@ class Cluster:
         for name in names:
             await self.join(name)
         for topic, name in topics.items():
-            await self.servers[name].handover.take([topic], Floor(Offset(0, 0), 0))
+            await self.servers[name].handover.take([topic], Floor(Offset(0, 0), 0, 0))
             self.owners[topic] = name
             await self.servers[name].messaging.topics.create(topic, {})
         await self.elect(names[0])
@@ -197,7 +197,7 @@ class Cluster:
             await self._take(topic, self.servers[name])
 
     async def _take(self, topic: TopicId, server: "Server") -> None:
-        await server.handover.take([topic], self.floors.get(topic, Floor(Offset(0, 0), 0)))
+        await server.handover.take([topic], self.floors.get(topic, Floor(Offset(0, 0), 0, 0)))
         self.owners[topic] = server.id
 
     def lock(self, topic: TopicId) -> asyncio.Lock:
@@ -279,7 +279,7 @@ class Cluster:
 def _raised(before: Floor | None, floor: Floor) -> Floor:
     if before is None:
         return floor
-    return Floor(max(before.last, floor.last), max(before.cell_ms, floor.cell_ms))
+    return Floor(*map(max, before, floor))
 
 
 class _View:

@@ -13,7 +13,7 @@ from tests.messaging.world import World
 from tuff.protocol.ids import TopicId
 
 CLUSTER_ID = "0" * 32
-NO_FLOOR = Floor(BEFORE_ALL, 0)
+NO_FLOOR = Floor(BEFORE_ALL, 0, 0)
 
 
 class Member(World):

@@ -543,6 +543,48 @@ async def test_each_pass_of_a_patrol_reads_some_topics_until_all_were_read(
         assert of_b == 1
 
 
+async def test_a_patrol_continues_at_the_row_where_the_pass_before_ended(
+    tables: SharedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.retention.cleaner.CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr("messaging.retention.cleaner.PATROL_ROWS_MAX", 2)
+    topics = [TopicId("default", f"t{number}") for number in range(4)]
+    async with Member(tables, "a").serving(*topics) as a:
+        for topic in topics:
+            await a.service.publisher.publish(topic, request(b"long"))
+            a.clock.now_ms += 1_000
+            await a.service.publisher.publish(topic, request(b"short", ttl_s=10))
+        a.clock.now_ms += 20_000
+
+        dropped = [(await a.service.cleaner.run_pass()).dropped_count for _ in range(4)]
+
+        assert dropped == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_the_next_owner_keeps_the_payloads_of_a_transaction_that_lived_too_long(
+    a: Member, b: Member, *, ends: bool
+) -> None:
+    """Its retention dropped them while the message was live: it did not know how long a transaction
+    had lived at the owner before."""
+    await a.service.topics.update(AUDIT, {"ttl": "100"})
+    a.transactions.start(7)
+    await a.service.publisher.store(AUDIT, request(b"stored", pointer=7))
+    a.clock.now_ms += 5_000_000
+    await publish(a.service, pointer=7)
+    a.commit(a.service, 7)
+    await a.service.tick()
+    if ends:
+        await b.fence(a, AUDIT)
+    else:
+        await a.pass_on(AUDIT, b)
+    b.clock.now_ms = a.clock.now_ms + 99_999
+
+    await b.service.cleaner.run_pass()
+
+    assert await polled(b.service) == [b"stored"]
+
+
 async def test_a_deleted_topic_can_be_taken_and_given_and_created_elsewhere(
     a: Member, b: Member
 ) -> None:

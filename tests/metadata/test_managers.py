@@ -40,7 +40,7 @@ from metadata.topic_persistence import (
 from tuff.protocol.ids import MessageId, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
-FLOOR = Floor(offset_ms=5, offset_seq=6, cell_ms=7)
+FLOOR = Floor(offset_ms=5, offset_seq=6, cell_ms=7, longest_transaction_ms=8)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from contextlib import suppress
 from metadata.store import MetadataError
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
-from tests.simulation.cluster.observations import ObservedTopic, Tx
+from tests.simulation.cluster.observations import ObservedTopic
 from tests.simulation.cluster.world import Slot, World
+from tests.simulation.observations import Tx
 from tests.simulation.operations import Operation
 from tuff.protocol.errors import TuffError
 
@@ -44,8 +45,12 @@ class OperationRunner:
         return self.world.topics[self.b % len(self.world.topics)]
 
     def tx(self) -> Tx | None:
-        open_ = [each for each in self.world.transactions.by_id.values() if each.final is None]
+        open_ = self.world.transactions.open
         return open_[self.b % len(open_)] if open_ else None
+
+    def topics(self) -> list[ObservedTopic]:
+        """Some topics, or none."""
+        return [each for n, each in enumerate(self.world.topics) if self.c >> n & 1]
 
     def owner(self) -> Process | None:
         """The process that owns the topic, as far as it knows."""
@@ -81,8 +86,22 @@ class OperationRunner:
         self.send(lambda process: self.clients.read(process, self.topic(), b""))
 
     def read_on(self) -> None:
-        start = self.topic().prefix_end
+        start = self.topic().prefix.end
         self.send(lambda process: self.clients.read(process, self.topic(), start))
+
+    def read_committed(self) -> None:
+        start = self.topic().committed.end if self.c % 2 else b""
+        self.send(
+            lambda process: self.clients.read(process, self.topic(), start, is_committed=True)
+        )
+
+    def read_in_tx(self) -> None:
+        """Read all topics in the snapshot of a transaction, through different servers."""
+        tx = self.tx()
+        if tx is not None:
+            for topic in self.world.topics:
+                self.a += 1
+                self.send(lambda process, each=topic: self.clients.read(process, each, b"", reader=tx))
 
     def create(self) -> None:
         topic = self.world.topics[-1]
@@ -144,7 +163,7 @@ class OperationRunner:
         self.world.run(400)
         self.world.request(owner, self.clients.publish(owner, taken))
         self.world.run(200)
-        self.world.request(owner, self.clients.read(owner, topic, topic.prefix_end))
+        self.world.request(owner, self.clients.read(owner, topic, topic.prefix.end))
         self.world.run(200)
         owner.threads.resume()
 
@@ -163,13 +182,62 @@ class OperationRunner:
             self.create()
 
     def start_tx(self) -> None:
-        self.send(self.clients.start)
+        timeout_s = (4, 30, 30)[self.c % 3]
+        self.send(lambda process: self.clients.start(process, timeout_s))
+
+    def publish_tx(self) -> None:
+        """Publish to several topics in a transaction, through different servers."""
+        tx = self.tx()
+        for topic in self.topics() if tx is not None else ():
+            self.a += 1
+            self.send(lambda process, each=topic: self.clients.publish(process, each, tx))
 
     def commit_tx(self) -> None:
         tx = self.tx()
         if tx is not None:
-            changes = frozenset((KEYS[self.c % 3],))
-            self.send(lambda process: self.clients.commit(process, tx, changes))
+            self.send(lambda process: self._commit(process, tx))
+
+    def abort_tx(self) -> None:
+        tx = self.tx()
+        if tx is not None:
+            self.send(lambda process: self.clients.abort(process, tx))
+
+    def end_anew(self) -> None:
+        """Commit, abort or publish in a transaction that may have ended."""
+        found = list(self.world.transactions.by_id.values())
+        if found:
+            tx = found[self.b % len(found)]
+            match self.c % 3:
+                case 0:
+                    self.send(lambda process: self.clients.abort(process, tx))
+                case 1:
+                    self.send(lambda process: self._commit(process, tx))
+                case 2:
+                    self.send(lambda process: self.clients.publish(process, self.topic(), tx))
+
+    def end_while_moving(self) -> None:
+        """A transaction with rows in several topics ends while they move."""
+        self.start_tx()
+        self.world.run(300)
+        if not self.world.transactions.open:
+            return
+        tx = self.world.transactions.open[-1]
+        for topic in self.world.topics:
+            self.a += 1
+            self.send(lambda process, each=topic: self.clients.publish(process, each, tx))
+        self.world.run(self.c % 300)
+        for self.b in range(1 + self.c % 4):
+            self.a += 1
+            self.move()
+        self.world.run(self.b % 200)
+        if self.c % 3:
+            self.send(lambda process: self.clients.abort(process, tx))
+        else:
+            self.send(lambda process: self._commit(process, tx))
+
+    def _commit(self, process: Process, tx: Tx) -> Work:
+        changes = frozenset((KEYS[self.c % 3],)) if self.c % 2 else frozenset()
+        return self.clients.commit(process, tx, changes, self.topics())
 
     def two_commits(self) -> None:
         """Two transactions with one change, through different servers."""
@@ -255,11 +323,10 @@ class OperationRunner:
             return
         self.world.request(leader, self.clients.start(leader))
         self.world.run(300)
-        found = [each for each in self.world.transactions.by_id.values() if each.final is None]
+        found = self.world.transactions.open
         if not found:
             return
-        changes = frozenset((KEYS[self.c % 3],))
-        self.world.request(leader, self.clients.commit(leader, found[-1], changes))
+        self.world.request(leader, self._commit(leader, found[-1]))
         self.world.run(self.c % 12)
         leader.is_paused = True
         self.world.pass_time(LONG_WAITS_MS[3])
@@ -302,8 +369,7 @@ class OperationRunner:
         if leader is None:
             return
         if tx is not None:
-            changes = frozenset((KEYS[self.c % 3],))
-            self.world.request(leader, self.clients.commit(leader, tx, changes))
+            self.world.request(leader, self._commit(leader, tx))
         self.world.run(self.c % 40)
         self.world.expire(leader, is_heard=False)
         self.start_tx()

@@ -61,8 +61,11 @@ class World:
         self.tables = SharedTables()
         self.disk = Disk(("/data", MESSAGES, TRANSACTIONS))
         self.slots = [Slot(f"s{n + 1}", skews[n]) for n in range(int(given["servers"]))]
-        self.topics = [ObservedTopic(TopicId("default", n), d) for n, d in TOPICS.items()]
         self.transactions = ObservedTransactions()
+        self.topics = [
+            ObservedTopic(TopicId("default", name), deleted, self.transactions.committed_ms)
+            for name, deleted in TOPICS.items()
+        ]
         self.clients = Clients(self)
         self.trace: list[str] = []
         self.ended: dict[str, int] = {}  # why processes ended, for the statistics
@@ -335,15 +338,16 @@ class World:
         """After the faults, everything is available again, and nothing is lost."""
         self.is_quiet = True
         self.heal()
+        self._end_transactions()
         self._become_available()
         self.pass_time(2 * SLICE_MS)
         self.settle()
         for topic in self.topics:
             self._read_through(topic)
             topic.check_epochs()
-        for tx in self.transactions.by_id.values():
+        for tx in list(self.transactions.by_id.values()):
             self.require_done(partial(self.clients.ask, tx=tx))
-        self.transactions.check_conflicts()
+        self.transactions.check_snapshots()
         self._check_generations()
 
     def require_done(
@@ -359,7 +363,7 @@ class World:
         while not self._succeeds(work, through):
             if self.now_ms() >= until_ms:
                 raise BrokenPromiseError(
-                    f"available: no success in {AVAILABLE_MS_MAX} ms without faults through "
+                    f"available: no success of {_name(work)} without faults in {AVAILABLE_MS_MAX} ms through "
                     f"{through and through.server_id}: {self.clients.refusals}"
                 )
             self.pass_time(SLICE_MS)
@@ -401,13 +405,39 @@ class World:
         for slot in self.slots:
             self.require_done(self.clients.start, until_ms=until_ms, through=slot)
 
+    def _end_transactions(self) -> None:
+        """Every commit and abort returns, also a repeated one, and the rows of all transactions are
+        settled or marked, though no client asks for their topics. Raises: BrokenPromiseError."""
+        until_ms = self.now_ms() + AVAILABLE_MS_MAX
+        for tx in list(self.transactions.by_id.values()):
+            end = self.clients.commit if tx.state == "committed" else self.clients.abort
+            self.require_done(partial(end, tx=tx), until_ms=until_ms)
+        self.require_done(self._have_ended, until_ms=until_ms)
+
+    async def _have_ended(self, _: Process) -> bool:
+        leading = [each.transaction_rows for each in self.open if each.transaction_rows.epoch]
+        return not any(each.indexed_pointers() for each in leading)
+
     async def _create_again(self, topic: ObservedTopic, process: Process) -> bool:
         reply = await self.clients.create(process, topic)
         return reply.status < 300 or b"topic_already_exists" in reply.body
 
     def _read_through(self, topic: ObservedTopic) -> None:
         for slot in self.slots:
-            self.require_done(partial(self.clients.read, topic=topic, start=b""), through=slot)
+            for is_committed in (False, True):
+                read = partial(self._read_to_the_end, topic, is_committed=is_committed)
+                self.require_done(read, through=slot)
+
+    async def _read_to_the_end(
+        self, topic: ObservedTopic, process: Process, *, is_committed: bool
+    ) -> bool:
+        start, end = None, b""
+        while start != end:  # a reply may have a part
+            read = await self.clients.read(process, topic, end, is_committed=is_committed)
+            if read is None or read.is_caught_up:
+                return read is not None
+            start, end = end, read.next_id
+        return False
 
     def _check_generations(self) -> None:
         """The recorded generation of each topic, by which servers list it, is that of its owner.
@@ -425,6 +455,10 @@ class World:
                         raise BrokenPromiseError(
                             f"generation: {topic.id} has {generation}, and {recorded} is recorded"
                         )
+
+
+def _name(work: Callable[[Process], Work]) -> str:
+    return str(getattr(getattr(work, "func", work), "__name__", ""))
 
 
 @cache

@@ -182,7 +182,7 @@ class OwnedRows:
         self._require(form)
         committed, ended = set(form.integers("committed")), set(form.integers("ended"))
         asked = {each.topic("topic"): each.integers("pointers") for each in form.forms("topics")}
-        gone = await self._gone(asked)
+        gone, moved = await self._not_served(asked)
         self._rows.settle(committed)
         try:
             await self._rows.mark_rolled_back(sorted(ended))
@@ -200,7 +200,7 @@ class OwnedRows:
             }
             for topic, pointers in asked.items()
         ]
-        return {"done": done}
+        return {"done": done, "moved": sorted(map(str, moved))}
 
     async def _wake(self, form: Form) -> dict[str, object]:
         self._require(form)
@@ -211,20 +211,22 @@ class OwnedRows:
         self._transactions.note_ended(pointers)
         self._rows.wake_readers(pointers)
 
-    async def _gone(self, topics: Iterable[TopicId]) -> set[TopicId]:
-        """Serve these topics, unless others own them; those of them that never existed."""
+    async def _not_served(
+        self, topics: Iterable[TopicId]
+    ) -> tuple[Collection[TopicId], Collection[TopicId]]:
+        """Serve these topics, unless others own them; those that never existed, and those that
+        others own."""
         topics = list(topics)
         errors = await asyncio.gather(*map(self._serve, topics), return_exceptions=True)
-        for error in errors:
-            if error is not None and not isinstance(
-                error, TopicNotFoundError | OwnershipMovingError
-            ):
+        gone, moved = set(), set()
+        for topic, error in zip(topics, errors, strict=True):
+            if isinstance(error, TopicNotFoundError):
+                gone.add(topic)
+            elif isinstance(error, OwnershipMovingError):
+                moved.add(topic)
+            elif error is not None:
                 raise error
-        return {
-            topic
-            for topic, error in zip(topics, errors, strict=True)
-            if isinstance(error, TopicNotFoundError)
-        }
+        return gone, moved
 
     async def _require_owned(self, entries: Sequence[PublishEntry]) -> None:
         for topic in sorted({entry.topic for entry in entries}):

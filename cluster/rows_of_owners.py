@@ -211,6 +211,7 @@ class RowsOfOwners:
             except OwnershipMovingError:
                 if attempt == OWNER_ATTEMPTS_MAX - 1:
                     raise
+                self._look_again(entry.topic for entry in entries)
             else:
                 return
             await asyncio.sleep(self._retry_s)
@@ -240,6 +241,7 @@ class RowsOfOwners:
                     details |= dict(zip((index for index, _ in part), result, strict=True))
             if not left:
                 break
+            self._look_again(entry.topic for _, entry in left)
             await asyncio.sleep(self._retry_s)
         return [details[index] for index in range(len(entries))]
 
@@ -371,6 +373,12 @@ class RowsOfOwners:
             )
         return found
 
+    def _look_again(self, topics: Iterable[TopicId]) -> None:
+        """The servers that were remembered as the owners of these topics refused: look for the
+        owners again at the next attempt, which would go to the former ones for ever."""
+        for topic in topics:
+            self._ownership.forget(topic)
+
     async def _by_owner(
         self, entries: Iterable[tuple[int, PublishEntry]]
     ) -> dict[Server, list[tuple[int, PublishEntry]]]:
@@ -435,6 +443,8 @@ class RowsOfOwners:
             except (PeerUnansweredError, TuffError) as error:
                 log.info("the owner of %s does not know of ended transactions: %s", topic, error)
                 done = []
+                if isinstance(error, OwnershipMovingError):
+                    self._look_again([topic])
             for pointer in done:
                 pending.pop(pointer, None)
                 self._forget(pointer, topic)
@@ -481,11 +491,14 @@ class _Outbox:
 
     async def deliver(self, topic: TopicId, pointers: Mapping[int, bool]) -> Collection[int]:
         """The pointers whose rows in the topic are done. One call at a time for each topic.
-        Raises: TuffError."""
+        Raises: OwnershipMovingError: the server does not own the topic; TuffError."""
         self._pending[topic] = pointers
-        return (await self._calls.result()).get(topic, ())
+        done, moved = await self._calls.result()
+        if topic in moved:
+            raise OwnershipMovingError(f"another server owns the topic {topic}")
+        return done.get(topic, ())
 
-    async def _send_all(self) -> dict[TopicId, list[int]]:
+    async def _send_all(self) -> tuple[dict[TopicId, list[int]], set[TopicId]]:
         pending, self._pending = self._pending, {}
         ended: dict[int, bool] = {}
         for pointers in pending.values():
@@ -502,7 +515,8 @@ class _Outbox:
             reply = await self._send(form)
         except PeerUnansweredError as error:
             raise StorageUnavailableError(str(error)) from None
-        return {each.topic("topic"): each.integers("pointers") for each in reply.forms("done")}
+        done = {each.topic("topic"): each.integers("pointers") for each in reply.forms("done")}
+        return done, {topic_from(str(text)) for text in reply.values("moved")}
 
 
 def _without_payloads(entry: PublishEntry) -> PublishEntry:

@@ -206,7 +206,7 @@ class Cluster:
     async def owner(self, topic: TopicId) -> "Server":
         """The server that owns the topic; if that has ended, another one claims it."""
         found = await next(iter(self.servers.values())).view.owner_of(
-            topic, is_forwarded=False, creates=False
+            topic, is_forwarded=True, creates=False
         )
         name = self.owners[topic] if found is None else found.server_id
         if name not in self.servers:
@@ -288,8 +288,26 @@ class _View:
     def __init__(self, cluster: Cluster, server: "Server") -> None:
         self._cluster, self._server = cluster, server
         self.stale_leader: Owner | None = None  # if the server has not noticed the newest
+        self._remembered: dict[TopicId, Server] = {}  # other owners, which may be former ones
+
+    def forget(self, topic: TopicId) -> None:
+        self._remembered.pop(topic, None)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
+        known = self._remembered.get(topic)
+        if known is not None and not (is_forwarded or known.is_dead):
+            return Owner(known.id, f"http://{known.id}")
+        owner = await self._found(topic)
+        self.forget(topic)
+        if owner is None:
+            return None
+        if owner not in self._cluster.servers:
+            raise OwnershipMovingError(f"{owner} has just ended")
+        self._remembered[topic] = self._cluster.servers[owner]
+        return Owner(owner, f"http://{owner}")
+
+    async def _found(self, topic: TopicId) -> str | None:
+        """The id of the other server that owns the topic; None: this one does."""
         cluster = self._cluster
         await asyncio.sleep(0)
         async with cluster.lock(topic):
@@ -302,7 +320,7 @@ class _View:
                     raise OwnershipMovingError(f"{self._server.id} ended during a claim")
                 claiming.result()
             name = cluster.owners[topic]
-        return None if name == self._server.id else Owner(name, f"http://{name}")
+        return None if name == self._server.id else name
 
     async def note_change(self, topic: TopicId) -> None:
         return

@@ -101,7 +101,9 @@ class OperationRunner:
         if tx is not None:
             for topic in self.world.topics:
                 self.a += 1
-                self.send(lambda process, each=topic: self.clients.read(process, each, b"", reader=tx))
+                self.send(
+                    lambda process, each=topic: self.clients.read(process, each, b"", reader=tx)
+                )
 
     def create(self) -> None:
         topic = self.world.topics[-1]

@@ -14,6 +14,7 @@ from tests.simulation.cluster.observations import (
     Request,
     Truncation,
 )
+from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.observations import Applied, Tx
 from tuff.protocol.exchange import Reply
 from tuff.protocol.exchange import Request as HttpRequest
@@ -69,12 +70,15 @@ class Clients:
     ) -> Publish:
         """Publish a message, in a transaction if one is given."""
         publish = self.new_publish(topic, tx)
+        has_ended = tx is not None and tx.is_over
         body: dict[str, object] = {"messages": [publish.payload]}
         if tx is not None:
             body["transactionWritePointer"] = str(tx.id)
         reply = await self._call(process, "POST", f"{_path(topic)}/publish", body)
         self._end(publish, reply)
         if reply.status == 200:
+            if has_ended:
+                raise BrokenPromiseError(f"transactions: {publish} was written after the end")
             topic.acknowledged(publish, bytes.fromhex(dict(reply.headers)["Tuff-First-Id"]))
         elif tx is not None:
             self._learn(tx, reply, publish.invoked)
@@ -154,7 +158,7 @@ class Clients:
         changes: frozenset[str] = frozenset(),
         topics: Sequence[ObservedTopic] = (),
     ) -> bool:
-        """Commit with a message to each of these topics; whether its outcome is known then."""
+        """Commit with a message to each of these topics; whether that was done."""
         invoked = self._world.moment()
         if tx.surely is None:  # a repetition names the same changes and messages
             tx.surely, tx.commit_invoked = frozenset(map(str.encode, changes)), invoked
@@ -180,22 +184,24 @@ class Clients:
                 self._end(publish, reply)
                 first = MessageId(detail["startTimestamp"], detail["startSequenceId"])
                 topic.acknowledged(publish, first.to_bytes())
-        return tx.is_over
+        return reply.status == 200
 
     async def abort(self, process: Process, tx: Tx) -> bool:
-        """Abort; whether it is over then, with all rows marked."""
+        """Abort; whether it is over then, with all rows marked. A replaced leader may not know it,
+        and what it does not know is not fenced."""
         invoked = self._world.moment()
         tx.abort_invoked = min(tx.abort_invoked, invoked)
+        tx.cleared = min(tx.cleared, invoked)  # an abort takes it off the invalid list
         reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/abort")
         self._learn(tx, reply, invoked)
-        return reply.status < 500
+        return reply.status in (200, 409)
 
     async def ask(self, process: Process, tx: Tx) -> bool:
-        """Ask for the outcome; whether there was an answer."""
+        """Ask for the outcome; whether it has ended."""
         invoked = self._world.moment()
         reply = await self._call(process, "GET", f"/v1/transactions/{tx.id}")
         self._learn(tx, reply, invoked)
-        return reply.status < 500
+        return reply.status == 200 and tx.is_over
 
     async def snapshot(self, process: Process) -> None:
         await self._call(process, "POST", "/v1/transactions/snapshot", {})

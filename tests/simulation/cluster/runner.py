@@ -218,20 +218,95 @@ class OperationRunner:
                     self.send(lambda process: self.clients.publish(process, self.topic(), tx))
 
     def end_while_moving(self) -> None:
-        """A transaction with rows in several topics ends while they move."""
+        """A transaction with rows in several topics ends while they move, and a late client
+        continues to publish in it."""
+        tx = self._tx_with_rows()
+        if tx is None:
+            return
+        for _ in range(1 + self.c % 4):
+            self.a, self.b = self.a + 1, self.b + 1
+            self.move()
+        self.world.run(self.b % 200)
+        self._end(tx)
+        self.world.run(self.c % 400)
+        self._publish_everywhere(tx)
+
+    def end_during_write(self) -> None:
+        """A transaction ends while an owner writes a row of it."""
+        tx, owner = self._tx_with_rows(), self.owner()
+        if tx is None or owner is None:
+            return
+        owner.threads.hang_named("store-writer")
+        self.world.request(owner, self.clients.publish(owner, self.topic(), tx))
+        self.world.run(50 + self.c % 100)
+        self._end(tx)
+        self.world.run(400)
+        owner.threads.resume()
+        self.world.run(100)
+        self.read_committed()
+
+    def late_final(self) -> None:
+        """The messages of a commit reach an owner after the leader gave the commit up, or ended."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))  # so that the start is durable
+        self.world.run(200)
+        self.world.late_calls["/v1/cluster/final"] = late_ms = (3_000, 16_000)[self.c % 2]
+        self.world.request(leader, self.clients.commit(leader, tx, topics=self.world.topics))
+        self.world.run(200)
+        if self.c % 2:
+            leader.kill()
+        self.world.pass_time(late_ms - 1_500)
+        self._abort_everywhere(tx)
+        self.world.pass_time(2_000)
+        self.world.run(200)
+        for _ in self.world.topics:
+            self.b += 1
+            self.read_committed()
+
+    def unheard_leader(self) -> None:
+        """A new leader is elected while a server that joined transactions is cut off from it."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))
+        self.world.run(200)
+        others = [each for each in self.world.open if each is not leader]
+        for each in others[self.c % 2 :][:1]:
+            each.cut_from.add("peers")
+        leader.kill()
+        self.restart()
+        self.world.pass_time(LONG_WAITS_MS[3])
+        self._abort_everywhere(tx)
+        self.world.run(300)
+        self._publish_everywhere(tx)
+        self.world.run(100)
+        self.heal()
+
+    def _tx_with_rows(self) -> Tx | None:
+        """A new transaction that publishes to all topics, through different servers."""
+        count = len(self.world.transactions.open)
         self.start_tx()
         self.world.run(300)
-        if not self.world.transactions.open:
-            return
-        tx = self.world.transactions.open[-1]
+        found = self.world.transactions.open
+        if len(found) <= count:
+            return None
+        self._publish_everywhere(found[-1])
+        self.world.run(self.c % 600)
+        return found[-1]
+
+    def _publish_everywhere(self, tx: Tx) -> None:
         for topic in self.world.topics:
             self.a += 1
             self.send(lambda process, each=topic: self.clients.publish(process, each, tx))
-        self.world.run(self.c % 300)
-        for self.b in range(1 + self.c % 4):
-            self.a += 1
-            self.move()
-        self.world.run(self.b % 200)
+
+    def _abort_everywhere(self, tx: Tx) -> None:
+        for process in self.world.open:
+            self.world.request(process, self.clients.abort(process, tx))
+        self.world.run(400)
+
+    def _end(self, tx: Tx) -> None:
         if self.c % 3:
             self.send(lambda process: self.clients.abort(process, tx))
         else:

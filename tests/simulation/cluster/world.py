@@ -34,6 +34,8 @@ SETTLE_STEPS_MAX = 20_000
 AVAILABLE_MS_MAX = 30_000  # from the end of all faults
 DEPTH_MAX = 2  # of calls within which other servers run
 LONG_STOP_MS = 7_000  # longer than a session lives without its holder
+LATE_SHARE, LATE_MS_MAX = 0.01, 12_000  # of requests that arrive after their senders gave up
+LOST_SHARE = 0.01  # of replies
 LONG_STOP_SHARE = 0.06  # of the interleaved calls
 TOPICS = {"a": False, "b": False, "c": False, "d": True}  # whether it may be deleted
 
@@ -74,6 +76,8 @@ class World:
         self._depth = 0
         self._network: list[Exchange] = []
         self._waiting: list[Exchange] = []  # received, and not answered yet
+        self.late_calls: dict[str, int] = {}  # paths: the next such request is so many ms late
+        self._late: list[tuple[int, Exchange]] = []  # given up by their senders; when they arrive
         self._building: Process | None = None
         self._processes: list[Process] = []  # all that ever ran
 
@@ -192,6 +196,7 @@ class World:
             for slot in self.slots:
                 slot.clock.advance(part_ms)
             self._end_sessions()
+            self._deliver_late()
             for each in self.running:
                 each.time_passed()
                 if part_ms == SLICE_MS:
@@ -273,14 +278,27 @@ class World:
 
     def _deliver(self) -> None:
         exchange = self._network.pop(below(len(self._network), self.chance))
-        if exchange.done.done() or not exchange.source.is_alive:
-            return
         if exchange.reply is None:
-            self._receive(exchange)
-        elif self._is_cut(exchange):
+            late_ms = self.late_calls.pop(exchange.target, None)
+            if late_ms is None and self.fails(LATE_SHARE):
+                late_ms = below(LATE_MS_MAX, self.chance)
+            if late_ms is not None:
+                exchange.fail("the connection was lost", was_sent=True)
+                self._late.append((self.now_ms() + late_ms, exchange))
+            else:
+                self._receive(exchange)
+        elif exchange.done.done() or not exchange.source.is_alive:
+            return
+        elif self._is_cut(exchange) or self.fails(LOST_SHARE):
             exchange.fail("the connection was lost", was_sent=True)
         else:
             exchange.done.set_result(exchange.reply)
+
+    def _deliver_late(self) -> None:
+        """The requests whose time has come arrive, though their senders gave up or ended."""
+        now_ms = self.now_ms()
+        self._network += [exchange for due_ms, exchange in self._late if due_ms <= now_ms]
+        self._late = [each for each in self._late if each[0] > now_ms]
 
     def _receive(self, exchange: Exchange) -> None:
         server = next((each for each in self.open if each.url == exchange.url), None)
@@ -337,6 +355,7 @@ class World:
     def end(self) -> None:
         """After the faults, everything is available again, and nothing is lost."""
         self.is_quiet = True
+        self.late_calls.clear()
         self.heal()
         self._end_transactions()
         self._become_available()
@@ -363,8 +382,8 @@ class World:
         while not self._succeeds(work, through):
             if self.now_ms() >= until_ms:
                 raise BrokenPromiseError(
-                    f"available: no success of {_name(work)} without faults in {AVAILABLE_MS_MAX} ms through "
-                    f"{through and through.server_id}: {self.clients.refusals}"
+                    f"available: {_name(work)} without success {AVAILABLE_MS_MAX} ms after faults "
+                    f"through {through and through.server_id}: {self.clients.refusals}"
                 )
             self.pass_time(SLICE_MS)
             self.heal()

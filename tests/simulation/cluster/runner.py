@@ -3,16 +3,13 @@
 import json
 import random
 from collections.abc import Callable
-from contextlib import suppress
 
-from metadata.store import MetadataError
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
 from tests.simulation.cluster.observations import ObservedTopic
-from tests.simulation.cluster.world import Slot, World
+from tests.simulation.cluster.world import Slot, World, willing
 from tests.simulation.observations import Tx
 from tests.simulation.operations import Operation
-from tuff.protocol.errors import TuffError
 
 KEYS = ("k1", "k2", "k3")  # that transactions change
 SYSTEMS = ("metadata", "tables", "peers")
@@ -161,7 +158,7 @@ class OperationRunner:
         owner.threads.hang_named("store-writer")
         self.world.request(owner, self.clients.publish(owner, topic))
         self.world.run(100)
-        self.world.request(other, _willing(other.ownership.move(taken.id, owner.server_id)))
+        self.world.request(other, willing(other.ownership.move(taken.id, owner.server_id)))
         self.world.run(400)
         self.world.request(owner, self.clients.publish(owner, taken))
         self.world.run(200)
@@ -336,10 +333,10 @@ class OperationRunner:
     def move(self) -> None:
         owner, to = self.owner(), self.slot()
         if owner is not None:
-            self.world.request(owner, _willing(owner.ownership.move(self.topic().id, to.server_id)))
+            self.world.request(owner, willing(owner.ownership.move(self.topic().id, to.server_id)))
 
     def drain(self) -> None:
-        self.send(lambda process: _willing(process.ownership.drain()) if process.is_open else _no())
+        self.send(lambda process: willing(process.ownership.drain()) if process.is_open else _no())
 
     def sweep(self) -> None:
         self.send(lambda process: process.components.sweep() if process.is_open else _no())
@@ -458,12 +455,6 @@ class OperationRunner:
 
     def wait_long(self) -> None:
         self.world.pass_time(LONG_WAITS_MS[self.a % len(LONG_WAITS_MS)])
-
-
-async def _willing(work: Work) -> None:
-    """A request whose refusal is ignored."""
-    with suppress(TuffError, MetadataError):
-        await work
 
 
 async def _no() -> None:

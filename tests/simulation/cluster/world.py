@@ -5,13 +5,14 @@ import random
 import warnings
 from asyncio import events
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from messaging.storage.engine import Store
+from metadata.store import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
 from tests.cluster.shared_store import SharedTables
@@ -24,6 +25,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.loop import Clock, VirtualLoop, below
 from tests.simulation.server import StuckError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply
 from tuff.protocol.ids import TopicId
 
@@ -359,6 +361,7 @@ class World:
         self.heal()
         self._end_transactions()
         self._become_available()
+        self._end_after_moves()
         self.pass_time(2 * SLICE_MS)
         self.settle()
         for topic in self.topics:
@@ -433,6 +436,23 @@ class World:
             self.require_done(partial(end, tx=tx), until_ms=until_ms)
         self.require_done(self._have_ended, until_ms=until_ms)
 
+    def _end_after_moves(self) -> None:
+        """A transaction ends though all of its topics have just moved, and no client asks for them
+        afterwards. Raises: BrokenPromiseError."""
+        self.require_done(self.clients.start)
+        tx = self.transactions.open[-1]
+        for topic in self.topics:
+            for slot in self.slots:  # each server remembers the owner then
+                publish = partial(self.clients.publish, topic=topic, tx=tx)
+                self.require_done(publish, through=slot)
+        for process in self.open:
+            others = [each for each in self.open if each is not process]
+            for topic_id in process.ownership.topics():
+                to = others[below(len(others), self.chance)]
+                self.request(process, willing(process.ownership.move(topic_id, to.server_id)))
+        self.settle()
+        self.require_done(partial(self.clients.abort, tx=tx))
+
     async def _have_ended(self, _: Process) -> bool:
         leading = [each.transaction_rows for each in self.open if each.transaction_rows.epoch]
         return not any(each.indexed_pointers() for each in leading)
@@ -474,6 +494,12 @@ class World:
                         raise BrokenPromiseError(
                             f"generation: {topic.id} has {generation}, and {recorded} is recorded"
                         )
+
+
+async def willing(work: Work) -> None:
+    """A request whose refusal is ignored."""
+    with suppress(TuffError, MetadataError):
+        await work
 
 
 def _name(work: Callable[[Process], Work]) -> str:

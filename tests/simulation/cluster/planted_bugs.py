@@ -140,22 +140,10 @@ BUGS = (
         "        assert joins is not None, self._emptied",
     ),
     planted(
-        "close-does-not-wait-for-writes",
-        "cluster/transactions_of_leader.py",
-        "            self._close(join)\n        await self._emptied(joins)\n",
-        "            self._close(join)\n",
-    ),
-    planted(
         "topic-forgotten-before-its-owner-marked",
         "cluster/rows_of_owners.py",
         "                done = []\n                if isinstance",
         "                done = list(asked)\n                if isinstance",
-    ),
-    planted(
-        "leader-opens-before-all-have-acknowledged",
-        "cluster/rows_of_owners.py",
-        "        await self._repeat(self._acknowledge_all)\n",
-        "        await asyncio.gather(self._acknowledge_all(), return_exceptions=True)\n",
     ),
     planted(
         "owner-obeys-former-leaders",

@@ -25,6 +25,8 @@ from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidTopicPropertiesError,
+    OwnershipMovingError,
+    StorageUnavailableError,
     TopicExistsError,
     TopicHeldError,
 )
@@ -111,7 +113,7 @@ class TopicChanges:
         A doubtful clock does not prevent it: the caller named the start, and all later ids are
         behind it.
 
-        Raises: TopicNotFoundError, TopicHeldError.
+        Raises: TopicNotFoundError, TopicHeldError. StorageUnavailableError: it may be done.
         """
         found = require_topic(self._store, self._state, topic)[0]
         asked = start_number(before, inclusive=True)
@@ -122,7 +124,11 @@ class TopicChanges:
             return truncated(found.require_decided(), log_start, now_ms=self._state.expiry_ms())
 
         await self._change(found, decide)
-        return await self._offsets.earliest(topic)
+        try:
+            return await self._offsets.earliest(topic)
+        except OwnershipMovingError as error:
+            # That error says that nothing was done.
+            raise StorageUnavailableError(f"the topic is truncated, but {error.detail}") from None
 
     def get(self, topic: TopicId) -> TopicRecord:
         """Raises: TopicNotFoundError."""

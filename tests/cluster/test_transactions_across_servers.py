@@ -9,7 +9,7 @@ import pytest
 
 from cluster.routing import Owner
 from messaging.read.poll import Poll
-from tests.cluster.transaction_servers import Cluster, Sent, turns
+from tests.cluster.transaction_servers import WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionNotInProgressError,
@@ -72,6 +72,24 @@ async def test_an_abort_marks_the_rows_at_all_owners_before_it_returns(cluster: 
     assert outcome.state is EndedState.ABORTED
     assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
     assert await all_committed(cluster) == [[], [], []]
+
+
+async def test_an_end_finds_the_new_owner_of_a_topic_that_the_leader_remembers_elsewhere(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    aborted, committed = await s1.begin(), await s1.begin()
+    await s2.publish(B, b"b", pointer=aborted.transaction_id)
+    await s1.view.owner_of(B, is_forwarded=False, creates=False)
+    await cluster.move(B, "s3")
+
+    abort = s1.manager.completion.abort(aborted.transaction_id)
+    await asyncio.wait_for(abort, WITHIN_S)
+    await s1.view.owner_of(B, is_forwarded=False, creates=False)
+    await cluster.move(B, "s2")
+    await s1.manager.completion.commit(committed.transaction_id, changes=[], publish=entries(B))
+
+    assert await all_committed(cluster) == [[], [b"final"], []]
 
 
 async def test_a_commit_publishes_at_three_owners(cluster: Cluster) -> None:

@@ -2,6 +2,8 @@
 checked at the moment it comes."""
 
 import json
+from base64 import b64decode
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster.node import Process
@@ -11,11 +13,13 @@ from tests.simulation.cluster.observations import (
     Read,
     Request,
     Truncation,
-    Tx,
 )
-from tests.simulation.observations import Applied
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.observations import Applied, Tx
 from tuff.protocol.exchange import Reply
 from tuff.protocol.exchange import Request as HttpRequest
+from tuff.protocol.ids import MessageId
+from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
@@ -26,6 +30,12 @@ _NOTHING_DONE = frozenset(
     {"ownership_moving", "topic_not_found", "topic_already_exists", "overloaded", "starting"}
 )
 _ENDED = ("committed", "aborted", "invalid")
+_ENDED_BY_CODE = {
+    "transaction_committed": "committed",
+    "transaction_aborted": "aborted",
+    "transaction_invalidated": "invalid",
+    "transaction_timed_out": "invalid",
+}
 
 
 class Clients:
@@ -34,6 +44,8 @@ class Clients:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._serial = 0
+        # The messages of commits, by transaction.
+        self._finals: dict[int, list[tuple[ObservedTopic, Publish]]] = {}
         self.refusals: dict[str, int] = {}  # for the statistics
 
     async def create(self, process: Process, topic: ObservedTopic) -> Reply:
@@ -53,31 +65,62 @@ class Clients:
         body = {"before": before.hex()}
         self._end(request, await self._call(process, "POST", f"{_path(topic)}/truncate", body))
 
-    async def publish(self, process: Process, topic: ObservedTopic) -> Publish:
+    async def publish(
+        self, process: Process, topic: ObservedTopic, tx: Tx | None = None
+    ) -> Publish:
+        """Publish a message, in a transaction if one is given."""
+        publish = self.new_publish(topic, tx)
+        has_ended = tx is not None and tx.is_over
+        body: dict[str, object] = {"messages": [publish.payload]}
+        if tx is not None:
+            body["transactionWritePointer"] = str(tx.id)
+        reply = await self._call(process, "POST", f"{_path(topic)}/publish", body)
+        self._end(publish, reply)
+        if reply.status == 200:
+            if has_ended:
+                raise BrokenPromiseError(f"transactions: {publish} was written after the end")
+            topic.acknowledged(publish, bytes.fromhex(dict(reply.headers)["Tuff-First-Id"]))
+        elif tx is not None:
+            self._learn(tx, reply, publish.invoked)
+        return publish
+
+    def new_publish(self, topic: ObservedTopic, tx: Tx | None) -> Publish:
         self._serial += 1
         publish = Publish(
             invoked=self._world.moment(),
             invoked_ms=self._world.now_ms(),
             payload=f"m{self._serial}",
             above=topic.highest_id,
+            tx=tx,
         )
         topic.publishes[publish.payload] = publish
-        body = {"messages": [publish.payload]}
-        reply = await self._call(process, "POST", f"{_path(topic)}/publish", body)
-        self._end(publish, reply)
-        if reply.status == 200:
-            topic.acknowledged(publish, bytes.fromhex(dict(reply.headers)["Tuff-First-Id"]))
         return publish
 
-    async def read(self, process: Process, topic: ObservedTopic, start: bytes) -> Read | None:
+    async def read(
+        self,
+        process: Process,
+        topic: ObservedTopic,
+        start: bytes,
+        *,
+        is_committed: bool = False,
+        reader: Tx | None = None,
+    ) -> Read | None:
         """Read from an id, exclusive; None if it was refused."""
         invoked, invoked_ms = self._world.moment(), self._world.now_ms()
         where = f"from={start.hex()}&inclusive=false" if start else "from=earliest"
+        if is_committed:
+            where += "&isolation=committed"
+        elif reader is not None:
+            where += f"&tx={reader.id}&undecided=skip"
         reply = await self._call(process, "GET", f"{_path(topic)}/messages?{where}")
         if reply.status != 200:
+            if reader is not None:
+                self._learn(reader, reply, invoked)
             return None
         headers = dict(reply.headers)
         read = Read(
+            is_committed=is_committed,
+            reader=reader,
             invoked=invoked,
             invoked_ms=invoked_ms,
             completed=self._world.moment(),
@@ -91,37 +134,87 @@ class Clients:
 
     # Transactions.
 
-    async def start(self, process: Process) -> Tx | None:
+    async def start(self, process: Process, timeout_s: int = 30) -> Tx | None:
         invoked = self._world.moment()
-        reply = await self._call(process, "POST", "/v1/transactions", {"lists": False})
+        reply = await self._call(process, "POST", "/v1/transactions", {"timeout": timeout_s})
         if reply.status != 201:
             return None
-        pointer = int(json.loads(reply.body)["transactionId"])
-        tx = Tx(id=pointer, invoked=invoked, started=self._world.moment())
+        shown = json.loads(reply.body)
+        tx = Tx(
+            id=int(shown["transactionId"]),
+            is_long=False,
+            snapshot=Transaction.from_bytes(b64decode(shown["encoded"])),
+            invoked=invoked,
+            completed=self._world.moment(),
+            pointers=[int(shown["transactionId"])],
+        )
         self._world.transactions.started(tx)
         return tx
 
-    async def commit(self, process: Process, tx: Tx, changes: frozenset[str]) -> None:
-        tx.changes = tx.changes or changes  # a repetition names the same ones
-        tx.commit_invoked = min(tx.commit_invoked, self._world.moment())
-        body = {"changes": sorted(tx.changes)}
+    async def commit(
+        self,
+        process: Process,
+        tx: Tx,
+        changes: frozenset[str] = frozenset(),
+        topics: Sequence[ObservedTopic] = (),
+    ) -> bool:
+        """Commit with a message to each of these topics; whether that was done."""
+        invoked = self._world.moment()
+        if tx.surely is None:  # a repetition names the same changes and messages
+            tx.surely, tx.commit_invoked = frozenset(map(str.encode, changes)), invoked
+            self._finals[tx.id] = [(topic, self.new_publish(topic, tx)) for topic in topics]
+        finals = self._finals[tx.id]
+        body = {
+            "changes": sorted(each.decode() for each in tx.surely),
+            "publish": [
+                {
+                    "namespace": topic.id.namespace,
+                    "topic": topic.id.name,
+                    "messages": [publish.payload],
+                }
+                for topic, publish in finals
+            ],
+        }
         reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/commit", body)
-        tx.commit_completed = min(tx.commit_completed, self._world.moment())
-        self._learn(tx, reply)
+        self._learn(tx, reply, invoked)
+        if reply.status == 200:
+            for (topic, publish), detail in zip(
+                finals, json.loads(reply.body)["published"], strict=True
+            ):
+                self._end(publish, reply)
+                first = MessageId(detail["startTimestamp"], detail["startSequenceId"])
+                topic.acknowledged(publish, first.to_bytes())
+        return reply.status == 200
+
+    async def abort(self, process: Process, tx: Tx) -> bool:
+        """Abort; whether it is over then, with all rows marked. A replaced leader may not know it,
+        and what it does not know is not fenced."""
+        invoked = self._world.moment()
+        tx.abort_invoked = min(tx.abort_invoked, invoked)
+        tx.cleared = min(tx.cleared, invoked)  # an abort takes it off the invalid list
+        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/abort")
+        self._learn(tx, reply, invoked)
+        return reply.status in (200, 409)
 
     async def ask(self, process: Process, tx: Tx) -> bool:
-        """Ask for the outcome; whether there was an answer."""
+        """Ask for the outcome; whether it has ended."""
+        invoked = self._world.moment()
         reply = await self._call(process, "GET", f"/v1/transactions/{tx.id}")
-        self._learn(tx, reply)
-        return reply.status == 200
+        self._learn(tx, reply, invoked)
+        return reply.status == 200 and tx.is_over
 
     async def snapshot(self, process: Process) -> None:
         await self._call(process, "POST", "/v1/transactions/snapshot", {})
 
-    def _learn(self, tx: Tx, reply: Reply) -> None:
+    def _learn(self, tx: Tx, reply: Reply, invoked: int) -> None:
+        """What a reply says of a transaction that has ended."""
         shown = json.loads(reply.body) if reply.body else {}
-        if reply.status == 200 and shown.get("state") in _ENDED:
-            tx.learn(shown["state"])
+        state = shown.get("state") if reply.status == 200 else _ENDED_BY_CODE.get(shown.get("code"))
+        if state in _ENDED:
+            world = self._world
+            world.transactions.ended(
+                tx, state, invoked=invoked, completed=world.moment(), now_ms=world.now_ms()
+            )
 
     async def _call(self, process: Process, method: str, target: str, body: Any = None) -> Reply:
         data = b"" if body is None else json.dumps(body).encode()

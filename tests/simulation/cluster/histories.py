@@ -7,8 +7,8 @@ from tests.simulation.operations import History, Operation
 STEPS_MIN, STEPS_MAX = 25, 60
 
 ORDINARY = {
-    "publish": 26, "read": 10, "read_on": 4, "wait": 16, "start_tx": 7, "commit_tx": 9, "ask_tx": 3,
-    "burst": 6,
+    "publish": 26, "read": 10, "read_on": 4, "wait": 16, "start_tx": 9, "commit_tx": 9, "ask_tx": 3,
+    "burst": 6, "publish_tx": 9, "read_committed": 7,
 }  # fmt: skip
 # Each seed uses about half of these.
 OCCASIONAL = {
@@ -17,7 +17,8 @@ OCCASIONAL = {
     "sweep": 1, "snapshot": 2, "settle": 4, "hang": 3, "pause_owner": 5, "kill_owner": 3,
     "depose": 4, "pause_leader": 3, "two_commits": 4, "truncate": 3,
     "read_behind": 4, "there_and_back": 4, "take_during_write": 4,
-    "delete_and_move": 3,
+    "delete_and_move": 3, "abort_tx": 5, "end_anew": 4, "end_while_moving": 3, "read_in_tx": 5,
+    "end_during_write": 3, "late_final": 3, "unheard_leader": 3,
 }  # fmt: skip
 WAITS_MS = (0, 1, 5, 50, 400, 1_000, 1_500)
 LONG_WAITS_MS = (3_000, 5_500, 7_000, 12_000)

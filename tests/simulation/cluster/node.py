@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from cluster.rows_of_owners import RowsOfOwners
 from cluster.topic_ownership import TopicOwnership
 from messaging.service import MessagingService
 from process.clock import SteadyClock
@@ -151,6 +152,12 @@ class Process:
     def ownership(self) -> TopicOwnership:
         assert self.components.cluster is not None
         return self.components.cluster.ownership
+
+    @property
+    def transaction_rows(self) -> RowsOfOwners:
+        """The rows of all servers, as this one knows them while it leads."""
+        assert self.components.cluster is not None
+        return self.components.cluster.transactions.rows
 
     async def stop(self) -> None:
         """A clean stop."""

@@ -8,8 +8,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from messaging.storage.store_ownership import LEASE_MS
-from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.observations import NEVER, Applied
+from tests.simulation import invariants
+from tests.simulation.invariants import BrokenPromiseError, require
+from tests.simulation.observations import NEVER, Applied, Observations, Tx
 from tuff.protocol.ids import TopicId
 
 Rows = list[tuple[bytes, str]]  # ids and payloads, in order
@@ -34,6 +35,7 @@ class Publish(Request):
     payload: str
     above: bytes
     id: bytes | None = None
+    tx: Tx | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -45,8 +47,11 @@ class Truncation(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A read from `start`, exclusive, to `next_id`."""
+    """A read from `start`, exclusive, to `next_id`: of everything, of what has committed, or in the
+    snapshot of a transaction, `reader`."""
 
+    is_committed: bool = False
+    reader: Tx | None = None
     invoked: int
     invoked_ms: int
     completed: int
@@ -66,19 +71,43 @@ class Ack:
 
 
 @dataclass(slots=True, eq=False)
+class Prefix:
+    """All that the readers of one kind found up to `end`, where nothing removes messages."""
+
+    rows: Rows = field(default_factory=list)
+    end: bytes = b""
+
+    def check(self, read: Read, topic: TopicId) -> None:
+        """All readers agree on the rows of a range, whenever and wherever they read it. Raises:
+        BrokenPromiseError."""
+        end = min(read.next_id, self.end)
+        if read.start < end:
+            first = bisect_right(self.rows, (read.start, "\uffff"))
+            known = [row for row in self.rows[first:] if row[0] <= end]
+            found = [row for row in read.rows if row[0] <= end]
+            if known != found:
+                raise BrokenPromiseError(
+                    f"prefix: readers of {topic} had {known} up to {end.hex()}, and now {found}"
+                )
+        if read.start <= self.end < read.next_id:
+            self.rows += [row for row in read.rows if row[0] > self.end]
+            self.end = read.next_id
+
+
+@dataclass(slots=True, eq=False)
 class ObservedTopic:
-    """One topic. `prefix` is all that readers found up to `prefix_end`, where nothing removes
-    messages."""
+    """One topic, with the prefixes that readers of everything and of what has committed found."""
 
     id: TopicId
     may_be_deleted: bool  # or truncated
+    committed_ms: dict[int, int]  # of transactions, by id: when a reply first said so
     publishes: dict[str, Publish] = field(default_factory=dict)  # by payload
     deletions: list[Request] = field(default_factory=list)
     truncations: list[Truncation] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     highest_id: bytes = b""  # that was acknowledged
-    prefix: Rows = field(default_factory=list)
-    prefix_end: bytes = b""
+    prefix: Prefix = field(default_factory=Prefix)
+    committed: Prefix = field(default_factory=Prefix)
 
     def acknowledged(self, publish: Publish, message_id: bytes) -> None:
         """Raises: BrokenPromiseError."""
@@ -89,11 +118,11 @@ class ObservedTopic:
                 f"{publish.above.hex()} was acknowledged before it was sent"
             )
         self.highest_id = max(self.highest_id, message_id)
-        is_passed = not self.may_be_deleted and message_id <= self.prefix_end
-        if is_passed and (message_id, publish.payload) not in self.prefix:
+        is_passed = not self.may_be_deleted and message_id <= self.prefix.end
+        if is_passed and (message_id, publish.payload) not in self.prefix.rows:
             raise BrokenPromiseError(
                 f"prefix: {publish.payload} was acknowledged at {message_id.hex()} in {self.id}, "
-                f"and a reader had passed {self.prefix_end.hex()} without it"
+                f"and a reader had passed {self.prefix.end.hex()} without it"
             )
 
     def check(self, read: Read) -> None:
@@ -104,8 +133,8 @@ class ObservedTopic:
             raise BrokenPromiseError(f"once: {self.id} has a row twice, or out of order: {read}")
         for message_id, payload in read.rows:
             self._check_row(read, message_id, payload)
-        if not self.may_be_deleted:
-            self._check_prefix(read)
+        if not self.may_be_deleted and read.reader is None:
+            (self.committed if read.is_committed else self.prefix).check(read, self.id)
         found = set(payloads)
         for publish in self.publishes.values():
             if publish.payload not in found:
@@ -137,28 +166,59 @@ class ObservedTopic:
                 f"{message_id.hex()} in {self.id}"
             )
         publish.id = message_id
+        if publish.tx is not None and (read.is_committed or read.reader is not None):
+            self._check_visible(read, publish, publish.tx)
         for deletion in self.deletions:
             is_later = publish.completed < deletion.invoked and deletion.completed < read.invoked
             if is_later and deletion.applied is Applied.YES:
                 raise BrokenPromiseError(f"deleted: {self.id} has {payload} again")
 
+    def _check_visible(self, read: Read, publish: Publish, tx: Tx) -> None:
+        """A row of a transaction that a read of committed rows, or in a snapshot, has."""
+        if tx is read.reader:
+            return
+        what = f"{publish.payload} of {tx.id} is in {self.id} for {read}"
+        if tx.is_lost:
+            raise BrokenPromiseError(f"atomic: {what}, and it is {tx.state}")
+        if tx.commit_invoked > read.completed:
+            raise BrokenPromiseError(f"atomic: {what}, and its commit was never requested")
+        if read.reader is not None and not read.reader.snapshot.is_visible(tx.id):
+            raise BrokenPromiseError(f"snapshot: {what}, and it is not in that snapshot")
+        tx.first_shown = min(tx.first_shown, read.completed)
+
     def _check_missing(self, read: Read, publish: Publish) -> None:
         """A publish whose row the read does not have."""
         if publish.applied is not Applied.YES or publish.id is None or publish.id <= read.start:
             return
+        visible_ms = publish.completed_ms
+        if publish.tx is not None and (read.is_committed or read.reader is not None):
+            found_ms = self._visible_ms(read, publish, publish.tx)
+            if found_ms is None:
+                return
+            visible_ms = max(visible_ms, found_ms)
         if publish.id > read.next_id:
-            is_late = publish.completed_ms <= read.invoked_ms - LEASE_MS
+            is_late = visible_ms <= read.invoked_ms - LEASE_MS
             if not (is_late and read.is_caught_up) or self._may_be_deleted(publish, read):
                 return
             raise BrokenPromiseError(
                 f"lease: {self.id} was read to its end at {read.invoked_ms} without "
-                f"{publish.payload}, which was acknowledged at {publish.completed_ms}"
+                f"{publish.payload}, which was there since {visible_ms}"
             )
         if not (self._may_be_deleted(publish, read) or self._may_be_truncated(publish, read)):
             raise BrokenPromiseError(
                 f"lost: {publish.payload} was acknowledged at {publish.id.hex()} in {self.id}, "
                 f"and is not among {read}"
             )
+
+    def _visible_ms(self, read: Read, publish: Publish, tx: Tx) -> int | None:
+        """Since when readers like this one have the rows of a transaction; None: not yet."""
+        if tx is read.reader:
+            return None if publish.completed > read.invoked else publish.completed_ms
+        if tx.state != "committed":
+            return None
+        if read.reader is not None:
+            return 0 if read.reader.snapshot.is_visible(tx.id) else None
+        return self.committed_ms.get(tx.id, NEVER)
 
     def _may_be_truncated(self, publish: Publish, read: Read) -> bool:
         assert publish.id is not None
@@ -177,48 +237,22 @@ class ObservedTopic:
             for each in self.deletions
         )
 
-    def _check_prefix(self, read: Read) -> None:
-        """All readers agree on the rows of a range, whenever and wherever they read it."""
-        end = min(read.next_id, self.prefix_end)
-        if read.start < end:
-            first = bisect_right(self.prefix, (read.start, "\uffff"))
-            known = [row for row in self.prefix[first:] if row[0] <= end]
-            found = [row for row in read.rows if row[0] <= end]
-            if known != found:
-                raise BrokenPromiseError(
-                    f"prefix: readers of {self.id} had {known} up to {end.hex()}, and now {found}"
-                )
-        if read.start <= self.prefix_end < read.next_id:
-            self.prefix += [row for row in read.rows if row[0] > self.prefix_end]
-            self.prefix_end = read.next_id
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Tx:
-    """A transaction that a client started. `ending` are its commits."""
-
-    id: int
-    invoked: int
-    started: int  # the moment of the reply
-    changes: frozenset[str] = frozenset()
-    commit_invoked: int = NEVER
-    commit_completed: int = NEVER
-    final: str | None = None  # its state, once a reply said that it has ended
-
-    def learn(self, state: str) -> None:
-        """A reply says that it has ended. Raises: BrokenPromiseError."""
-        if self.final is not None and self.final != state:
-            raise BrokenPromiseError(f"transactions: {self.id} was {self.final} and is {state}")
-        if state == "committed" and self.commit_invoked == NEVER:
-            raise BrokenPromiseError(f"transactions: {self.id} committed without a request")
-        self.final = state
-
 
 class ObservedTransactions:
-    """All transactions."""
+    """All transactions. The checks are those of a single server."""
 
     def __init__(self) -> None:
-        self.by_id: dict[int, Tx] = {}
+        self.all = Observations([])
+        self.committed_ms: dict[int, int] = {}  # when a reply said so first, by id
+
+    @property
+    def by_id(self) -> dict[int, Tx]:
+        return self.all.transactions
+
+    @property
+    def open(self) -> list[Tx]:
+        """Those of which no reply said that they have ended."""
+        return [each for each in self.by_id.values() if not each.is_over]
 
     def started(self, tx: Tx) -> None:
         """Raises: BrokenPromiseError."""
@@ -226,15 +260,20 @@ class ObservedTransactions:
             raise BrokenPromiseError(f"transactions: the id {tx.id} was given twice")
         self.by_id[tx.id] = tx
 
-    def check_conflicts(self) -> None:
-        """No two transactions that were open together committed the same change. Raises:
-        BrokenPromiseError."""
-        committed = [each for each in self.by_id.values() if each.final == "committed"]
-        for one in committed:
-            for other in committed:
-                if one.id < other.id and one.changes & other.changes:
-                    begun = max(one.started, other.started)
-                    if begun < min(one.commit_invoked, other.commit_invoked):
-                        raise BrokenPromiseError(
-                            f"transactions: {one.id} and {other.id} conflict, and both committed"
-                        )
+    def ended(self, tx: Tx, state: str, *, invoked: int, completed: int, now_ms: int) -> None:
+        """A reply says that it has ended. Raises: BrokenPromiseError."""
+        tx.seen.append((invoked, completed, state, None))
+        require(9, invariants.endings_stand(self.all, tx))
+        require(5, invariants.snapshots_hold_nothing_undecided(self.all, tx))
+        if state == "committed":
+            if tx.commit_invoked == NEVER:
+                raise BrokenPromiseError(f"transactions: {tx.id} committed without a request")
+            self.committed_ms.setdefault(tx.id, now_ms)
+            require(5, invariants.no_update_is_lost(self.all, tx))
+
+    def check_snapshots(self) -> None:
+        """Raises: BrokenPromiseError."""
+        # A replaced leader may give old snapshots, in which nothing commits.
+        for tx in self.by_id.values():
+            if tx.state == "committed":
+                require(5, invariants.snapshots_hold_what_had_committed(self.all, tx))

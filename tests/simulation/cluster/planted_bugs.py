@@ -138,4 +138,43 @@ BUGS = (
         "        if isinstance(record, TopicRecord) and record.generation > 0:\n            prefix",
         "        if isinstance(record, TopicRecord):\n            prefix",
     ),
+    # Transactions over topics of several owners
+    planted(
+        "join-left-open-at-the-end-of-its-transaction",
+        "cluster/transactions_of_leader.py",
+        "        for join in joins:\n            self._close(join)\n        await self._emptied",
+        "        assert joins is not None, self._emptied",
+    ),
+    planted(
+        "topic-forgotten-before-its-owner-marked",
+        "cluster/rows_of_owners.py",
+        "                done = []\n",
+        "                done = list(asked)\n",
+    ),
+    planted(
+        "owner-obeys-former-leaders",
+        "cluster/transactions_of_leader.py",
+        "        if epoch != self.epoch:\n            raise TransactionsUnavailableError(\n"
+        '                f"this server obeys',
+        "        if epoch > self.epoch:\n            raise TransactionsUnavailableError(\n"
+        '                f"this server obeys',
+    ),
+    planted(
+        "final-write-after-the-leader-gave-it-up",
+        "cluster/owned_rows.py",
+        "        self._refused.update(finals)\n",
+        "",
+    ),
+    planted(
+        "rows-in-the-shared-tables-not-found-by-a-new-leader",
+        "cluster/rows_of_owners.py",
+        "        await self._repeat(self._read_shared_index)\n",
+        "",
+    ),
+    planted(
+        "former-owner-of-a-topic-remembered-by-the-leader",
+        "cluster/rows_of_owners.py",
+        "                self._ownership.forget(topic)  # that",
+        "                pass  # that",
+    ),
 )

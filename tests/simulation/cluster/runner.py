@@ -3,15 +3,13 @@
 import json
 import random
 from collections.abc import Callable
-from contextlib import suppress
 
-from metadata.store import MetadataError
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
-from tests.simulation.cluster.observations import ObservedTopic, Tx
-from tests.simulation.cluster.world import Slot, World
+from tests.simulation.cluster.observations import ObservedTopic
+from tests.simulation.cluster.world import Slot, World, willing
+from tests.simulation.observations import Tx
 from tests.simulation.operations import Operation
-from tuff.protocol.errors import TuffError
 
 KEYS = ("k1", "k2", "k3")  # that transactions change
 SYSTEMS = ("metadata", "tables", "peers")
@@ -44,8 +42,12 @@ class OperationRunner:
         return self.world.topics[self.b % len(self.world.topics)]
 
     def tx(self) -> Tx | None:
-        open_ = [each for each in self.world.transactions.by_id.values() if each.final is None]
+        open_ = self.world.transactions.open
         return open_[self.b % len(open_)] if open_ else None
+
+    def topics(self) -> list[ObservedTopic]:
+        """Some topics, or none."""
+        return [each for n, each in enumerate(self.world.topics) if self.c >> n & 1]
 
     def owner(self) -> Process | None:
         """The process that owns the topic, as far as it knows."""
@@ -81,8 +83,24 @@ class OperationRunner:
         self.send(lambda process: self.clients.read(process, self.topic(), b""))
 
     def read_on(self) -> None:
-        start = self.topic().prefix_end
+        start = self.topic().prefix.end
         self.send(lambda process: self.clients.read(process, self.topic(), start))
+
+    def read_committed(self) -> None:
+        start = self.topic().committed.end if self.c % 2 else b""
+        self.send(
+            lambda process: self.clients.read(process, self.topic(), start, is_committed=True)
+        )
+
+    def read_in_tx(self) -> None:
+        """Read all topics in the snapshot of a transaction, through different servers."""
+        tx = self.tx()
+        if tx is not None:
+            for topic in self.world.topics:
+                self.a += 1
+                self.send(
+                    lambda process, each=topic: self.clients.read(process, each, b"", reader=tx)
+                )
 
     def create(self) -> None:
         topic = self.world.topics[-1]
@@ -140,11 +158,11 @@ class OperationRunner:
         owner.threads.hang_named("store-writer")
         self.world.request(owner, self.clients.publish(owner, topic))
         self.world.run(100)
-        self.world.request(other, _willing(other.ownership.move(taken.id, owner.server_id)))
+        self.world.request(other, willing(other.ownership.move(taken.id, owner.server_id)))
         self.world.run(400)
         self.world.request(owner, self.clients.publish(owner, taken))
         self.world.run(200)
-        self.world.request(owner, self.clients.read(owner, topic, topic.prefix_end))
+        self.world.request(owner, self.clients.read(owner, topic, topic.prefix.end))
         self.world.run(200)
         owner.threads.resume()
 
@@ -163,13 +181,142 @@ class OperationRunner:
             self.create()
 
     def start_tx(self) -> None:
-        self.send(self.clients.start)
+        timeout_s = (4, 30, 30)[self.c % 3]
+        self.send(lambda process: self.clients.start(process, timeout_s))
+
+    def publish_tx(self) -> None:
+        """Publish to several topics in a transaction, through different servers."""
+        tx = self.tx()
+        for topic in self.topics() if tx is not None else ():
+            self.a += 1
+            self.send(lambda process, each=topic: self.clients.publish(process, each, tx))
 
     def commit_tx(self) -> None:
         tx = self.tx()
         if tx is not None:
-            changes = frozenset((KEYS[self.c % 3],))
-            self.send(lambda process: self.clients.commit(process, tx, changes))
+            self.send(lambda process: self._commit(process, tx))
+
+    def abort_tx(self) -> None:
+        tx = self.tx()
+        if tx is not None:
+            self.send(lambda process: self.clients.abort(process, tx))
+
+    def end_anew(self) -> None:
+        """Commit, abort or publish in a transaction that may have ended."""
+        found = list(self.world.transactions.by_id.values())
+        if found:
+            tx = found[self.b % len(found)]
+            match self.c % 3:
+                case 0:
+                    self.send(lambda process: self.clients.abort(process, tx))
+                case 1:
+                    self.send(lambda process: self._commit(process, tx))
+                case 2:
+                    self.send(lambda process: self.clients.publish(process, self.topic(), tx))
+
+    def end_while_moving(self) -> None:
+        """A transaction with rows in several topics ends while they move, and a late client
+        continues to publish in it."""
+        tx = self._tx_with_rows()
+        if tx is None:
+            return
+        for _ in range(1 + self.c % 4):
+            self.a, self.b = self.a + 1, self.b + 1
+            self.move()
+        self.world.run(self.b % 200)
+        self._end(tx)
+        self.world.run(self.c % 400)
+        self._publish_everywhere(tx)
+
+    def end_during_write(self) -> None:
+        """A transaction ends while an owner writes a row of it."""
+        tx, owner = self._tx_with_rows(), self.owner()
+        if tx is None or owner is None:
+            return
+        owner.threads.hang_named("store-writer")
+        self.world.request(owner, self.clients.publish(owner, self.topic(), tx))
+        self.world.run(50 + self.c % 100)
+        self._end(tx)
+        self.world.run(400)
+        owner.threads.resume()
+        self.world.run(100)
+        self.read_committed()
+
+    def late_final(self) -> None:
+        """The messages of a commit reach an owner after the leader gave the commit up, or ended."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))  # so that the start is durable
+        self.world.run(200)
+        # With other messages in the tables a new leader would know of the commit.
+        owned = leader.ownership.topics()
+        topics = [each for each in self.world.topics if each.id not in owned][:1]
+        self.world.late_calls["/v1/cluster/final"] = late_ms = (3_000, 22_000)[self.c % 2]
+        self.world.request(leader, self.clients.commit(leader, tx, topics=topics))
+        self.world.run(200)
+        if self.c % 2:
+            leader.kill()
+        self.world.pass_time(late_ms - 1_500)
+        self._abort_everywhere(tx)
+        self.world.pass_time(1_500)
+        self.world.run(300)
+        for process in self.world.open:
+            for topic in self.world.topics:
+                read = self.clients.read(process, topic, b"", is_committed=True)
+                self.world.request(process, read)
+        self.world.run(300)
+
+    def unheard_leader(self) -> None:
+        """A new leader is elected while a server that joined transactions is cut off from it."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))
+        self.world.run(200)
+        others = [each for each in self.world.open if each is not leader]
+        for each in others[self.c % 2 :][:1]:
+            each.cut_from.add("peers")
+        leader.kill()
+        self.restart()
+        self.world.pass_time(20_000)
+        self._abort_everywhere(tx)
+        self.world.run(300)
+        self._publish_everywhere(tx)
+        self.world.run(100)
+        self.heal()
+
+    def _tx_with_rows(self) -> Tx | None:
+        """A new transaction that publishes to all topics, through different servers."""
+        count = len(self.world.transactions.open)
+        self.start_tx()
+        self.world.run(300)
+        found = self.world.transactions.open
+        if len(found) <= count:
+            return None
+        self._publish_everywhere(found[-1])
+        self.world.run(self.c % 600)
+        return found[-1]
+
+    def _publish_everywhere(self, tx: Tx) -> None:
+        for topic in self.world.topics:
+            self.a += 1
+            self.send(lambda process, each=topic: self.clients.publish(process, each, tx))
+
+    def _abort_everywhere(self, tx: Tx) -> None:
+        for process in self.world.open:
+            self.world.request(process, self.clients.abort(process, tx))
+        self.world.run(400)
+
+    def _end(self, tx: Tx) -> None:
+        if self.c % 3:
+            self.send(lambda process: self.clients.abort(process, tx))
+        else:
+            self.send(lambda process: self._commit(process, tx))
+
+    def _commit(self, process: Process, tx: Tx) -> Work:
+        changes = frozenset((KEYS[self.c % 3],)) if self.c % 2 else frozenset()
+        return self.clients.commit(process, tx, changes, self.topics())
 
     def two_commits(self) -> None:
         """Two transactions with one change, through different servers."""
@@ -191,10 +338,10 @@ class OperationRunner:
     def move(self) -> None:
         owner, to = self.owner(), self.slot()
         if owner is not None:
-            self.world.request(owner, _willing(owner.ownership.move(self.topic().id, to.server_id)))
+            self.world.request(owner, willing(owner.ownership.move(self.topic().id, to.server_id)))
 
     def drain(self) -> None:
-        self.send(lambda process: _willing(process.ownership.drain()) if process.is_open else _no())
+        self.send(lambda process: willing(process.ownership.drain()) if process.is_open else _no())
 
     def sweep(self) -> None:
         self.send(lambda process: process.components.sweep() if process.is_open else _no())
@@ -255,11 +402,10 @@ class OperationRunner:
             return
         self.world.request(leader, self.clients.start(leader))
         self.world.run(300)
-        found = [each for each in self.world.transactions.by_id.values() if each.final is None]
+        found = self.world.transactions.open
         if not found:
             return
-        changes = frozenset((KEYS[self.c % 3],))
-        self.world.request(leader, self.clients.commit(leader, found[-1], changes))
+        self.world.request(leader, self._commit(leader, found[-1]))
         self.world.run(self.c % 12)
         leader.is_paused = True
         self.world.pass_time(LONG_WAITS_MS[3])
@@ -302,8 +448,7 @@ class OperationRunner:
         if leader is None:
             return
         if tx is not None:
-            changes = frozenset((KEYS[self.c % 3],))
-            self.world.request(leader, self.clients.commit(leader, tx, changes))
+            self.world.request(leader, self._commit(leader, tx))
         self.world.run(self.c % 40)
         self.world.expire(leader, is_heard=False)
         self.start_tx()
@@ -315,12 +460,6 @@ class OperationRunner:
 
     def wait_long(self) -> None:
         self.world.pass_time(LONG_WAITS_MS[self.a % len(LONG_WAITS_MS)])
-
-
-async def _willing(work: Work) -> None:
-    """A request whose refusal is ignored."""
-    with suppress(TuffError, MetadataError):
-        await work
 
 
 async def _no() -> None:

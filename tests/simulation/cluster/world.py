@@ -5,13 +5,14 @@ import random
 import warnings
 from asyncio import events
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from messaging.storage.engine import Store
+from metadata.store import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
 from tests.cluster.shared_store import SharedTables
@@ -24,6 +25,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.loop import Clock, VirtualLoop, below
 from tests.simulation.server import StuckError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply
 from tuff.protocol.ids import TopicId
 
@@ -35,6 +37,8 @@ AVAILABLE_MS_MAX = 30_000  # from the end of all faults
 ADOPTED_MS_MAX = 30_000  # likewise: a session ends, and what failed is tried again
 DEPTH_MAX = 2  # of calls within which other servers run
 LONG_STOP_MS = 7_000  # longer than a session lives without its holder
+LATE_SHARE, LATE_MS_MAX = 0.01, 12_000  # of requests that arrive after their senders gave up
+LOST_SHARE = 0.01  # of replies
 LONG_STOP_SHARE = 0.06  # of the interleaved calls
 TOPICS = {"a": False, "b": False, "c": False, "d": True}  # whether it may be deleted
 
@@ -62,8 +66,11 @@ class World:
         self.tables = SharedTables()
         self.disk = Disk(("/data", MESSAGES, TRANSACTIONS))
         self.slots = [Slot(f"s{n + 1}", skews[n]) for n in range(int(given["servers"]))]
-        self.topics = [ObservedTopic(TopicId("default", n), d) for n, d in TOPICS.items()]
         self.transactions = ObservedTransactions()
+        self.topics = [
+            ObservedTopic(TopicId("default", name), deleted, self.transactions.committed_ms)
+            for name, deleted in TOPICS.items()
+        ]
         self.clients = Clients(self)
         self.trace: list[str] = []
         self.ended: dict[str, int] = {}  # why processes ended, for the statistics
@@ -72,6 +79,8 @@ class World:
         self._depth = 0
         self._network: list[Exchange] = []
         self._waiting: list[Exchange] = []  # received, and not answered yet
+        self.late_calls: dict[str, int] = {}  # paths: the next such request is so many ms late
+        self._late: list[tuple[int, Exchange]] = []  # given up by their senders; when they arrive
         self._building: Process | None = None
         self._processes: list[Process] = []  # all that ever ran
 
@@ -190,6 +199,7 @@ class World:
             for slot in self.slots:
                 slot.clock.advance(part_ms)
             self._end_sessions()
+            self._deliver_late()
             for each in self.running:
                 each.time_passed()
                 if part_ms == SLICE_MS:
@@ -271,14 +281,27 @@ class World:
 
     def _deliver(self) -> None:
         exchange = self._network.pop(below(len(self._network), self.chance))
-        if exchange.done.done() or not exchange.source.is_alive:
-            return
         if exchange.reply is None:
-            self._receive(exchange)
-        elif self._is_cut(exchange):
+            late_ms = self.late_calls.pop(exchange.target, None)
+            if late_ms is None and self.fails(LATE_SHARE):
+                late_ms = below(LATE_MS_MAX, self.chance)
+            if late_ms is not None:
+                exchange.fail("the connection was lost", was_sent=True)
+                self._late.append((self.now_ms() + late_ms, exchange))
+            else:
+                self._receive(exchange)
+        elif exchange.done.done() or not exchange.source.is_alive:
+            return
+        elif self._is_cut(exchange) or self.fails(LOST_SHARE):
             exchange.fail("the connection was lost", was_sent=True)
         else:
             exchange.done.set_result(exchange.reply)
+
+    def _deliver_late(self) -> None:
+        """The requests whose time has come arrive, though their senders gave up or ended."""
+        now_ms = self.now_ms()
+        self._network += [exchange for due_ms, exchange in self._late if due_ms <= now_ms]
+        self._late = [each for each in self._late if each[0] > now_ms]
 
     def _receive(self, exchange: Exchange) -> None:
         server = next((each for each in self.open if each.url == exchange.url), None)
@@ -335,17 +358,20 @@ class World:
     def end(self) -> None:
         """After the faults, everything is available again, and nothing is lost."""
         self.is_quiet = True
+        self.late_calls.clear()
         self.heal()
+        self._end_transactions()
         self._check_adopted()
         self._become_available()
+        self._end_after_moves()
         self.pass_time(2 * SLICE_MS)
         self.settle()
         for topic in self.topics:
             self._read_through(topic)
             topic.check_epochs()
-        for tx in self.transactions.by_id.values():
+        for tx in list(self.transactions.by_id.values()):
             self.require_done(partial(self.clients.ask, tx=tx))
-        self.transactions.check_conflicts()
+        self.transactions.check_snapshots()
         self._check_generations()
 
     def require_done(
@@ -361,8 +387,8 @@ class World:
         while not self._succeeds(work, through):
             if self.now_ms() >= until_ms:
                 raise BrokenPromiseError(
-                    f"available: no success in {AVAILABLE_MS_MAX} ms without faults through "
-                    f"{through and through.server_id}: {self.clients.refusals}"
+                    f"available: {_name(work)} without success {AVAILABLE_MS_MAX} ms after faults "
+                    f"through {through and through.server_id}: {self.clients.refusals}"
                 )
             self.pass_time(SLICE_MS)
             self.heal()
@@ -423,13 +449,56 @@ class World:
         for slot in self.slots:
             self.require_done(self.clients.start, until_ms=until_ms, through=slot)
 
+    def _end_transactions(self) -> None:
+        """Every commit and abort returns, also a repeated one, and the rows of all transactions are
+        settled or marked, though no client asks for their topics. Raises: BrokenPromiseError."""
+        until_ms = self.now_ms() + AVAILABLE_MS_MAX
+        for tx in list(self.transactions.by_id.values()):
+            end = self.clients.commit if tx.state == "committed" else self.clients.abort
+            self.require_done(partial(end, tx=tx), until_ms=until_ms)
+        self.require_done(self._have_ended, until_ms=until_ms)
+
+    def _end_after_moves(self) -> None:
+        """A transaction ends though all of its topics have just moved, and no client asks for them
+        afterwards. Raises: BrokenPromiseError."""
+        self.require_done(self.clients.start)
+        tx = self.transactions.open[-1]
+        for topic in self.topics:
+            for slot in self.slots:  # each server remembers the owner then
+                publish = partial(self.clients.publish, topic=topic, tx=tx)
+                self.require_done(publish, through=slot)
+        for process in self.open:
+            others = [each for each in self.open if each is not process]
+            for topic_id in process.ownership.topics():
+                to = others[below(len(others), self.chance)]
+                self.request(process, willing(process.ownership.move(topic_id, to.server_id)))
+        self.settle()
+        self.require_done(partial(self.clients.abort, tx=tx))
+
+    async def _have_ended(self, _: Process) -> bool:
+        leading = [each.transaction_rows for each in self.open if each.transaction_rows.epoch]
+        return not any(each.indexed_pointers() for each in leading)
+
     async def _create_again(self, topic: ObservedTopic, process: Process) -> bool:
         reply = await self.clients.create(process, topic)
         return reply.status < 300 or b"topic_already_exists" in reply.body
 
     def _read_through(self, topic: ObservedTopic) -> None:
         for slot in self.slots:
-            self.require_done(partial(self.clients.read, topic=topic, start=b""), through=slot)
+            for is_committed in (False, True):
+                read = partial(self._read_to_the_end, topic, is_committed=is_committed)
+                self.require_done(read, through=slot)
+
+    async def _read_to_the_end(
+        self, topic: ObservedTopic, process: Process, *, is_committed: bool
+    ) -> bool:
+        start, end = None, b""
+        while start != end:  # a reply may have a part
+            read = await self.clients.read(process, topic, end, is_committed=is_committed)
+            if read is None or read.is_caught_up:
+                return read is not None
+            start, end = end, read.next_id
+        return False
 
     def _check_generations(self) -> None:
         """The recorded generation of each topic, by which servers list it, is that of its owner.
@@ -447,6 +516,16 @@ class World:
                         raise BrokenPromiseError(
                             f"generation: {topic.id} has {generation}, and {recorded} is recorded"
                         )
+
+
+async def willing(work: Work) -> None:
+    """A request whose refusal is ignored."""
+    with suppress(TuffError, MetadataError):
+        await work
+
+
+def _name(work: Callable[[Process], Work]) -> str:
+    return str(getattr(getattr(work, "func", work), "__name__", ""))
 
 
 @cache

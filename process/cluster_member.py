@@ -22,6 +22,7 @@ from cluster.routing import (
     is_leader_route,
     is_topic_route,
     leader_route,
+    proven_route,
     topic_route,
 )
 from cluster.settings import ClusterSettings
@@ -175,7 +176,7 @@ class ClusterMember:
         of_cluster = [
             *listing_routes(self.joined, in_thread=self._in_thread),
             *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
-            *self.transactions.serve(transactions),
+            *(self._proven(each) for each in self.transactions.serve(transactions)),
         ]
         replaced = {(each.method, each.path) for each in of_cluster}
         own = [each for each in routes if (each.method, each.path) not in replaced]
@@ -183,8 +184,18 @@ class ClusterMember:
 
     def _routed(self, route: Route) -> Route:
         if is_topic_route(route):
-            return topic_route(route, self, self.peers)
-        return leader_route(route, self, self.peers) if is_leader_route(route) else route
+            return self._proven(topic_route(route, self, self.peers))
+        if is_leader_route(route):
+            return self._proven(leader_route(route, self, self.peers))
+        return route
+
+    def _proven(self, route: Route) -> Route:
+        return proven_route(route, lambda: not self.is_suspended)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether this server has joined, and can't prove now that it is still a member."""
+        return self._joined is not None and not self._joined.membership.session.is_live
 
     def gauges(self) -> list[Gauge]:
         """The metrics of this server in its cluster."""

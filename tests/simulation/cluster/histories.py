@@ -17,7 +17,7 @@ OCCASIONAL = {
     "sweep": 1, "snapshot": 2, "settle": 4, "hang": 3, "pause_owner": 5, "kill_owner": 3,
     "depose": 4, "pause_leader": 3, "two_commits": 4, "truncate": 3,
     "read_behind": 4, "there_and_back": 4, "take_during_write": 4,
-    "delete_and_move": 3,
+    "delete_and_move": 3, "outage": 4,
 }  # fmt: skip
 WAITS_MS = (0, 1, 5, 50, 400, 1_000, 1_500)
 LONG_WAITS_MS = (3_000, 5_500, 7_000, 12_000)

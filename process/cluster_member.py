@@ -254,6 +254,7 @@ class ClusterMember:
         """Follow the members and the leader, and keep this server's share of the topics, until
         `close`."""
         self._spawn(self.transactions.run())
+        self._spawn(self._end_if_replaced())
         adopted_s = rebalanced_s = self._elapsed_s()
         while not self._is_closed:
             self._changed.clear()
@@ -265,12 +266,19 @@ class ClusterMember:
             if now_s - rebalanced_s >= self._settings.rebalance_interval_s:
                 rebalanced_s = now_s
                 await self._quietly(self.ownership.rebalance(), default=None)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+
+    async def _end_if_replaced(self) -> None:
+        """End the process once another server has fenced this one, or leads. This waits for no
+        answer of the metadata store: a server that alone is cut off from it would refuse its
+        clients for as long."""
+        while not self._is_closed:
             if self._tables.was_replaced:
                 self._die("another server has fenced this one")
             if (reason := self._lost_leadership()) is not None:
                 self._die(reason)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     async def leave(self) -> None:
         """Give all topics to the other servers, as far as that is possible in `LEAVE_S_MAX`."""

@@ -17,6 +17,7 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageUnavailableError,
     TransactionsUnavailableError,
+    TuffError,
     UnavailableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route
@@ -26,6 +27,11 @@ from tuff.protocol.ids import TopicId, topic_id
 # for its storage, so that a late answer is still an answer.
 ANSWER_S_MAX = 60.0
 WAIT_S_MAX = 60.0  # seconds that a poll may wait in addition (protocol §3.4)
+
+SUSPENDED = (
+    "this server is suspended: the metadata store has not confirmed its session for the session's "
+    "timeout, so other servers may have taken over"
+)
 
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
@@ -119,6 +125,35 @@ def server_route(
 ) -> Route:
     """The same route for the server that `owner_of` finds in a request; None: it is this one."""
     return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
+
+
+def proven_route(route: Route, is_proven: Callable[[], bool]) -> Route:
+    """The same route, which executes and answers nothing while this server can't prove that it is
+    still a member of the cluster: it is suspended. What was under way when that began may have been
+    carried out."""
+    is_read = route.method == "GET" or route.path in _READING_POSTS
+    doubtful = TransactionsUnavailableError if is_leader_route(route) else StorageUnavailableError
+
+    async def handler(request: Request) -> Reply:
+        if not is_proven():
+            raise OwnershipMovingError(f"{SUSPENDED}; nothing was done, try again")
+        answer: Reply | TuffError
+        try:
+            answer = await route.handler(request)
+        except TuffError as error:
+            answer = error
+        if not is_proven():
+            if is_read:
+                raise OwnershipMovingError(f"{SUSPENDED}; try again")
+            raise doubtful(
+                f"{SUSPENDED}; this may or may not have been carried out, so check that before you "
+                "repeat it"
+            )
+        if isinstance(answer, TuffError):
+            raise answer
+        return answer
+
+    return route._replace(handler=handler)
 
 
 def target_of(path: str, request: Request) -> str:

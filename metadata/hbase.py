@@ -269,7 +269,7 @@ class HBaseMetadataStore:
         }
 
     def _require_live(self, session: Session) -> None:
-        if not session.is_live or not self._is_session_live(session.id):
+        if not self._is_session_live(session.id):
             raise SessionLostError(f"the session {session.id} has ended")
 
     def _begin(self, work: Callable[[], None]) -> None:

@@ -9,6 +9,10 @@ observes the rows of all sessions. A store that finds the same version for a who
 session: it replaces the row by a tombstone, by a compare-and-put on the cell that it found. So of a
 heartbeat and an end only one succeeds, and every reader finds the same outcome in the row.
 
+A holder that gets no answer repeats its heartbeat, for as long as HBase is away. If it succeeds,
+the session never ended. An observer that read nothing for a whole timeout begins to count again, so
+that after an outage of HBase the holders have time for that.
+
 The rows of ended sessions stay. So the ids begin with a rising number, and a poll begins at the
 oldest session that is live. A session that was opened slowly may be before it, so every
 POLLS_OF_ALL-th poll reads all rows.
@@ -117,6 +121,7 @@ class SilentSessions:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}  # version, and when it was found first
+        self._answered_s = 0.0  # the last read
 
     def observe(
         self, sessions: Mapping[str, SessionState], *, asked_s: float, answered_s: float
@@ -125,13 +130,15 @@ class SilentSessions:
         that were found by a read between these two times of the observer's clock.
 
         Between the answer in which a version was found first, and the question to which it was the
-        answer again, the holder has sent no heartbeat that arrived.
+        answer again, the holder has sent no heartbeat that arrived. If this observer read nothing
+        for the whole timeout, perhaps nobody reached the table, and the time does not count.
         """
+        away_s, self._answered_s = asked_s - self._answered_s, answered_s
         seen: dict[str, tuple[int, float]] = {}
         silent = []
         for session in sessions.values():
             version, since_s = self._seen.get(session.id, (0, 0.0))
-            if version != session.entry.version:
+            if version != session.entry.version or away_s > session.timeout_s:
                 version, since_s = session.entry.version, answered_s
             elif asked_s - since_s >= session.timeout_s:
                 silent.append(session)
@@ -174,6 +181,7 @@ class HBaseSession:
         self._beats = beats
         self._row = session_row(self.id)
         self._timeout_s = timeout_s
+        self._pause_s = timeout_s / BEATS_PER_TIMEOUT
         self._elapsed_s = elapsed_s
         self._lost = lost
         self._lock = Lock()
@@ -204,18 +212,18 @@ class HBaseSession:
 
     def keep_alive(self) -> None:
         """Send heartbeats until the session has ended."""
-        pause_s = self._timeout_s / BEATS_PER_TIMEOUT
-        while not self._is_closing.wait(pause_s):
+        while not self._is_closing.wait(self._pause_s if self.is_live else PAUSE_S_MIN):
             if not self._beat():
                 self._end()
                 return
 
     def _beat(self) -> bool:
-        """Whether the session goes on after one heartbeat, which is repeated while it does."""
+        """Whether the session has not ended, after one heartbeat, which is repeated until it has an
+        answer."""
         sent_s = self._elapsed_s()
         entry = next_beat(self._entry)
         cell = self._entry.to_bytes()
-        while self.is_live:
+        while not self._is_closing.is_set():
             try:
                 refused = self._beats.replace(self._row, cell, entry)
             except MetadataUnavailableError:
@@ -224,15 +232,17 @@ class HBaseSession:
                 continue
             if refused is not None:
                 return False  # only the end of the session is another version
+            # Perhaps the first attempt succeeded. So after an outage, it is the next heartbeat that
+            # renews the lease.
             self._entry, self._heard_s = entry, sent_s
             return True
-        return False
+        return True
 
     def _end(self) -> None:
         with self._lock:
             is_first, self._is_over = not self._is_over, True
         if is_first:
-            log.warning("the session %s with the metadata store in HBase was lost", self.id)
+            log.warning("the session %s with the metadata store in HBase has ended", self.id)
             self._lost()
 
 

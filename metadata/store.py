@@ -14,6 +14,11 @@ has ended. A session ends when it is closed, or when the store has not heard of 
 session's timeout. Its holder may learn of that late, or never (a paused process). So a session says
 who is probably alive. It never proves that its holder has stopped, and whatever must not happen
 after its end is prevented by a compare-and-set elsewhere.
+
+For its holder, a session is in one of three states. It is live while the store has confirmed it
+within the timeout. After that it is unproven: the store may have ended it, or may itself be away.
+The holder then continues to ask, for as long as the store is away. The answer makes the session
+live again, or lost.
 """
 
 from collections.abc import Callable, Iterator
@@ -83,7 +88,8 @@ class Session(Protocol):
 
     @property
     def is_live(self) -> bool:
-        """Whether the session has not ended, as far as this process knows."""
+        """Whether the session is proven not to have ended: the store has confirmed it within its
+        timeout. False while it is unproven, and from its end on. Reading it costs nothing."""
 
     def close(self) -> None:
         """End it, and so its ephemeral entries, at once. Repeating it is harmless."""
@@ -140,7 +146,7 @@ class MetadataStore(Protocol):
 
     def open_session(self, *, timeout_s: float, lost: Callable[[], None]) -> Session:
         """A new session. `lost` is called once, from any thread, when this process learns that the
-        session has ended, or can no longer know that it has not; not after `Session.close`."""
+        session has ended; not after `Session.close`."""
 
     def close(self) -> None:
         """Close all sessions and release everything. Repeating it is harmless."""

@@ -172,8 +172,7 @@ def _decoded(key: Key, data: bytes) -> OwnerInfo:
 def _released(key: Key, data: bytes) -> list[TopicId]:
     def topics_of(fields: Fields) -> list[TopicId]:
         return [
-            topic_id(each.text("namespace"), each.text("name"))
-            for each in fields.objects("topics")
+            topic_id(each.text("namespace"), each.text("name")) for each in fields.objects("topics")
         ]
 
     return decoded(key, data, topics_of, format_number=FORMAT, what="list of released topics")

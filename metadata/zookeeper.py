@@ -28,7 +28,6 @@ from metadata.store import (
     MetadataUnavailableError,
     NoEntryError,
     Session,
-    SessionLostError,
     Versioned,
 )
 from metadata.zookeeper_connection import Connection, ReplyLostError, split_hosts
@@ -90,8 +89,6 @@ class ZooKeeperStore:
         self, key: Key, value: bytes, expected: Condition, *, session: Session | None = None
     ) -> int:
         require_value(value)
-        if session is not None and not session.is_live:
-            raise SessionLostError(f"the session {session.id} has ended")
         session_id = None if session is None else session.id
 
         def decide(found: Found, nonce: bytes) -> Entry:
@@ -164,7 +161,7 @@ class ZooKeeperStore:
             raise
         with self._opening:
             if not self._is_closed:
-                self._sessions = [*(each for each in self._sessions if each.is_live), session]
+                self._sessions = [*(each for each in self._sessions if not each.has_ended), session]
                 return session
         session.close()
         raise MetadataUnavailableError("the metadata store is closed")

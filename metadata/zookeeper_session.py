@@ -4,6 +4,10 @@ ZooKeeper gives a timeout to a connection, so sessions with different timeouts h
 each. ZooKeeper ends a session when it has heard nothing for the timeout. The holder counts from the
 moment before it sent the last request that was answered, so it never believes in the session for
 longer than ZooKeeper, also when its process was paused.
+
+A request is a sync, and behind it a read of the znode. So the answer is as new as the leader of the
+ZooKeeper servers was when it got the sync. A server that is cut off from the leader confirms
+nothing, and neither does a later session of the connection: the znode goes with its own session.
 """
 
 import logging
@@ -14,11 +18,18 @@ from contextlib import suppress
 from threading import Event, Lock, current_thread
 
 from kazoo.exceptions import KazooException, NodeExistsError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Close, Connect
 
 from metadata.store import MetadataUnavailableError
-from metadata.zookeeper_connection import HANDSHAKE_S_MAX, Connection, ask, unreachable
+from metadata.zookeeper_connection import (
+    HANDSHAKE_S_MAX,
+    RECONNECT_S_MIN,
+    Connection,
+    ask,
+    unreachable,
+)
 
 REQUESTS_PER_TIMEOUT = 8  # a lost connection leaves time for several after it was made again
 STEP_S_MAX = 1.0  # seconds between looks whether the holder has closed it, while there is no answer
@@ -65,6 +76,11 @@ class ZooKeeperSession:
         left_s = self._confirmed_s + self._timeout_s - self._elapsed_s()
         return not self._has_ended.is_set() and left_s > 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, or this process knows of its loss."""
+        return self._has_ended.is_set()
+
     def close(self) -> None:
         if self._end():
             self._connection.close()
@@ -86,8 +102,9 @@ class ZooKeeperSession:
 
     def _keep(self) -> None:
         """Confirm the session until it has ended; tell of its loss."""
-        while not self._has_ended.wait(self._pause_s):
+        while not self._has_ended.wait(self._pause_s if self.is_live else RECONNECT_S_MIN):
             if not self._confirm() and self._end():
+                log.warning("the session %s with ZooKeeper has ended", self.id)
                 try:
                     self._lost()
                 except Exception:
@@ -95,22 +112,23 @@ class ZooKeeperSession:
                 self._connection.close()
 
     def _confirm(self) -> bool:
-        """Ask for the znode. Returns False if it has ended, or was not confirmed in time."""
-        if not self.is_live:
-            return False
+        """Ask once whether the session has ended. Returns False if it has."""
         sent_s = self._elapsed_s()
+        synced = self._connection.client.sync_async(self._path)
         answer = self._connection.client.exists_async(self._path)
         while not answer.wait(min(self._pause_s, STEP_S_MAX)):
-            if self._has_ended.is_set() or not self.is_live:
-                return False
+            if self._has_ended.is_set():
+                return True  # the holder has closed it
         try:
+            synced.get(timeout=STEP_S_MAX)
             znode = answer.get_nowait()
         except SessionExpiredError:
             return False
         except (
             KazooException,
+            KazooTimeoutError,
             RuntimeError,
-        ):  # the connection is lost, and perhaps made again in time
+        ):  # the connection is lost, and made again as soon as a server answers
             return True
         if znode is None:
             return False

@@ -22,6 +22,7 @@ from cluster.routing import (
     is_leader_route,
     is_topic_route,
     leader_route,
+    proven_route,
     topic_route,
 )
 from cluster.settings import ClusterSettings
@@ -179,7 +180,7 @@ class ClusterMember:
         of_cluster = [
             *listing_routes(self.joined, in_thread=self._in_thread),
             *cluster_routes(self.joined, self, self.peers, in_thread=self._in_thread),
-            *self.transactions.serve(transactions),
+            *(self._proven(each) for each in self.transactions.serve(transactions)),
         ]
         replaced = {(each.method, each.path) for each in of_cluster}
         own = [each for each in routes if (each.method, each.path) not in replaced]
@@ -187,8 +188,18 @@ class ClusterMember:
 
     def _routed(self, route: Route) -> Route:
         if is_topic_route(route):
-            return topic_route(route, self, self.peers)
-        return leader_route(route, self, self.peers) if is_leader_route(route) else route
+            return self._proven(topic_route(route, self, self.peers))
+        if is_leader_route(route):
+            return self._proven(leader_route(route, self, self.peers))
+        return route
+
+    def _proven(self, route: Route) -> Route:
+        return proven_route(route, lambda: not self.is_suspended)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether this server has joined, and can't prove now that it is still a member."""
+        return self._joined is not None and not self._joined.membership.session.is_live
 
     def gauges(self) -> list[Gauge]:
         """The metrics of this server in its cluster."""
@@ -247,6 +258,7 @@ class ClusterMember:
         """Follow the members and the leader, and keep this server's share of the topics, until
         `close`."""
         self._spawn(self.transactions.run())
+        self._spawn(self._end_if_replaced())
         retried_s = rebalanced_s = self._elapsed_s()
         scan_s = retried_s + self._until_scan_s()
         while not self._is_closed:
@@ -263,13 +275,20 @@ class ClusterMember:
             if now_s - rebalanced_s >= self._settings.rebalance_interval_s:
                 rebalanced_s = now_s
                 await self._quietly(self.ownership.rebalance(), default=None)
+            if not are_left:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
+
+    async def _end_if_replaced(self) -> None:
+        """End the process once another server has fenced this one, or leads. This waits for no
+        answer of the metadata store: a server that alone is cut off from it would refuse its
+        clients for as long."""
+        while not self._is_closed:
             if self._tables.was_replaced:
                 self._die("another server has fenced this one")
             if (reason := self._lost_leadership()) is not None:
                 self._die(reason)
-            if not are_left:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     def _until_scan_s(self) -> float:
         """Seconds until the next scan: the servers must not scan at the same time."""

@@ -35,6 +35,11 @@ def _of_cluster(joined: Callable[[], Joined | None]) -> list[Gauge]:
             _once_joined(joined, lambda found: float(found.election.is_mine)),
         ),
         Gauge(
+            "cluster_suspended",
+            "1 while this server can't prove that it is still a member, and answers nothing.",
+            _once_joined(joined, lambda found: float(not found.membership.session.is_live)),
+        ),
+        Gauge(
             "cluster_leader_epoch",
             "The epoch of the leader of transactions; no sample while none is known.",
             _once_joined(joined, _leader_epoch),

@@ -445,6 +445,8 @@ class Components:
             return Check(Status.DOWN, "the server is stopping")
         if not self._is_open:
             return Check(Status.DOWN, "the server is starting")
+        if self.cluster is not None and self.cluster.is_suspended:
+            return Check(Status.DOWN, "suspended: the metadata store does not confirm the session")
         state, reason = self.messaging.status
         if state != "ok":
             return Check(Status.DOWN, f"messages can't be stored or read: {reason}")

@@ -308,9 +308,18 @@ class DurableState:
             self._come_up(opened)
 
     async def retry(self) -> None:
-        """Try again to come up, if the disk failed and some time has passed."""
+        """Try again to come up, if the disk failed and some time has passed. While nobody can tell
+        whether this server leads, nothing is tried, and the wait does not grow."""
         failed_at_ms = self._failed_at_ms
         if failed_at_ms is None or self._now_ms() - failed_at_ms < self._retry_interval_ms:
+            return
+        try:
+            async with self._making_files:
+                await self._in_thread_files(self._tenure.require)
+        except NotLeaderError:
+            pass  # `reopen` says so
+        except OSError:
+            self._failed_at_ms = self._now_ms()
             return
         self._retry_interval_ms = min(2 * self._retry_interval_ms, RETRY_INTERVAL_MS_MAX)
         await self.reopen()

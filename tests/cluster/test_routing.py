@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.peers import Peers
-from cluster.routing import Owner, target_of, topic_route
+from cluster.routing import Owner, proven_route, target_of, topic_route
+from messaging.topics import TOPIC_PATH
 from process.dispatch import RouteTree
 from process.openapi import ENDPOINTS, Endpoint
 from process.request_parser import read_target
@@ -27,7 +28,13 @@ from tests.cluster.nodes import (
 )
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
 from tests.process.served import until
-from tuff.protocol.errors import TransactionsUnavailableError
+from tuff.protocol.errors import (
+    OwnershipMovingError,
+    StorageUnavailableError,
+    TopicNotFoundError,
+    TransactionsUnavailableError,
+    TuffError,
+)
 from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
 
@@ -471,3 +478,66 @@ async def test_a_write_goes_on_when_its_client_has_disconnected(
         assert front.components._admission.under_way == 1
         await front.peers.close()
         await until(lambda: front.components._admission.under_way == 0)
+
+
+# --- a server that can't prove that it is a member -----------------------------------------------
+
+READ, WRITE = ("GET", f"{TOPIC_PATH}/messages"), ("POST", f"{TOPIC_PATH}/publish")
+COMMIT = ("POST", "/v1/transactions/{tx}/commit")
+
+
+class Suspending:
+    """A route of a server whose session may run out while a request is under way."""
+
+    def __init__(self, method: str, path: str, *, proven: tuple[bool, ...], fails: bool) -> None:
+        """`proven`: the answers, one after the other, whether the server is a member."""
+        self._proven = list(proven)
+        self._fails = fails
+        self.executed_count = 0
+        self._route = proven_route(Route(method, path, self._execute), lambda: self._proven.pop(0))
+
+    async def ask(self) -> Reply | type[TuffError]:
+        """What a client gets."""
+        try:
+            return await self._route.handler(Request({}, (), None, None, b""))
+        except TuffError as error:
+            return type(error)
+
+    async def _execute(self, _request: Request) -> Reply:
+        self.executed_count += 1
+        if self._fails:
+            raise TopicNotFoundError("there is no topic")
+        return Reply(200)
+
+
+@pytest.mark.parametrize("operation", [READ, WRITE, COMMIT])
+async def test_a_suspended_server_executes_nothing(operation: tuple[str, str]) -> None:
+    suspended = Suspending(*operation, proven=(False,), fails=False)
+
+    assert await suspended.ask() is OwnershipMovingError
+    assert suspended.executed_count == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (READ, OwnershipMovingError),
+        (WRITE, StorageUnavailableError),
+        (COMMIT, TransactionsUnavailableError),
+    ],
+)
+async def test_a_server_that_is_suspended_meanwhile_acknowledges_nothing(
+    operation: tuple[str, str], error: type[TuffError], fails: bool
+) -> None:
+    suspended = Suspending(*operation, proven=(True, False), fails=fails)
+
+    assert await suspended.ask() is error
+    assert suspended.executed_count == 1
+
+
+@pytest.mark.parametrize(("fails", "answer"), [(True, TopicNotFoundError), (False, Reply(200))])
+async def test_a_member_answers_what_its_route_says(fails: bool, answer: object) -> None:
+    suspended = Suspending(*WRITE, proven=(True, True), fails=fails)
+
+    assert await suspended.ask() == answer

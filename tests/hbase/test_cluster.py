@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -21,11 +23,13 @@ from tests.hbase.deployments import deploy, server_settings, settings_of, stores
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
+from tests.metadata.zookeeper_server import ZooKeeperServer
 
 pytestmark = NEEDS_HBASE
 
 SESSION_S = 3.0
 WITHIN_S = 60.0  # seconds, on a busy machine
+AWAY_S = 2.0  # seconds for which all servers are suspended
 NUMBERS = range(6)
 TOPICS = [tuff.TopicId("default", f"t{number}") for number in NUMBERS]
 
@@ -33,8 +37,10 @@ TOPICS = [tuff.TopicId("default", f"t{number}") for number in NUMBERS]
 class Cluster:
     """Servers on the tables of one test."""
 
-    def __init__(self, home: Path, place: HBaseSettings) -> None:
+    def __init__(self, home: Path, place: HBaseSettings, *settings: str) -> None:
+        """`settings`: of all servers, besides those of a cluster with its metadata in HBase."""
         self.place = place
+        self._settings = settings
         self._home = home
         self._count = 0
         self.servers: dict[str, ServerProcess] = {}
@@ -45,6 +51,7 @@ class Cluster:
             f"cluster.server_id={server_id}",
             f"cluster.session_timeout={SESSION_S}",
             f"cluster.transactions_directory={self._home / 'transactions'}",
+            *self._settings,
         ]
 
     def start(self, server_id: str, *, port: int = 0) -> ServerProcess:
@@ -249,6 +256,114 @@ def _publish_until(urls: str, stop: list[bool]) -> int:
             client.publish(TOPICS[sent % len(TOPICS)], b"%d" % sent)
             sent += 1
     return sent
+
+
+class Publishing:
+    """Publishes numbers without a pause, and notes when each was acknowledged."""
+
+    def __init__(self, urls: str) -> None:
+        self._urls = urls
+        self._stop = Event()
+        self.acknowledged: list[tuple[int, float]] = []
+        self.doubtful: set[int] = set()  # the outcome is unknown
+
+    def run(self) -> None:
+        with tuff.Client(self._urls, retries=0) as client:
+            for number in count():
+                if self._stop.is_set():
+                    return
+                self._publish(client, number)
+
+    def _publish(self, client: tuff.Client, number: int) -> None:
+        topic = TOPICS[number % len(TOPICS)]
+        while not self._stop.is_set():
+            try:
+                client.publish(topic, b"%d" % number)
+            except tuff.OwnershipMovingError:
+                self._stop.wait(0.05)
+            except tuff.StorageUnavailableError:
+                self.doubtful.add(number)
+                return
+            else:
+                self.acknowledged.append((number, time.monotonic()))
+                return
+
+    def acknowledges_since(self, since_s: float) -> bool:
+        return bool(self.acknowledged) and self.acknowledged[-1][1] > since_s
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def test_servers_are_suspended_while_zookeeper_is_away_and_continue_when_it_is_back(
+    zookeeper: ZooKeeperServer, at_zookeeper: Cluster
+) -> None:
+    cluster = at_zookeeper
+    with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
+        create_all(client, cluster)
+        open_one = client.transactions.start(timeout=300)
+        publishing = Publishing(cluster.urls)
+        running = pool.submit(publishing.run)
+        try:
+            until(lambda: len(publishing.acknowledged) > len(TOPICS))
+            suspended_s, back_s = restart_slowly(zookeeper, cluster)
+            until(lambda: publishing.acknowledges_since(back_s), within_s=WITHIN_S)
+        finally:
+            publishing.stop()
+            running.result()
+        client.transactions.commit(open_one, changes=[b"key"])
+        found = [int(each) for topic in TOPICS for each in payloads(client, topic)]
+
+    sent = dict(publishing.acknowledged)
+    first_s = min(at_s for at_s in sent.values() if at_s > suspended_s)
+    assert suspended_s + AWAY_S < first_s < back_s + SESSION_S  # 0.7 s behind it were measured
+    assert len(found) == len(set(found))
+    assert sent.keys() <= set(found) <= sent.keys() | publishing.doubtful
+    for name, server in cluster.servers.items():
+        with closing(server.client()) as at_server:
+            own = ok(at_server.get("/v1/cluster")).json["server"]
+        assert own == {"id": name, "incarnation": 1}
+        log = server.stderr()
+        assert "health of storage changed from ok to down: suspended" in log
+        assert "health of storage changed from down to ok" in log
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(tmp_path / "zookeeper")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def at_zookeeper(
+    hbase: LocalHBase, tmp_path: Path, zookeeper: ZooKeeperServer
+) -> Iterator[Cluster]:
+    """Three servers with their metadata there."""
+    place = deploy(settings_of(hbase.ports))
+    made = Cluster(tmp_path, place, f"cluster.metadata=zookeeper://{zookeeper.address}/tuff")
+    try:
+        for server_id in ("s1", "s2", "s3"):
+            made.start(server_id)
+        yield made
+    finally:
+        made.end()
+
+
+def restart_slowly(zookeeper: ZooKeeperServer, cluster: Cluster) -> tuple[float, float]:
+    """Start ZooKeeper again some time after it has ended; when all servers were suspended, and when
+    it answered again."""
+    zookeeper.kill()
+    until(lambda: all(map(is_suspended, cluster.servers.values())))
+    suspended_s = time.monotonic()
+    until(lambda: time.monotonic() > suspended_s + AWAY_S, what="a time without answers")
+    zookeeper.start()
+    return suspended_s, time.monotonic()
+
+
+def is_suspended(server: ServerProcess) -> bool:
+    with closing(server.client()) as client:
+        return b"suspended" in client.get("/health/ready").body
 
 
 def test_a_second_server_with_the_same_id_is_refused(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Thread
 
 import pytest
@@ -20,6 +21,7 @@ from metadata.store import Expected, Key, MetadataUnavailableError, Session, Ver
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
 from tests.http.client import until
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
+from tests.metadata.links import Links
 from tuff.hbase_gateway import Addresses, BatchMutation, ColumnDescriptor, Mutation
 
 pytestmark = NEEDS_HBASE
@@ -38,13 +40,17 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 class HBaseStores:
-    """Clients of one table, whose rows are deleted at the end."""
+    """Clients of one table, whose rows are deleted at the end. They reach the gateway by a link
+    that can be cut."""
 
     timeout_s = 1.0
     example_count = 8
 
-    def __init__(self, settings: HBaseMetadataSettings) -> None:
-        self.settings = settings
+    def __init__(self, port: int, *, prefix: str = PREFIX) -> None:
+        """`port`: that of the gateway."""
+        self._links = Links()
+        self._link = self._links.to(port)
+        self.settings = settings = settings_at(self._link.port, prefix=prefix)
         create_table(settings, elapsed_s=time.monotonic)
         self._opened: list[HBaseMetadataStore] = []
         self._gateways = settings.gateways(
@@ -74,6 +80,11 @@ class HBaseStores:
             assert found is not None
             refused = self.table.replace(row, cell, end_of(found)) is not None
 
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        with self._links.cut(self._link, silently=False):
+            yield
+
     def write_raw(self, key: Key, data: bytes) -> None:
         put = Mutation(isDelete=False, column=CELL, value=data, writeToWAL=True)
         self._mutate([BatchMutation(entry_row(key), [put])])
@@ -91,6 +102,7 @@ class HBaseStores:
         rows = [row for piece in self.table.scan(*EVERYTHING, tombstones=True) for row, _ in piece]
         self._mutate([BatchMutation(row, [delete]) for row in rows])
         self._gateways.close()
+        self._links.close()
         # The markers of these deletions hide all puts of the same millisecond.
         deleted_ms = time.time_ns() // 1_000_000
         until(lambda: time.time_ns() // 1_000_000 > deleted_ms)
@@ -102,7 +114,7 @@ class HBaseStores:
 
 @pytest.fixture
 def stores(hbase: LocalHBase) -> Iterator[HBaseStores]:
-    opened = HBaseStores(settings_at(hbase.ports.thrift))
+    opened = HBaseStores(hbase.ports.thrift)
     yield opened
     opened.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from metadata.store import MetadataStore
 from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
-from tests.hbase.test_metadata import HBaseStores, settings_at
+from tests.hbase.test_metadata import HBaseStores
 from tests.metadata.test_layout import *  # noqa: F403 - the tests themselves
 from tests.metadata.test_managers import *  # noqa: F403 - likewise
 from tests.metadata.test_members import *  # noqa: F403 - likewise
@@ -19,6 +19,6 @@ pytestmark = NEEDS_HBASE
 
 @pytest.fixture
 def store(hbase: LocalHBase) -> Iterator[MetadataStore]:
-    stores = HBaseStores(settings_at(hbase.ports.thrift))
+    stores = HBaseStores(hbase.ports.thrift)
     yield stores.open()
     stores.close()

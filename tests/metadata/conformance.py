@@ -7,6 +7,7 @@ this module. `get` and `scan` may be behind other clients, so what another clien
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count, pairwise
 from threading import Barrier, Event
@@ -60,6 +61,9 @@ class Stores(Protocol):
     def end_session(self, session: Session) -> None:
         """End a session of an open client as the store does when it has not heard of its holder for
         the timeout. The store has ended it when this returns, or soon after."""
+
+    def outage(self) -> AbstractContextManager[None]:
+        """No client reaches the store during the block. A store in this process is never away."""
 
     def write_raw(self, key: Key, data: bytes) -> None:
         """Store bytes in place of an entry, past all clients."""
@@ -603,6 +607,43 @@ def test_the_holder_is_told_once_that_its_session_was_lost(stores: Stores) -> No
     assert not session.is_live
     session.close()
     store.close()
+    assert calls == ["lost"]
+
+
+@pytest.mark.parametrize("timeouts", [0.3, 1.7])
+def test_an_outage_of_the_store_ends_no_session(stores: Stores, timeouts: float) -> None:
+    """The holder suspects its end meanwhile, and continues once the store has confirmed it."""
+    store = stores.open()
+    calls: list[str] = []
+    session = store.open_session(timeout_s=stores.timeout_s, lost=lambda: calls.append("lost"))
+    version = store.put(KEY, b"mine", NEW, session=session)
+    observer = stores.open()
+    observer.watch(KEY, lambda: None)
+
+    with stores.outage():
+        Event().wait(timeouts * stores.timeout_s)
+
+    until(lambda: session.is_live)
+    store.require(KEY, version)
+    observer.require(KEY, version)
+    assert store.put(KEY, b"still mine", version, session=session) > version
+    assert calls == []
+
+
+def test_a_session_that_ended_before_an_outage_is_lost_after_it(stores: Stores) -> None:
+    store, other = stores.open(), stores.open()
+    calls: list[str] = []
+    session = store.open_session(timeout_s=stores.timeout_s, lost=lambda: calls.append("lost"))
+    store.put(KEY, b"mine", NEW, session=session)
+
+    stores.end_session(session)
+    with stores.outage():
+        Event().wait(1.2 * stores.timeout_s)
+        assert not session.is_live
+
+    until(lambda: calls)
+    assert not session.is_live
+    until(lambda: other.get(KEY) is None)
     assert calls == ["lost"]
 
 

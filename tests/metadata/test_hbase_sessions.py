@@ -73,6 +73,17 @@ def test_an_observer_that_was_paused_ends_no_session_with_a_new_version() -> Non
     assert ended(silent, state("a", beat_count=900), asked_s=1_000.0) == []
 
 
+def test_an_observer_that_read_nothing_for_a_timeout_counts_anew() -> None:
+    """Perhaps nobody reached the table, and the holder has not had the time for a heartbeat."""
+    silent = SilentSessions()
+    session = state("a", timeout_s=2.0)
+    ended(silent, session, asked_s=10.0)
+
+    assert ended(silent, session, asked_s=12.1) == []
+    assert ended(silent, session, asked_s=14.0) == []
+    assert ended(silent, session, asked_s=14.1) == ["a"]
+
+
 def test_the_time_of_a_slow_answer_does_not_count() -> None:
     """The version that an answer has may be that of its last moment, or that of its first one."""
     silent = SilentSessions()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +55,9 @@ class LevelDbStores:
 
     def end_session(self, session: Session) -> None:
         self._store.expire(session.id)
+
+    def outage(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def write_raw(self, key: Key, data: bytes) -> None:
         self._store._database.write([(encode_key(key).encode(), data)])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 
 import pytest
@@ -44,6 +44,15 @@ class ZooKeeperStores:
         other.start()
         other.stop()
         other.close()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """A restart: it continues with its data and its sessions."""
+        self._server.kill()
+        try:
+            yield
+        finally:
+            self._server.start()
 
     def write_raw(self, key: Key, data: bytes) -> None:
         with closing(KazooClient(self._server.address)) as client:

@@ -25,6 +25,7 @@ from metadata.store import (
 from metadata.zookeeper import ZooKeeperStore
 from metadata.zookeeper_entries import Found
 from tests.http.client import until
+from tests.metadata.links import Links
 from tests.metadata.zookeeper_proxy import ZooKeeperProxy, proxy_before
 from tests.metadata.zookeeper_server import (
     NEEDS_JAVA,
@@ -73,6 +74,13 @@ def root() -> str:
 def proxy(server: ZooKeeperServer) -> Iterator[ZooKeeperProxy]:
     with proxy_before(server.port) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    links = Links()
+    yield links
+    links.close()
 
 
 def store_of(address: str, root: str, *, call_s: float = 10.0) -> ZooKeeperStore:
@@ -185,27 +193,33 @@ def test_a_write_that_a_hanging_server_may_still_carry_out_is_reported_as_that(
         )
 
 
-def test_a_session_is_lost_once_while_the_server_hangs_and_a_new_one_can_be_opened(
-    server: ZooKeeperServer, root: str
+@pytest.mark.parametrize("silently", [True, False])
+def test_a_session_that_ends_during_a_cut_is_lost_once_and_a_new_one_can_be_opened(
+    server: ZooKeeperServer, links: Links, root: str, silently: bool
 ) -> None:
     losses: list[str] = []
     calls: list[str] = []
-    with closing(store_of(server.address, root, call_s=2.0)) as store:
+    link = links.to(server.port)
+    with (
+        closing(store_of(f"127.0.0.1:{link.port}", root, call_s=2.0)) as store,
+        closing(store_of(server.address, root)) as other,
+    ):
         session = store.open_session(timeout_s=1.0, lost=lambda: losses.append("lost"))
         version = store.put(KEY, b"mine", NEW, session=session)
         store.watch(KEY, lambda: calls.append("changed"))
         calls.clear()
 
-        server.pause()
-        try:
-            until(lambda: losses)
+        with links.cut(link, silently=silently):
+            until(lambda: other.get(KEY) is None)
             assert not session.is_live
-            with pytest.raises(SessionLostError):
-                store.put(KEY, b"mine", ANY, session=session)
-        finally:
-            server.resume()
+            assert losses == []
+            with pytest.raises(MetadataUnavailableError):
+                store.put(KEY, b"mine", NEW, session=session)
 
-        until(lambda: _is_absent(store))
+        until(lambda: losses)
+        assert not session.is_live
+        with pytest.raises(SessionLostError):
+            store.put(KEY, b"mine", NEW, session=session)
         until(lambda: calls)
         another = store.open_session(timeout_s=1.0, lost=lambda: losses.append("another"))
         assert store.put(KEY, b"again", NEW, session=another) == version + 1
@@ -213,6 +227,27 @@ def test_a_session_is_lost_once_while_the_server_hangs_and_a_new_one_can_be_open
         another.close()
         session.close()
         assert losses == ["lost"]
+
+
+def test_a_session_is_decided_after_its_server_hung(server: ZooKeeperServer, root: str) -> None:
+    """Whether it has ended depends on what the server does first when it continues."""
+    losses: list[str] = []
+    with closing(store_of(server.address, root, call_s=2.0)) as store:
+        session = store.open_session(timeout_s=1.0, lost=lambda: losses.append("lost"))
+        version = store.put(KEY, b"mine", NEW, session=session)
+
+        server.pause()
+        try:
+            until(lambda: not session.is_live)
+            assert losses == []
+        finally:
+            server.resume()
+
+        until(lambda: session.is_live or losses)
+        if session.is_live:
+            store.require(KEY, version)
+        else:
+            until(lambda: _is_absent(store))
 
 
 def test_a_server_that_accepts_connections_and_never_answers_is_passed_over(
@@ -324,7 +359,8 @@ def test_a_holder_counts_its_timeout_by_its_own_clock(server: ZooKeeperServer, r
         ahead_s[0] = 20.0
 
         assert not session.is_live
-        until(lambda: losses == ["lost"])
+        until(lambda: session.is_live)
+        assert losses == []
 
 
 def test_an_entry_of_a_killed_holder_vanishes_and_its_watch_is_called(

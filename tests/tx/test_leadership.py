@@ -335,6 +335,27 @@ async def test_a_leader_whose_leadership_can_not_be_checked_recovers_once_it_can
     await servers.done(service, commit(service))
 
 
+async def test_a_leader_recovers_within_a_second_of_the_first_answer_however_long_there_was_none(
+    servers: Servers,
+) -> None:
+    service = await servers.opened()
+    servers.election.is_reachable = False
+    with pytest.raises(TransactionsUnavailableError, match="Connection timed out"):
+        await servers.done(service, commit(service))
+    before = files_of(servers.directory)
+    for _ in range(10):
+        service.now_ms += 60_000
+        await servers.done(service, service.manager.tick())
+    assert service.manager.status.state is ServiceState.DOWN
+    assert files_of(servers.directory) == before
+
+    servers.election.is_reachable = True
+    service.now_ms += 1_000
+    await servers.done(service, service.manager.tick())
+
+    assert service.manager.status.state is ServiceState.RUNNING
+
+
 async def test_a_new_log_that_may_not_be_the_leaders_is_not_continued_before_a_recovery(
     servers: Servers,
 ) -> None:

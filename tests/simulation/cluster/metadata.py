@@ -2,7 +2,8 @@
 
 It makes the decisions of the real stores (metadata/entry.py). Like ZooKeeper, it may answer reads
 from the past, but never from before what the same server has read or written. The world ends
-sessions, and cuts servers off.
+sessions, and cuts servers off. During an outage of the store no session ends, and afterwards it
+counts the timeouts anew.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,25 +51,46 @@ class SimSession:
     """A session. It ends for the store at one moment, and its holder may learn of that later."""
 
     def __init__(
-        self, shared: "SimMetadata", number: int, timeout_s: float, lost: Callable[[], None]
+        self,
+        shared: "SimMetadata",
+        number: int,
+        timeout_s: float,
+        lost: Callable[[], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self.id = f"session-{number}"
-        self.timeout_s = timeout_s
-        self.heard_ms = 0  # when the store heard of the holder last
+        self.timeout_ms = int(timeout_s * 1000)
+        self.counted_ms = now_ms()  # the store ends it if the timeout has passed since then
+        self.confirmed_ms = now_ms()  # when the holder had the store's word for it last
         self.ended_at: int | None = None  # the change that ended it
-        self.is_live = True  # as far as the holder knows
+        self._is_over = False  # as far as the holder knows
         self._shared = shared
         self._lost = lost
+        self._now_ms = now_ms
+
+    @property
+    def is_live(self) -> bool:
+        return not self._is_over and self._now_ms() - self.confirmed_ms < self.timeout_ms
 
     def close(self) -> None:
-        self.is_live = False
+        self._is_over = True
         self._shared.end(self)
 
-    def learn(self) -> None:
-        """Tell the holder that it has ended; once."""
-        if self.is_live:
-            self.is_live = False
+    def pass_time(self, *, is_heard: bool, learns: bool) -> bool:
+        """The holder asks the store, if it is heard; whether the store has just ended it.
+        `learns`: an answer that the session has ended arrives."""
+        now_ms = self._now_ms()
+        if self.ended_at is None and is_heard:
+            self.counted_ms = self.confirmed_ms = now_ms
+        elif self.ended_at is None and self._shared.is_away:
+            self.counted_ms = now_ms
+        elif self.ended_at is None and now_ms - self.counted_ms > self.timeout_ms:
+            self._shared.end(self)
+            return True
+        elif self.ended_at is not None and is_heard and learns and not self._is_over:
+            self._is_over = True
             self._lost()
+        return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +103,10 @@ class _Watch:
 class SimMetadata:
     """The store. Changes are numbered, and each key keeps all of its entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         self.number = 0  # of the newest change
+        self.is_away = False  # no server reaches it
+        self._now_ms = now_ms
         self.sessions: dict[str, SimSession] = {}
         self._entries: dict[Key, list[tuple[int, Entry]]] = {}
         self._watches: list[_Watch] = []
@@ -115,7 +139,7 @@ class SimMetadata:
         return sorted(below, key=encode_key)
 
     def begin(self, timeout_s: float, lost: Callable[[], None]) -> SimSession:
-        session = SimSession(self, len(self.sessions) + 1, timeout_s, lost)
+        session = SimSession(self, len(self.sessions) + 1, timeout_s, lost, self._now_ms)
         self.sessions[session.id] = session
         return session
 

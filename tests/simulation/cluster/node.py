@@ -183,12 +183,21 @@ class Process:
         topic = _published_topic(target)
         epoch = self._epoch_of(topic)
         reply = await self._router.answer(method, target, request)
+        if reply.status < 500:
+            self._require_proof(f"{method} {target}")
         if topic is not None and reply.status == 200 and epoch == self._epoch_of(topic):
             headers = dict(reply.headers)
             if epoch is not None and "Tuff-Owner" not in headers:
                 first = bytes.fromhex(headers["Tuff-First-Id"])
                 self.world.note_ack(self, topic, epoch, first)
         return reply
+
+    def _require_proof(self, operation: str) -> None:
+        """An answer promises that no other server had taken over, which only a session proves that
+        the store has confirmed in time."""
+        session = self.metadata.session
+        if self.ended_for is None and (session is None or not session.is_live):
+            self.world.note_broken(f"{self.server_id} is suspended, and answered {operation}")
 
     def _epoch_of(self, topic: TopicId | None) -> int | None:
         """The epoch in which this process owns a topic; None if it doesn't."""
@@ -198,7 +207,7 @@ class Process:
 
     def before_call(self, system: str) -> None:
         self.world.interleave(self)
-        if system in self.cut_from:
+        if not self.reaches(system):
             raise CutOffError(f"{self.server_id} can't reach the {system}")
 
     def loses_request(self) -> bool:
@@ -211,7 +220,11 @@ class Process:
         return below(most + 1, self.world.chance) if most and self.world.fails(0.1) else 0
 
     def hears_changes(self) -> bool:
-        return self.ended_for is None and "metadata" not in self.cut_from
+        return self.ended_for is None and self.reaches("metadata")
+
+    def reaches(self, system: str) -> bool:
+        is_away = system == "metadata" and self.world.metadata.is_away
+        return system not in self.cut_from and not is_away
 
     async def _open(self) -> None:
         try:

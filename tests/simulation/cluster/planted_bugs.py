@@ -42,6 +42,18 @@ BUGS = (
             Change("process/cluster_member.py", "if led and not election.is_mine:", "if False:"),
         ),
     ),
+    planted(
+        "acknowledges-without-proof-of-its-session",
+        "cluster/routing.py",
+        "        if not is_proven():\n            if is_read:\n",
+        "        if False:\n            if is_read:\n",
+    ),
+    planted(
+        "resumes-without-proof-of-its-session",
+        "process/cluster_member.py",
+        "return proven_route(route, lambda: not self.is_suspended)",
+        "return proven_route(route, lambda: not self.is_suspended or bool(self.ownership.members))",
+    ),
     PlantedBug(
         "former-owner-serves-forwarded-requests",
         (

@@ -432,6 +432,19 @@ class OperationRunner:
             each.cut_from.clear()
             each.hears_late = False
 
+    def outage(self) -> None:
+        """The metadata store restarts: for longer than a session's timeout, nobody reaches it."""
+        self.world.metadata.is_away = True
+        for _ in range(1 + self.c % 3):
+            self.publish()
+            self.a += 1
+            self.read()
+            self.start_tx()
+            self.world.run(200)
+            self.world.pass_time(LONG_WAITS_MS[self.c % len(LONG_WAITS_MS)])
+        self.world.metadata.is_away = False
+        self.world.run(100)
+
     def expire(self) -> None:
         process = self.running()
         if process is not None:

@@ -1,6 +1,7 @@
 """A short round of simulations of a cluster, and every history that once found something."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 
 from tests.simulation.cluster.histories import history_of
 from tests.simulation.cluster.simulation import play, run
+from tests.simulation.cluster.world import World
+from tests.simulation.files import mounted
+from tests.simulation.limits import limited
 from tests.simulation.operations import History
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,6 +68,24 @@ def test_histories_reach_what_is_dangerous() -> None:
     assert sum(count > 1 for count in epochs) >= 20
     assert sum(world.metadata.leader_count() > 1 for world in worlds) >= 5
     assert sum(len(world.transactions.by_id) for world in worlds) >= 40
+
+
+def test_a_fenced_server_ends_while_its_metadata_store_does_not_answer() -> None:
+    """Calls to the metadata store hang, and the end does not wait for them."""
+    world = World(history_of(3).settings, chance=random.Random(0))
+    with mounted(), world.mounted(), limited(small=False):
+        world.begin()
+        process = world.open[0]
+        process.threads.hang_named("metadata")
+        world.pass_time(2_000)
+
+        process.opener.was_replaced = True
+        world.pass_time(2_000)
+        world.settle()
+
+        assert process.ended_for == "another server has fenced this one"
+        for each in world.running:
+            each.kill("the test ends")
 
 
 def _play(seeds: range) -> None:

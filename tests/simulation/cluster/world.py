@@ -62,7 +62,7 @@ class World:
         self._rate = float(given["rate"])
         self._has_faults = given["faults"] == "1"
         self.is_quiet = True  # no faults but those of operations, and no interleaving
-        self.metadata = SimMetadata()
+        self.metadata = SimMetadata(self.now_ms)
         self.tables = SharedTables()
         self.disk = Disk(("/data", MESSAGES, TRANSACTIONS))
         self.slots = [Slot(f"s{n + 1}", skews[n]) for n in range(int(given["servers"]))]
@@ -256,7 +256,6 @@ class World:
             process.hears_late = not is_heard
 
     def _end_sessions(self) -> None:
-        now_ms = self.now_ms()
         for each in self._processes:
             session = each.metadata.session
             if session is None:
@@ -265,17 +264,10 @@ class World:
                 each.is_alive
                 and not each.is_paused
                 and not each.is_running
-                and "metadata" not in each.cut_from
+                and each.reaches("metadata")
             )
-            if session.ended_at is None:
-                session.heard_ms = session.heard_ms or now_ms
-                if is_heard:
-                    session.heard_ms = now_ms
-                elif now_ms - session.heard_ms > session.timeout_s * 1000:
-                    self.metadata.end(session)
-                    each.hears_late = self.chance.random() < 0.3
-            elif is_heard and not each.hears_late:
-                session.learn()
+            if session.pass_time(is_heard=is_heard, learns=not each.hears_late):
+                each.hears_late = self.chance.random() < 0.3
 
     # The network.
 
@@ -334,6 +326,10 @@ class World:
             reason = process.ended_for.split(":")[0].split(" /")[0]
             self.ended[reason] = self.ended.get(reason, 0) + 1
 
+    def note_broken(self, sentence: str) -> None:
+        """A process broke a promise."""
+        self._errors.append(sentence)
+
     def note_ack(self, process: Process, topic: TopicId, epoch: int, message_id: bytes) -> None:
         """A server acknowledged a message, and owned the topic in this epoch."""
         cluster = process.components.cluster
@@ -347,6 +343,7 @@ class World:
 
     def heal(self) -> None:
         """End all faults, and start every server that does not run."""
+        self.metadata.is_away = False
         for each in self.running:
             each.cut_from.clear()
             each.hears_late = False

@@ -45,7 +45,7 @@ def status(port: int, host: str) -> int:
 def test_addresses_of_zookeeper_that_are_none_end_the_start_with_one_sentence(
     tmp_path: Path,
 ) -> None:
-    with started(tmp_path, 0, "zookeeper://127.0.0.1:port/tuff") as server:
+    with started(tmp_path, free_port(), "zookeeper://127.0.0.1:port/tuff") as server:
         assert server.process.wait(WITHIN_S) == 1
 
         assert server.stderr().splitlines()[-1] == (

@@ -32,7 +32,7 @@ class Draining(Protocol):
 
 class Drain:
     """Goes on until the server takes topics again: another server may not know of the drain yet,
-    and let this one claim a topic. Lives on the event loop."""
+    and give this one a topic. Lives on the event loop."""
 
     def __init__(self, ownership: Draining, *, spawn: Spawn) -> None:
         self._ownership = ownership

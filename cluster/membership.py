@@ -102,6 +102,10 @@ class Membership:
         """Whether this incarnation is a member, as far as the metadata store knows."""
         return self._members.is_alive(server_id, incarnation)
 
+    def incarnations(self) -> dict[str, int]:
+        """The highest incarnation of each server that ever started, by id."""
+        return self._members.incarnations()
+
     def fence_ended(self) -> None:
         """Fence every incarnation of every server that is not alive now. One that is registering
         may be among them, and then has to start again."""

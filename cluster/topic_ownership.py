@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 CLAIM_ATTEMPTS_MAX = 20  # each failure but the last is another server's success
 CACHED_COUNT_MAX = 100_000  # owners of other topics that are remembered
-ADOPTED_COUNT_MAX = 500  # topics of ended servers that one look takes over
+ADOPTED_COUNT_MAX = 500  # topics that one call of `adopt` claims; the next call continues
 CONCURRENT_COUNT_MAX = 32  # topics whose ownership changes at once; the rest waits
 REBALANCE_TOLERANCE_PERCENT = 10  # more topics than the mean that a server keeps
 REBALANCE_COUNT_MAX = 50  # topics that one look gives away
@@ -117,8 +117,16 @@ class TopicOwnership:
         # The fences of ended servers, done or under way: one for each incarnation.
         self._fences: dict[tuple[str, int], FutureTask[Floor]] = {}
         self.members: Mapping[str, ServerInfo] = {}  # as of the last `refresh`
+        self._are_members_old = False
         self._given: Counter[str] = Counter()  # topics that this server gave away since then
         self.is_draining = False
+        # Topics to claim here, unless they have a live owner. Those that failed are tried later.
+        self._orphans: set[TopicId] = set()
+        self._failed: set[TopicId] = set()
+        self._untold: dict[TopicId, ServerInfo] = {}  # given to servers that were not told yet
+        self._looked_with: frozenset[object] | None = None  # the members at the last look
+        self._has_failed_to_look = False
+        self._incarnations: dict[str, int] = {}  # the highest that was looked for, by server
         self._unrecorded: set[TopicId] = set()  # topics whose generation is to be recorded
         self._recording = asyncio.Lock()
         self.claimed_count = 0
@@ -139,14 +147,15 @@ class TopicOwnership:
                 del self._cached[topic]  # the other server believes that it is ours
             else:
                 return cached
-        return await _to_its_end(
-            self._found_or_claimed(topic, is_forwarded=is_forwarded, creates=creates)
-        )
+        # A draining server refuses what was forwarded to it, if another server takes topics.
+        claims = is_forwarded and not self.is_draining
+        return await _to_its_end(self._found_or_claimed(topic, claims=claims, creates=creates))
 
     def forget(self, topic: TopicId) -> None:
         """Look for the owner again at the next request: the server that is remembered refused
         one."""
         self._cached.pop(topic, None)
+        self._are_members_old = True  # it may have begun to drain
 
     async def note_change(self, topic: TopicId) -> None:
         """A topic of this server was created or deleted: record its generation, which decides
@@ -192,11 +201,19 @@ class TopicOwnership:
                 await self._release(topic, to)
 
     async def drain(self) -> None:
-        """Give all topics to the other servers, and claim no more until `undrain`. Raises:
-        UnavailableError (its kinds), MetadataError: some are still here."""
+        """Give all topics to the other servers, and claim no more until `undrain`. If no other
+        server takes topics, they stay here. Raises: UnavailableError (its kinds), MetadataError:
+        some are still here."""
         self.is_draining = True
         await self.publish_load()
         await _each(sorted(self._owned), self._release_if_draining)
+
+    async def leave(self) -> None:
+        """As `drain`, before the session ends. What no other server takes is given to nobody: the
+        next owner then need not fence this server. Raises: UnavailableError (its kinds),
+        MetadataError: some are still here."""
+        await self.drain()
+        await _each(sorted(self._owned), self._release_to_nobody)
 
     async def undrain(self) -> None:
         """Claim topics again. Raises: MetadataError: the others learn of it later."""
@@ -223,20 +240,96 @@ class TopicOwnership:
 
     async def refresh(self) -> None:
         """Read the members again. Raises: MetadataError."""
+        self._are_members_old = False
         self.members = await self._in_thread(self._membership.members)
         self._given.clear()
 
-    async def adopt(self) -> None:
+    async def adopt(self) -> bool:
         """Claim this server's share of the topics without a live owner, and those that were moved
-        here. The retention of a topic, and the end of transactions in it, need an owner even while
-        nobody asks for the topic. Raises: UnavailableError (its kinds), MetadataError."""
+        here; whether there are more, which the next call claims. The retention of a topic, and the
+        end of transactions in it, need an owner even while nobody asks for the topic.
+
+        The owner records are read only if the members have changed: a live server knows itself
+        which of its topics have lost their owner otherwise, or was told (decision 0042). What
+        failed is tried again after `retry`.
+
+        Raises: UnavailableError (its kinds), MetadataError.
+        """
+        await self._tell_released()
+        released = partial(self._owners.take_released, self._me.server_id)
+        self._orphans.update(await self._in_thread(released))
+        await self._look_for_orphans()
+        some = sorted(self._orphans)[:ADOPTED_COUNT_MAX]
+        await _each(some, self._adopt)
+        return bool(self._orphans)
+
+    async def retry(self) -> None:
+        """Let `adopt` try again what failed, and look for the topics of servers that were members
+        between two looks only. Raises: MetadataError."""
+        self._orphans |= self._failed
+        self._failed.clear()
+        found = await self._in_thread(self._membership.incarnations)
+        is_new = any(self._incarnations.get(key, 0) < newest for key, newest in found.items())
+        if is_new or self._has_failed_to_look:
+            self.look_again()
+        self._incarnations = found
+
+    def look_again(self) -> None:
+        """Let `adopt` read all owner records, although the members have not changed."""
+        self._looked_with = None
+
+    async def _look_for_orphans(self) -> None:
         if self.is_draining:
+            self.look_again()  # once it takes topics again
             return
-        orphans = partial(self._orphans, frozenset(self._owned))
-        await _each(await self._in_thread(orphans), self._adopt)
+        # The members of the last `refresh`, and not newer ones: a change since then is noticed by
+        # the next call, which looks again.
+        members = self.members
+        view = frozenset(
+            (each.server_id, each.incarnation, each.is_draining) for each in members.values()
+        )
+        if view == self._looked_with:
+            return
+        look = partial(self._found_orphans, members, frozenset(self._owned))
+        self._looked_with, self._has_failed_to_look = view, True
+        self._orphans.update(await self._in_thread(look))
+        self._has_failed_to_look = False
+        for each in members.values():
+            before = self._incarnations.get(each.server_id, 0)
+            self._incarnations[each.server_id] = max(before, each.incarnation)
 
     async def _adopt(self, topic: TopicId) -> None:
-        await self.owner_of(topic, is_forwarded=True, creates=False)
+        self._orphans.discard(topic)
+        try:
+            owner = await _to_its_end(self._found_or_claimed(topic, claims=True, creates=False))
+        except TopicNotFoundError:
+            return  # a claim that was to create it failed
+        except BaseException:
+            self._failed.add(topic)
+            raise
+        if owner is not None and (named := self.members.get(owner.server_id)) is not None:
+            # The release to it may have been reported as failed, so it may not know.
+            self._untold[topic] = named
+
+    async def _tell_released(self) -> None:
+        """Tell the servers which topics were given to them. A server that has ended meanwhile may
+        have ended before it got them, and nobody looked for them since: this one claims them."""
+        for server_id, incarnation in sorted(
+            {(each.server_id, each.incarnation) for each in self._untold.values()}
+        ):
+            topics = {
+                topic
+                for topic, to in self._untold.items()
+                if (to.server_id, to.incarnation) == (server_id, incarnation)
+            }
+            alive = partial(self._membership.is_alive, server_id, incarnation)
+            if await self._in_thread(alive):
+                note = partial(self._owners.note_released, server_id, topics)
+                topics -= set(await self._in_thread(note))
+            else:
+                self._orphans |= topics
+            for topic in topics:
+                self._untold.pop(topic, None)
 
     async def publish_load(self) -> None:
         """Tell the others how many topics this server has, and whether it takes more. Raises:
@@ -261,21 +354,21 @@ class TopicOwnership:
         return _Change(self._changing, topic)
 
     async def _found_or_claimed(
-        self, topic: TopicId, *, is_forwarded: bool, creates: bool
+        self, topic: TopicId, *, claims: bool, creates: bool
     ) -> Owner | None:
+        """As `owner_of`. `claims`: this server claims a topic without an owner, whatever the loads
+        of the others."""
         with _as_moving(topic):
             async with self._change(topic):
                 if topic in self._owned:
                     return None
                 # Another request may have found the owner while this one waited.
                 cached = self._live_owner(self._cached.get(topic))
-                if cached is not None and not is_forwarded:
+                if cached is not None and not claims:
                     return cached
-                return await self._find_or_claim(topic, is_forwarded=is_forwarded, creates=creates)
+                return await self._find_or_claim(topic, claims=claims, creates=creates)
 
-    async def _find_or_claim(
-        self, topic: TopicId, *, is_forwarded: bool, creates: bool
-    ) -> Owner | None:
+    async def _find_or_claim(self, topic: TopicId, *, claims: bool, creates: bool) -> Owner | None:
         for _ in range(CLAIM_ATTEMPTS_MAX):
             found = await self._in_thread(partial(self._owners.read_owner_info, topic))
             owner = await self._owner_in(found)
@@ -288,8 +381,8 @@ class TopicOwnership:
                 )
             # A record that names this server is of a move to it, or of a claim that failed halfway.
             # Any other server would send the request back here.
-            if not (is_forwarded or self._is_mine(found)):
-                other = self._lighter_server()
+            if not (claims or self._is_mine(found)):
+                other = await self._lighter_server()
                 if other is not None:
                     return other
             try:
@@ -297,7 +390,11 @@ class TopicOwnership:
             except _LOST_RACES as error:
                 log.info("lost the race for the topic %s: %s", topic, error)
                 continue
+            except BaseException:
+                self._failed.add(topic)  # the record may name this server
+                raise
             return None
+        self._failed.add(topic)
         raise OwnershipMovingError(f"many servers claim the topic {topic} now; try again")
 
     async def _owner_in(self, found: Versioned[OwnerInfo] | None) -> tuple[str, int] | None:
@@ -403,8 +500,15 @@ class TopicOwnership:
     async def _release_to_any(self, topic: TopicId) -> None:
         with _as_moving(topic):
             async with self._change(topic):
+                to = self._lightest_other()
+                if topic in self._owned and to is not None:
+                    await self._release(topic, to)
+
+    async def _release_to_nobody(self, topic: TopicId) -> None:
+        with _as_moving(topic):
+            async with self._change(topic):
                 if topic in self._owned:
-                    await self._release(topic, self._lightest_other())
+                    await self._release(topic, None)
 
     async def _release(self, topic: TopicId, to: ServerInfo | None) -> None:
         """Give a topic to a server, or to nobody."""
@@ -421,14 +525,20 @@ class TopicOwnership:
             incarnation=self._me.incarnation if to is None else to.incarnation,
             floor=owned.info.floor.raised_to(floor),
         )
-        # If this fails, the record names this server, which claims the topic again when asked.
-        await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
+        try:
+            await self._in_thread(partial(self._owners.write_owner_info, topic, info, owned.epoch))
+        except BaseException:
+            self._failed.add(topic)  # the record may still name this server, or name the other one
+            raise
+        if to is not None:
+            self._untold[topic] = to
         self.released_count += 1
 
-    def _orphans(self, owned: Collection[TopicId]) -> list[TopicId]:
-        """Topics that no live server has, or that were moved here, and that this server shall
-        claim. Blocks."""
-        members = self._membership.members()
+    def _found_orphans(
+        self, members: Mapping[str, ServerInfo], owned: Collection[TopicId]
+    ) -> list[TopicId]:
+        """Topics that none of these members has, or that were moved here, and that this server
+        shall claim. Blocks."""
         found = []
         for topic, stored in self._owners.scan():
             owner = stored.value
@@ -441,8 +551,6 @@ class TopicOwnership:
                 is_orphan = preferred(str(topic), members) == self._me.server_id
             if is_orphan:
                 found.append(topic)
-                if len(found) == ADOPTED_COUNT_MAX:
-                    break
         return found
 
     def _remember(self, topic: TopicId, owner: tuple[str, int]) -> None:
@@ -464,13 +572,20 @@ class TopicOwnership:
             raise OwnershipMovingError(f"the server {owner[0]} has just started or ended")
         return found
 
-    def _lighter_server(self) -> Owner | None:
-        """Another server that shall claim a topic without an owner; None: this one."""
-        mine = self.members.get(self._me.server_id)
-        chosen = least_loaded(self.members, self._chance)
-        if mine is None or chosen is None or chosen == self._me.server_id:
+    async def _lighter_server(self) -> Owner | None:
+        """Another server that shall claim a topic without an owner; None: this one. Raises:
+        MetadataError."""
+        if self._are_members_old:
+            await self.refresh()
+        if self._me.server_id not in self.members:
             return None
-        found = self.members[chosen]
+        candidates = dict(self.members)
+        if self.is_draining:
+            del candidates[self._me.server_id]  # its entry may not say so yet
+        chosen = least_loaded(candidates, self._chance)
+        if chosen is None or chosen == self._me.server_id:
+            return None
+        found = candidates[chosen]
         if not self.is_draining and len(self._owned) <= found.topics:
             return None
         return Owner(found.server_id, found.address)

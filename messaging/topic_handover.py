@@ -53,7 +53,11 @@ class TopicHandover:
                 # This commit says that the rows are in the tables. Without it, a server that fences
                 # this one would put them again, with a time that may be above the new owner's.
                 is_flushed = await self._flush(topic)
-            floor = Floor(self._state.sequencer.last, _shared(self._store.require_up()).cell_ms)
+            floor = Floor(
+                self._state.sequencer.last,
+                _shared(self._store.require_up()).cell_ms,
+                self._state.metadata.longest_transaction_ms,
+            )
         except BaseException:
             found.is_released = False
             raise
@@ -81,6 +85,7 @@ class TopicHandover:
         return await self._committer.submit(Write(build, internal=True)) and not is_settling(topic)
 
     def _add(self, loaded: LoadedTopics, floor: Floor, batch: WriteBatch) -> None:
+        self._state.raise_longest_transaction(floor.longest_transaction_ms)
         _shared(self._store.require_up()).raise_time(floor.cell_ms)
         sequencer = self._state.sequencer
         sequencer.raise_above(floor.offset)

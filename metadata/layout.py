@@ -30,6 +30,7 @@ KEY: Key = ("layout",)
 # The managers of this version of the software, by the kind of their keys.
 MANAGERS: Mapping[str, int] = {
     topic_ownership.KIND: topic_ownership.FORMAT,
+    topic_ownership.RELEASED_KIND: topic_ownership.FORMAT,
     topic_persistence.KIND: topic_persistence.FORMAT,
     subscriptions.KIND: subscriptions.FORMAT,
     "servers": members.FORMAT,

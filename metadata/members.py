@@ -4,7 +4,8 @@
     ("servers", id)      := JSON {format: 1, server_id, address, incarnation, started_ms, topics,
                                   is_draining}                                       ephemeral
     ("incarnations", id) := JSON {format: 1, incarnation}
-    ("fenced", id)       := JSON {format: 1, incarnation, offset_ms, offset_seq, cell_ms}
+    ("fenced", id)       := JSON {format: 1, incarnation, offset_ms, offset_seq, cell_ms,
+                                  longest_transaction_ms}
 """
 
 from collections.abc import Callable, Iterator

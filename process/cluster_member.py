@@ -53,7 +53,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S = 1.0  # seconds between two looks at the members and the leader, unless a watch calls first
-ADOPT_S = 10.0  # seconds between two scans for topics without a live owner
+RETRY_S = 10.0  # seconds until a topic that could not be claimed is tried again
+# Seconds in the mean between two scans of all owner records although nothing has happened. With
+# metadata in HBase, a server whose session has ended may claim a topic before it learns of that,
+# and after the others have looked for its topics. If it never starts again, nothing else makes them
+# look.
+SCAN_S = 600.0
 LEAVE_S_MAX = 4.0  # seconds in which a stop hands topics over; the rest is taken over afterwards
 METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 
@@ -242,14 +247,19 @@ class ClusterMember:
         """Follow the members and the leader, and keep this server's share of the topics, until
         `close`."""
         self._spawn(self.transactions.run())
-        adopted_s = rebalanced_s = self._elapsed_s()
+        retried_s = rebalanced_s = self._elapsed_s()
+        scan_s = retried_s + self._until_scan_s()
         while not self._is_closed:
             self._changed.clear()
             now_s = self._elapsed_s()
-            is_changed = await self._quietly(self._look(), default=False)
-            if is_changed or now_s - adopted_s >= ADOPT_S:
-                adopted_s = now_s
-                await self._quietly(self.ownership.adopt(), default=None)
+            await self._quietly(self._look(), default=None)
+            if now_s - retried_s >= RETRY_S:
+                retried_s = now_s
+                await self._quietly(self.ownership.retry(), default=None)
+            if now_s >= scan_s:
+                scan_s = now_s + self._until_scan_s()
+                self.ownership.look_again()
+            are_left = await self._quietly(self.ownership.adopt(), default=False)
             if now_s - rebalanced_s >= self._settings.rebalance_interval_s:
                 rebalanced_s = now_s
                 await self._quietly(self.ownership.rebalance(), default=None)
@@ -257,16 +267,21 @@ class ClusterMember:
                 self._die("another server has fenced this one")
             if (reason := self._lost_leadership()) is not None:
                 self._die(reason)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            if not are_left:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
+
+    def _until_scan_s(self) -> float:
+        """Seconds until the next scan: the servers must not scan at the same time."""
+        return SCAN_S / 2 + self._chance(round(SCAN_S))
 
     async def leave(self) -> None:
         """Give all topics to the other servers, as far as that is possible in `LEAVE_S_MAX`."""
         if self._joined is None:
             return
         with suppress(TimeoutError):
-            drain = self._quietly(self.ownership.drain(), default=None)
-            await asyncio.wait_for(drain, LEAVE_S_MAX)
+            left = self._quietly(self.ownership.leave(), default=None)
+            await asyncio.wait_for(left, LEAVE_S_MAX)
 
     async def close(self) -> None:
         """End the membership: the other servers take over at once what is still here."""
@@ -281,8 +296,8 @@ class ClusterMember:
         if store is not None:
             await self._in_thread(store.close)
 
-    async def _look(self) -> bool:
-        """Read the members, elect a leader, and publish the load; whether the members changed."""
+    async def _look(self) -> None:
+        """Read the members, elect a leader, and publish the load."""
         ownership, election = self.joined().ownership, self.joined().election
         before = {
             (each.server_id, each.incarnation): each.address for each in ownership.members.values()
@@ -300,7 +315,6 @@ class ClusterMember:
             await ownership.publish_load()
             self._published = load
         await ownership.record_generations()
-        return before.keys() != now
 
     async def _quietly(self, work: Awaitable[T], *, default: T) -> T:
         try:

@@ -3,7 +3,8 @@
 Each pass scans the key ranges in which rows have expired: older generations, and messages older
 than the topic's time to live. In addition a patrol scans all rows, a bounded range per pass. It
 finds rows that can't be found by key: those with a shorter time to live of their own, payloads of
-ended transactions, and rows of invalid pointers.
+ended transactions, and rows of invalid pointers. In a cluster, a pass reads rows of those topics
+only that this server owns.
 
 If region observers do this work, a pass gives them the state by which they decide, and reads no
 row.
@@ -40,6 +41,7 @@ from messaging.storage.rows import (
     pack_offset,
     pointer_in,
     prefix_of,
+    prefix_stop,
     row_prefix,
     topic_bytes,
 )
@@ -55,6 +57,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_ROWS_MAX = 10_000  # rows of one chunk; its batch of deletes takes some tens of ms
 PATROL_ROWS_MAX = 50_000  # rows of the patrol in one pass; a third of a second each minute
+PATROL_SCANS_MAX = 1_000  # of one pass in a cluster: each topic takes two, some ms each in HBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,12 +197,29 @@ class RetentionCleaner:
                 self._swept_generations[topic.id] = _first_kept(rule)
         passed = 0
         patrol_start = _PatrolStart(self._cursor)  # no row has the key at which a new lap begins
-        async for chunk in self._chunks_of([(self._cursor, ROWS_STOP)], rules, patrol_start):
+        ranges, behind = self._patrol_ranges(rules)
+        self._cursor = behind  # unless there are more rows than one pass reads
+        async for chunk in self._chunks_of(ranges, rules, patrol_start):
             yield chunk
             passed += CHUNK_ROWS_MAX
-            self._cursor = chunk.left[0][0] if chunk.left else MESSAGES
+            self._cursor = chunk.left[0][0] if chunk.left else behind
             if passed >= PATROL_ROWS_MAX:
                 return
+
+    def _patrol_ranges(self, rules: _Rules) -> tuple[list[_Range], bytes]:
+        """The keys that the patrol reads from the cursor on, and where it continues behind them."""
+        if not self._state.topics.is_shared:
+            return [(self._cursor, ROWS_STOP)], MESSAGES
+        # A topic that another server gave away, and that the cursor has passed, is read in the next
+        # lap.
+        starts = (table + name for table in (MESSAGES, PAYLOADS) for name in sorted(rules.topics))
+        ranges = [
+            (max(start, self._cursor), prefix_stop(start))
+            for start in starts
+            if prefix_stop(start) > self._cursor
+        ]
+        behind = ranges[PATROL_SCANS_MAX][0] if len(ranges) > PATROL_SCANS_MAX else MESSAGES
+        return ranges[:PATROL_SCANS_MAX], behind
 
     async def _chunks_of(
         self, ranges: list[_Range], rules: _Rules, patrol_start: _PatrolStart | None = None

@@ -40,6 +40,7 @@ class FailingMetadata:
         self.calls_left: int | None = None
         self.takes_effect = False
         self.failed_count = 0
+        self.read_count = 0  # entries that were read
         self.open_session, self.close = inner.open_session, inner.close
         self.watch = inner.watch
 
@@ -52,6 +53,7 @@ class FailingMetadata:
         self.calls_left = None
 
     def get(self, key: Key) -> Versioned[bytes] | None:
+        self.read_count += 1
         return self._call(lambda: self._inner.get(key))
 
     def put(
@@ -63,7 +65,9 @@ class FailingMetadata:
         self._call(lambda: self._inner.delete(key, expected))
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
-        return self._call(lambda: self._inner.scan(prefix))
+        for each in self._call(lambda: self._inner.scan(prefix)):
+            self.read_count += 1
+            yield each
 
     def require(self, key: Key, version: int) -> None:
         self._call(lambda: self._inner.require(key, version))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 
 from messaging.storage.engine import Rows, StoreError, TakenOverError
-from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch
+from messaging.storage.rows import LAST_BATCH_KEY, METADATA_KEY, LastBatch, StoreMetadata
 from tuff.protocol.ids import Floor
 
 Batch = Mapping[bytes, bytes | None]
@@ -75,7 +75,11 @@ class SharedTables:
             timestamp_ms = self.take_over(name, object(), now_ms)
             value = self.get(LAST_BATCH_KEY, name=name)
             last = LastBatch() if value is None else LastBatch.from_bytes(LAST_BATCH_KEY, value)
-            return Floor(last.last, timestamp_ms)
+            value = self.get(METADATA_KEY, name=name)
+            metadata = StoreMetadata()
+            if value is not None:
+                metadata = StoreMetadata.from_bytes(METADATA_KEY, value)
+            return Floor(last.last, timestamp_ms, metadata.longest_transaction_ms)
 
     def rows(self) -> dict[bytes, bytes]:
         """The rows that all servers share, in no order."""
@@ -185,6 +189,7 @@ class SharedTablesStore:
         self._opener = opener
         self._tables, self._name = opener.tables, opener.name
         self._floor_ms = 0
+        self.scanned: list[bytes] = []  # the keys of all rows that scans read
         self._is_closed = False
         self._failure: StoreError | None = None
         self._waiting: dict[bytes, bytes | None] = {}
@@ -208,6 +213,7 @@ class SharedTablesStore:
         merged: Batch = {**self._tables.rows(), **self._waiting}
         keys = sorted(key for key, value in merged.items() if value is not None)
         keys = keys[bisect_left(keys, start) : bisect_left(keys, stop)]
+        self.scanned += keys
         return _rows([(key, merged[key]) for key in (reversed(keys) if reverse else keys)])
 
     def approximate_size(self, start: bytes, stop: bytes) -> int:

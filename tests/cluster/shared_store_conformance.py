@@ -10,7 +10,13 @@ import pytest
 
 from messaging.storage.engine import Store, StoreError, TakenOverError
 from messaging.storage.hbase.journal import CHUNK_BYTES
-from messaging.storage.rows import BEFORE_ALL, LAST_BATCH_KEY, METADATA_KEY, LastBatch
+from messaging.storage.rows import (
+    BEFORE_ALL,
+    LAST_BATCH_KEY,
+    METADATA_KEY,
+    LastBatch,
+    StoreMetadata,
+)
 from tuff.protocol.ids import Floor, Offset
 
 CLUSTER_ID, OTHER_ID = "0" * 32, "1" * 32
@@ -163,6 +169,14 @@ def test_the_floor_is_above_everything_that_was_written(adopted: SharedStores) -
 
         assert floor.offset == Offset(later_ms, 7)
         assert floor.cell_ms > fenced.cell_ms > later_ms
+
+
+def test_the_floor_has_the_longest_life_of_a_transaction(adopted: SharedStores) -> None:
+    with closing(adopted.opener("a")()) as fenced:
+        found = StoreMetadata(longest_transaction_ms=7)
+        fenced.write([(METADATA_KEY, found.to_bytes(METADATA_KEY))])
+
+        assert adopted.fence("a").longest_transaction_ms == 7
 
 
 def test_a_put_with_a_slower_clock_wins_above_the_floor(adopted: SharedStores) -> None:

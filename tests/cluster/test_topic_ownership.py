@@ -205,13 +205,58 @@ async def test_a_drained_server_has_no_topics_and_claims_none(cluster: Cluster) 
     assert cluster.tables.fence_counts == {}
 
 
+async def test_a_draining_server_keeps_its_topics_while_no_other_takes_any(
+    cluster: Cluster,
+) -> None:
+    a, b = await cluster.start("a", "b")
+    await cluster.create(a, AUDIT)
+    await b.ownership.drain()
+    await cluster.refresh()
+
+    await a.ownership.drain()
+
+    assert a.member.handover.topics() == [AUDIT]
+    assert await cluster.publish(b, AUDIT, b"1") is a
+
+
+async def test_a_draining_server_refuses_a_forwarded_request_if_another_can_serve_it(
+    cluster: Cluster,
+) -> None:
+    """The server that forwarded it did not know of the drain, and sends it elsewhere afterwards."""
+    a, b, c = await cluster.start("a", "b", "c")
+    for server, count in ((a, 2), (c, 1)):
+        for number in range(count):
+            assert await claimed(server, TopicId("default", f"{server.server_id}{number}"))
+        await server.ownership.publish_load()
+    await cluster.refresh()
+    await b.ownership.drain()
+
+    with pytest.raises(OwnershipMovingError, match="is not at b"):
+        await cluster.routed(a, AUDIT, creates=True)
+
+    assert await cluster.routed(a, AUDIT, creates=True) is c
+
+
+@pytest.mark.parametrize("others", [(), ("b",)])
+async def test_draining_servers_serve_what_no_other_server_takes(
+    cluster: Cluster, others: tuple[str, ...]
+) -> None:
+    servers = await cluster.start("a", *others)
+    for each in servers:
+        await each.ownership.drain()
+    await cluster.refresh()
+
+    assert await cluster.create(servers[-1], AUDIT) is servers[-1]
+    assert await cluster.publish(servers[0], AUDIT, b"1") is servers[-1]
+
+
 async def test_the_topics_of_a_server_that_left_alone_are_adopted_after_the_next_start(
     cluster: Cluster,
 ) -> None:
     (a,) = await cluster.start("a")
     await cluster.create(a, AUDIT)
     await published(a, AUDIT, b"1")
-    await a.ownership.drain()
+    await a.ownership.leave()
     assert cluster.owner(AUDIT).server_id is None
     a.membership.session.close()
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from messaging.read.poll import Poll
-from messaging.storage.rows import INDEX
+from messaging.storage.rows import INDEX, MESSAGES, PAYLOADS
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import (
@@ -499,6 +499,89 @@ async def test_a_retention_pass_writes_nothing_of_a_topic_that_was_given_away(
 
         assert tables.rows() == before
         assert await polled(b.service) == [b"1"]
+
+
+async def test_a_retention_pass_reads_no_rows_of_topics_that_others_own(
+    tables: SharedTables, a: Member, b: Member
+) -> None:
+    await publish(a.service, b"1")
+    await a.pass_on(OTHER, b)
+    await b.service.publisher.publish(OTHER, request(b"2"))
+    a.opener.store.settle()
+    b.opener.store.settle()
+    a.opener.store.scanned.clear()
+
+    await a.service.cleaner.run_pass()
+
+    names = {
+        key[1:].split(b":")[1] for key in a.opener.store.scanned if key[:1] in (MESSAGES, PAYLOADS)
+    }
+    assert names == {b"audit"}
+
+
+async def test_each_pass_of_a_patrol_reads_some_topics_until_all_were_read(
+    tables: SharedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that came in the meantime, and not those that were given away."""
+    monkeypatch.setattr("messaging.retention.cleaner.PATROL_SCANS_MAX", 2)
+    topics = [TopicId("default", f"t{number}") for number in range(5)]
+    a, b = Member(tables, "a"), Member(tables, "b")
+    async with a.serving(*topics[1:]), b.serving(topics[0]):
+        for topic in topics:
+            owner = b if topic == topics[0] else a
+            await owner.service.publisher.publish(topic, request(b"short", ttl_s=10))
+        for each in (a, b):
+            each.clock.now_ms += 20_000
+        dropped = [(await a.service.cleaner.run_pass()).dropped_count]
+        await b.pass_on(topics[0], a)
+        await a.pass_on(topics[3], b)
+        dropped += [(await a.service.cleaner.run_pass()).dropped_count for _ in range(5)]
+        of_b = (await b.service.cleaner.run_pass()).dropped_count
+
+        assert dropped == [2, 1, 0, 0, 1, 0]
+        assert of_b == 1
+
+
+async def test_a_patrol_continues_at_the_row_where_the_pass_before_ended(
+    tables: SharedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("messaging.retention.cleaner.CHUNK_ROWS_MAX", 2)
+    monkeypatch.setattr("messaging.retention.cleaner.PATROL_ROWS_MAX", 2)
+    topics = [TopicId("default", f"t{number}") for number in range(4)]
+    async with Member(tables, "a").serving(*topics) as a:
+        for topic in topics:
+            await a.service.publisher.publish(topic, request(b"long"))
+            a.clock.now_ms += 1_000
+            await a.service.publisher.publish(topic, request(b"short", ttl_s=10))
+        a.clock.now_ms += 20_000
+
+        dropped = [(await a.service.cleaner.run_pass()).dropped_count for _ in range(4)]
+
+        assert dropped == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_the_next_owner_keeps_the_payloads_of_a_transaction_that_lived_too_long(
+    a: Member, b: Member, *, ends: bool
+) -> None:
+    """Its retention dropped them while the message was live: it did not know how long a transaction
+    had lived at the owner before."""
+    await a.service.topics.update(AUDIT, {"ttl": "100"})
+    a.transactions.start(7)
+    await a.service.publisher.store(AUDIT, request(b"stored", pointer=7))
+    a.clock.now_ms += 5_000_000
+    await publish(a.service, pointer=7)
+    a.commit(a.service, 7)
+    await a.service.tick()
+    if ends:
+        await b.fence(a, AUDIT)
+    else:
+        await a.pass_on(AUDIT, b)
+    b.clock.now_ms = a.clock.now_ms + 99_999
+
+    await b.service.cleaner.run_pass()
+
+    assert await polled(b.service) == [b"stored"]
 
 
 async def test_a_deleted_topic_can_be_taken_and_given_and_created_elsewhere(

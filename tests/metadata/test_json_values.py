@@ -14,7 +14,7 @@ from metadata.store import DamagedEntryError, Key
 Decode = Callable[[Key, bytes], object]
 
 KEY: Key = ("a", "b/c")
-FLOOR = {"offset_ms": 1, "offset_seq": 2, "cell_ms": 3}
+FLOOR = {"offset_ms": 1, "offset_seq": 2, "cell_ms": 3, "longest_transaction_ms": 4}
 RANGE = {"epoch": 1, "server_id": "s1", "incarnation": 1, "start_ms": 1, "start_seq": 2}
 SERVER = {
     "address": "http://s1:7411", "incarnation": 1, "is_draining": False, "server_id": "s1",

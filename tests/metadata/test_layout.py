@@ -148,7 +148,13 @@ def test_an_unreadable_layout_is_refused_with_what_to_do(
 
 
 def test_the_managers_of_this_version_have_these_formats() -> None:
-    assert MANAGERS == {"owners": 1, "persistence": 1, "subscriptions": 1, "servers": 1}
+    assert MANAGERS == {
+        "owners": 1,
+        "released": 1,
+        "persistence": 1,
+        "subscriptions": 1,
+        "servers": 1,
+    }
 
 
 @pytest.mark.parametrize("cluster_id", ["", "0" * 31, "0" * 33, "A" * 32, "g" * 32])

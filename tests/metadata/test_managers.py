@@ -39,7 +39,7 @@ from metadata.topic_persistence import (
 from tuff.protocol.ids import Floor, MessageId, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
-FLOOR = Floor(Offset(5, 6), cell_ms=7)
+FLOOR = Floor(Offset(5, 6), cell_ms=7, longest_transaction_ms=8)
 
 
 @dataclass(frozen=True)

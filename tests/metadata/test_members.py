@@ -19,8 +19,8 @@ from metadata.store import (
 from tuff.protocol.ids import Floor, Offset
 
 STARTED_MS = 1_700_000_000_000
-LOW = Floor(Offset(5, 9), cell_ms=30)
-HIGH = Floor(Offset(6, 2), cell_ms=20)
+LOW = Floor(Offset(5, 9), cell_ms=30, longest_transaction_ms=8)
+HIGH = Floor(Offset(6, 2), cell_ms=20, longest_transaction_ms=8)
 THREAD_COUNT = 8
 
 
@@ -223,7 +223,7 @@ def test_fences_have_the_highest_incarnation_and_floor_in_any_order(
     for index in order:
         members.record_fence("s2", *fences[index])
 
-    merged = Fenced(3, Floor(Offset(6, 2), cell_ms=30))
+    merged = Fenced(3, Floor(Offset(6, 2), cell_ms=30, longest_transaction_ms=8))
     assert members.fenced("s2") == merged
     assert members.record_fence("s2", 1, LOW) == merged
 
@@ -243,13 +243,15 @@ def test_any_number_of_servers_record_a_fence_at_the_same_time(store: MetadataSt
 
     def fence(number: int) -> None:
         barrier.wait(30)
-        floor = Floor(Offset(number, 0), cell_ms=THREAD_COUNT - number)
+        floor = Floor(Offset(number, 0), cell_ms=THREAD_COUNT - number, longest_transaction_ms=8)
         server(store).record_fence("s2", number % 3, floor)
 
     with ThreadPoolExecutor(THREAD_COUNT) as pool:
         list(pool.map(fence, range(THREAD_COUNT)))
 
-    expected = Fenced(2, Floor(Offset(THREAD_COUNT - 1, 0), cell_ms=THREAD_COUNT))
+    expected = Fenced(
+        2, Floor(Offset(THREAD_COUNT - 1, 0), cell_ms=THREAD_COUNT, longest_transaction_ms=8)
+    )
     assert server(store).fenced("s2") == expected
 
 
@@ -264,7 +266,8 @@ def test_the_entries_of_a_server_have_these_bytes(store: MetadataStore) -> None:
         "servers": b'{"address":"http://s1:7411","format":1,"incarnation":1,"is_draining":false,'
         b'"server_id":"s1","started_ms":1700000000000,"topics":0}',
         "incarnations": b'{"format":1,"incarnation":1}',
-        "fenced": b'{"cell_ms":30,"format":1,"incarnation":1,"offset_ms":5,"offset_seq":9}',
+        "fenced": b'{"cell_ms":30,"format":1,"incarnation":1,"longest_transaction_ms":8,'
+        b'"offset_ms":5,"offset_seq":9}',
     }
 
 

@@ -8,7 +8,7 @@ from tuff.protocol.ids import Floor, Offset, TopicId
 
 ORDERS = TopicId("shop", "orders")
 RETURNS = TopicId("shop", "returns")
-FLOOR = Floor(Offset(5, 6), cell_ms=7)
+FLOOR = Floor(Offset(5, 6), cell_ms=7, longest_transaction_ms=8)
 OWNED = OwnerInfo(server_id="s1", incarnation=3, floor=FLOOR)
 RELEASED = OwnerInfo(server_id=None, incarnation=4, floor=FLOOR)
 
@@ -19,7 +19,7 @@ def test_an_owner_record_has_these_bytes(store: MetadataStore) -> None:
     found = store.get(("owners", "shop", "orders"))
     assert found is not None
     assert found.value == (
-        b'{"cell_ms":7,"format":1,"incarnation":4,"offset_ms":5,"offset_seq":6,"server_id":null}'
+        b'{"cell_ms":7,"format":1,"incarnation":4,"longest_transaction_ms":8,"offset_ms":5,"offset_seq":6,"server_id":null}'
     )
 
 
@@ -52,9 +52,9 @@ def test_a_scan_without_records_is_empty(store: MetadataStore) -> None:
         (b'{"format":1,"server_id":1}', "server_id is not text"),
         (b'{"format":1,"server_id":null,"incarnation":1.0}', "incarnation is not an integer"),
         (
-            b'{"cell_ms":7,"format":1,"incarnation":4,"offset_ms":5,"offset_seq":65536,'
+            b'{"cell_ms":7,"format":1,"incarnation":4,"longest_transaction_ms":8,"offset_ms":5,"offset_seq":65536,'
             b'"server_id":null}',
-            r"no floor has the offset \(5, 65536\)",
+            r"seq_id=65536.* is out of range",
         ),
     ],
 )
@@ -90,24 +90,35 @@ def test_a_key_that_names_no_topic_is_reported(store: MetadataStore, key: tuple[
 
 
 def test_a_raised_floor_has_the_higher_offset_and_the_higher_cell_timestamp() -> None:
-    one = Floor(Offset(5, 9), cell_ms=3)
-    other = Floor(Offset(6, 2), cell_ms=1)
+    one = Floor(Offset(5, 9), cell_ms=3, longest_transaction_ms=8)
+    other = Floor(Offset(6, 2), cell_ms=1, longest_transaction_ms=8)
 
-    assert one.raised_to(other) == Floor(Offset(6, 2), cell_ms=3)
-    assert other.raised_to(one) == Floor(Offset(6, 2), cell_ms=3)
+    assert one.raised_to(other) == Floor(Offset(6, 2), cell_ms=3, longest_transaction_ms=8)
+    assert other.raised_to(one) == Floor(Offset(6, 2), cell_ms=3, longest_transaction_ms=8)
 
 
 def test_within_a_millisecond_the_higher_sequence_id_is_the_higher_offset() -> None:
-    one = Floor(Offset(5, 9), cell_ms=3)
-    other = Floor(Offset(5, 2), cell_ms=4)
+    one = Floor(Offset(5, 9), cell_ms=3, longest_transaction_ms=8)
+    other = Floor(Offset(5, 2), cell_ms=4, longest_transaction_ms=8)
 
-    assert one.raised_to(other) == Floor(Offset(5, 9), cell_ms=4)
+    assert one.raised_to(other) == Floor(Offset(5, 9), cell_ms=4, longest_transaction_ms=8)
 
 
 @pytest.mark.parametrize(
-    ("offset_ms", "offset_seq", "cell_ms"),
-    [(-1, 0, 0), (1 << 64, 0, 0), (0, -1, 0), (0, 65_536, 0), (0, 0, -1), (0, 0, 1 << 64)],
+    ("offset", "cell_ms", "longest_transaction_ms"),
+    [
+        (Offset(-1, 0), 0, 0),
+        (Offset(1 << 64, 0), 0, 0),
+        (Offset(0, -1), 0, 0),
+        (Offset(0, 65_536), 0, 0),
+        (Offset(0, 0), -1, 0),
+        (Offset(0, 0), 1 << 64, 0),
+        (Offset(0, 0), 0, -1),
+        (Offset(0, 0), 0, 1 << 64),
+    ],
 )
-def test_a_floor_out_of_range_is_refused(offset_ms: int, offset_seq: int, cell_ms: int) -> None:
-    with pytest.raises(ValueError, match="no floor has"):
-        Floor(Offset(offset_ms, offset_seq), cell_ms=cell_ms)
+def test_a_floor_out_of_range_is_refused(
+    offset: Offset, cell_ms: int, longest_transaction_ms: int
+) -> None:
+    with pytest.raises(ValueError, match="is out of range"):
+        Floor(offset, cell_ms, longest_transaction_ms)

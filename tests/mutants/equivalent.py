@@ -155,12 +155,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if record.generation == generation:",
     ): "a topic that was durable once has a record for ever",
     (
-        "messaging/retention/cleaner.py",
-        "RetentionCleaner._run_chunks",
-        "self._cursor = chunk.left[0][0] if chunk.left else MESSAGES",
-        "self._cursor = chunk.left[-1][0] if chunk.left else MESSAGES",
-    ): "the patrol walks over one range, of which one is left",
-    (
         "tx/invalid_list.py",
         "_started_at_ms",
         "return state.find(pointer).started_at_ms if known is None else known",

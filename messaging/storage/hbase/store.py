@@ -47,7 +47,13 @@ from messaging.storage.hbase.layout import (
 )
 from messaging.storage.hbase.scan import read
 from messaging.storage.hbase.settings import FOREVER_S, HBaseSettings
-from messaging.storage.rows import LAST_BATCH_KEY, LastBatch, prefix_stop
+from messaging.storage.rows import (
+    LAST_BATCH_KEY,
+    METADATA_KEY,
+    LastBatch,
+    StoreMetadata,
+    prefix_stop,
+)
 from tuff.hbase_gateway import Addresses, Connection, Gateways, Mutation
 from tuff.protocol.ids import Floor
 
@@ -137,7 +143,9 @@ class HBaseOpener:
         commits.forget_others(claims)
         value = tables.get(LAST_BATCH_KEY)
         last = LastBatch.from_bytes(LAST_BATCH_KEY, value) if value else LastBatch()
-        return Floor(last.last, commits.timestamp_ms)
+        value = tables.get(METADATA_KEY)
+        metadata = StoreMetadata.from_bytes(METADATA_KEY, value) if value else StoreMetadata()
+        return Floor(last.last, commits.timestamp_ms, metadata.longest_transaction_ms)
 
     def adopt(self, cluster_id: str) -> None:
         """Make sure that the tables belong to this cluster; tables without any commit are adopted.

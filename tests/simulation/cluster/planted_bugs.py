@@ -64,8 +64,8 @@ BUGS = (
     planted(
         "owner-that-refused-is-remembered",
         "cluster/topic_ownership.py",
-        "        self._cached.pop(topic, None)\n\n    async def note_change",
-        "\n    async def note_change",
+        "        self._cached.pop(topic, None)\n        self._are_members_old",
+        "        self._are_members_old",
     ),
     planted(
         "offsets-below-the-floor",
@@ -119,6 +119,12 @@ BUGS = (
         "cluster/topic_ownership.py",
         "floor=owned.info.floor.raised_to(floor),",
         "floor=owned.info.floor,",
+    ),
+    planted(
+        "server-is-not-told-of-a-topic-that-was-given-to-it",
+        "cluster/topic_ownership.py",
+        "        await self._tell_released()\n        released",
+        "        released",
     ),
     planted(
         "reads-without-a-lease",

@@ -32,6 +32,7 @@ SLICE_MS = 1_000  # a longer time passes in such slices, with ticks
 SLICE_STEPS = 60  # steps within each
 SETTLE_STEPS_MAX = 20_000
 AVAILABLE_MS_MAX = 30_000  # from the end of all faults
+ADOPTED_MS_MAX = 30_000  # likewise: a session ends, and what failed is tried again
 DEPTH_MAX = 2  # of calls within which other servers run
 LONG_STOP_MS = 7_000  # longer than a session lives without its holder
 LONG_STOP_SHARE = 0.06  # of the interleaved calls
@@ -335,6 +336,7 @@ class World:
         """After the faults, everything is available again, and nothing is lost."""
         self.is_quiet = True
         self.heal()
+        self._check_adopted()
         self._become_available()
         self.pass_time(2 * SLICE_MS)
         self.settle()
@@ -385,6 +387,26 @@ class World:
                 return
             self.pass_time(SLICE_MS)
             self.settle()
+
+    def _check_adopted(self) -> None:
+        """Every topic gets an owner, although nobody asks for it. Raises: BrokenPromiseError."""
+        until_ms = self.now_ms() + ADOPTED_MS_MAX
+        while missing := self._topics_without_an_owner():
+            if self.now_ms() >= until_ms:
+                raise BrokenPromiseError(
+                    f"adopted: nobody serves {missing} after {ADOPTED_MS_MAX} ms without faults"
+                )
+            self.pass_time(SLICE_MS)
+            self.heal()
+            self.settle()
+
+    def _topics_without_an_owner(self) -> list[TopicId]:
+        served = {topic for each in self.open for topic in each.ownership.topics()}
+        claimed = (each.id for each in self.topics if self._was_claimed(each.id))
+        return [topic for topic in claimed if topic not in served]
+
+    def _was_claimed(self, topic: TopicId) -> bool:
+        return self.metadata.now(("persistence", topic.namespace, topic.name)) is not None
 
     def _become_available(self) -> None:
         until_ms = self.now_ms() + AVAILABLE_MS_MAX

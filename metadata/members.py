@@ -43,7 +43,7 @@ _SERVERS, _INCARNATIONS, _FENCED = "servers", "incarnations", "fenced"
 
 
 class DuplicateServerError(MetadataError):
-    """A live server has this id already. Nothing was registered."""
+    """A live server has this id, or this address, already. Nothing was registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,11 @@ class Members:
         server of this id had before.
 
         Raises:
-            DuplicateServerError: a live server has the id.
+            DuplicateServerError: a live server has the id, or the address.
             SessionLostError: the session has ended.
         """
         self._require_unused_id()
+        self._require_unused_address()
         incarnation = self._next_incarnation()
         info = ServerInfo(
             server_id=self._server_id,
@@ -172,6 +173,16 @@ class Members:
         found = read_value(self._store, self._key, _server)
         if found is not None:
             raise DuplicateServerError(_duplicate(self._server_id, _described(found.value)))
+
+    def _require_unused_address(self) -> None:
+        # Requests for this server would go to the other one, which would refuse them for ever. Of
+        # two servers that start at the same time, neither may see the other.
+        for found in self.members().values():
+            if found.address == self._address:
+                raise DuplicateServerError(
+                    f"the address {self._address} is already in use by the server "
+                    f"{found.server_id}; give this one another cluster.address"
+                )
 
     def _next_incarnation(self) -> int:
         return self._change(

@@ -139,7 +139,7 @@ class ZooKeeperStore:
     def open_session(self, *, timeout_s: float, lost: Callable[[], None]) -> ZooKeeperSession:
         """As `MetadataStore.open_session`.
 
-        Raises: ValueError: also for a timeout that this ZooKeeper does not grant.
+        Raises: MetadataError: also for a timeout that this ZooKeeper does not grant.
         """
         require_timeout(timeout_s)
         self._entries.create_root()

@@ -22,7 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Close, Connect
 
-from metadata.store import MetadataUnavailableError
+from metadata.store import MetadataError, MetadataUnavailableError
 from metadata.zookeeper_connection import (
     HANDSHAKE_S_MAX,
     RECONNECT_S_MIN,
@@ -147,8 +147,8 @@ def require_granted(hosts: str, timeout_s: float) -> None:
     """Return if ZooKeeper grants sessions with this timeout. kazoo keeps the granted one to itself.
 
     Raises:
-        ValueError: it grants another one.
         MetadataUnavailableError: no server answers.
+        MetadataError: it grants another one.
     """
     timeout_ms = int(timeout_s * 1_000)
     for host, port in collect_hosts(hosts)[0]:
@@ -157,10 +157,10 @@ def require_granted(hosts: str, timeout_s: float) -> None:
         except (OSError, struct.error):
             continue
         if granted_ms != timeout_ms:
-            raise ValueError(
+            raise MetadataError(
                 f"ZooKeeper at {hosts} grants a session timeout of {granted_ms / 1_000} s instead "
                 f"of {timeout_ms / 1_000} s; it grants 2 to 20 of its ticks (tickTime), or what "
-                "its minSessionTimeout and maxSessionTimeout say"
+                "its minSessionTimeout and maxSessionTimeout say; correct cluster.session_timeout"
             )
         return
     raise MetadataUnavailableError(unreachable(hosts, HANDSHAKE_S_MAX))

@@ -12,7 +12,7 @@ from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseOpener
 from metadata.hbase import HBaseMetadataStore, create_table
 from metadata.hbase_table import HBaseMetadataSettings
-from metadata.store import MetadataStore
+from metadata.store import MetadataError, MetadataStore
 from metadata.zookeeper import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.components import Runtime
@@ -52,7 +52,10 @@ def _open_metadata(settings: Settings, runtime: Runtime) -> MetadataStore:
     zookeeper = settings.cluster.zookeeper()
     if zookeeper is not None:
         hosts, root = zookeeper
-        return ZooKeeperStore(hosts, root=root, elapsed_s=runtime.elapsed_s)
+        try:
+            return ZooKeeperStore(hosts, root=root, elapsed_s=runtime.elapsed_s)
+        except ValueError as error:  # of the addresses, or the path
+            raise MetadataError(f"cluster.metadata can't be used: {error}") from None
     place = _hbase_place(settings.hbase)
     create_table(place, elapsed_s=runtime.elapsed_s)
     return HBaseMetadataStore(

@@ -20,6 +20,7 @@ from process.logging_setup import LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # a listener's, and nobody can connect to it
 
 
 class SettingsError(Exception):
@@ -93,21 +94,27 @@ class Settings:
         )
 
     def _require_shared(self) -> None:
-        _require(
-            self.messaging.store == "hbase",
-            "messaging.store is hbase in a cluster, whose servers share the tables",
-            self.messaging.store,
-        )
-        _require(
-            bool(self.cluster.transactions_directory) or not self.tx.enabled,
-            "cluster.transactions_directory is a directory that all servers of the cluster share",
-            self.cluster.transactions_directory,
-        )
-        _require(
-            not self.messaging.observer_directory,
-            "messaging.observer_directory is empty in a cluster: region observers know one server",
-            self.messaging.observer_directory,
-        )
+        store, observers = self.messaging.store, self.messaging.observer_directory
+        if store != "hbase":
+            raise ValueError(
+                f"messaging.store must be 'hbase' in a cluster, whose servers share the tables; it "
+                f"is {store!r}"
+            )
+        if self.tx.enabled and not self.cluster.transactions_directory:
+            raise ValueError(
+                "cluster.transactions_directory must be a directory that all servers of the "
+                "cluster share; it is ''"
+            )
+        if observers:
+            raise ValueError(
+                "messaging.observer_directory must be '' in a cluster, since region observers know "
+                f"one server; it is {observers!r}"
+            )
+        if not self.cluster.address and self.server.host in EVERY_ADDRESS:
+            raise ValueError(
+                "cluster.address must be the URL at which the other servers reach this one, since "
+                f"server.host {self.server.host!r} names no single address; it is ''"
+            )
 
     def rows_live_s(self) -> int:
         """Seconds for which a message or payload row must be kept in HBase, by the clock of region

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from process.settings import Settings, load
+from server import EXIT_USAGE
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -32,6 +33,9 @@ def test_the_unit_starts_a_server_of_the_cluster_that_the_settings_describe() ->
 
     assert "\nRestart=always\n" in unit
     assert "\nStartLimitIntervalSec=0\n" in unit
+    assert f"\nRestartPreventExitStatus={EXIT_USAGE}\n" in unit
+    directory = load(CONF / "cluster.toml", []).cluster.transactions_directory
+    assert f"\nExecStartPre=/usr/bin/mountpoint --quiet {directory}\n" in unit
 
 
 def test_the_containers_are_servers_of_one_cluster() -> None:

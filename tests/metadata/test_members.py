@@ -95,6 +95,22 @@ def test_the_id_of_a_live_server_is_refused(store: MetadataStore) -> None:
     assert duplicate.incarnations() == {"s1": 1}
 
 
+def test_the_address_of_a_live_server_is_refused_to_another_id(store: MetadataStore) -> None:
+    first = session_of(store)
+    server(store).register(first)
+    copy = Members(store, "s2", "http://s1:7411", now_ms=lambda: STARTED_MS)
+
+    with pytest.raises(DuplicateServerError) as caught:
+        copy.register(session_of(store))
+
+    assert str(caught.value) == (
+        "the address http://s1:7411 is already in use by the server s1; give this one another "
+        "cluster.address"
+    )
+    first.close()
+    assert copy.register(session_of(store)) == 1
+
+
 def test_of_servers_with_one_id_that_start_together_one_is_registered(
     store: MetadataStore,
 ) -> None:

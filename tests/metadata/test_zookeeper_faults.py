@@ -17,6 +17,7 @@ from metadata.store import (
     BadVersionError,
     Expected,
     Key,
+    MetadataError,
     MetadataUnavailableError,
     NoEntryError,
     SessionLostError,
@@ -386,13 +387,13 @@ def test_a_timeout_that_the_server_does_not_grant_is_refused(tmp_path: Path) -> 
         with closing(store_of(server.address, "/tuff")) as store:
             assert store.open_session(timeout_s=2.0, lost=lambda: None).is_live
 
-            with pytest.raises(ValueError) as refused:
+            with pytest.raises(MetadataError) as refused:
                 store.open_session(timeout_s=2.5, lost=lambda: None)
 
             assert str(refused.value) == (
                 f"ZooKeeper at {server.address} grants a session timeout of 2.0 s instead of 2.5 "
                 "s; it grants 2 to 20 of its ticks (tickTime), or what its minSessionTimeout and "
-                "maxSessionTimeout say"
+                "maxSessionTimeout say; correct cluster.session_timeout"
             )
     finally:
         server.stop()

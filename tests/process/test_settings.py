@@ -151,3 +151,53 @@ def test_the_log_level_is_one_of_four() -> None:
     assert [
         load(None, [f"server.log_level={level}"]).server.log_level for level in levels
     ] == levels
+
+
+MEMBER = [
+    "messaging.store=hbase",
+    "server.max_request_bytes=8388608",
+    "cluster.server_id=s1",
+    "cluster.transactions_directory=/shared",
+]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "sentence"),
+    [
+        (
+            ["messaging.store=leveldb"],
+            "messaging.store must be 'hbase' in a cluster, whose servers share the tables; it is "
+            "'leveldb'",
+        ),
+        (
+            ["cluster.transactions_directory="],
+            "cluster.transactions_directory must be a directory that all servers of the cluster "
+            "share; it is ''",
+        ),
+        (
+            ["messaging.observer_directory=/x"],
+            "messaging.observer_directory must be '' in a cluster, since region observers know one "
+            "server; it is '/x'",
+        ),
+        (
+            ["server.host=0.0.0.0", "server.allow_remote=true"],
+            "cluster.address must be the URL at which the other servers reach this one, since "
+            "server.host '0.0.0.0' names no single address; it is ''",
+        ),
+    ],
+)
+def test_a_server_of_a_cluster_needs_what_all_servers_share(
+    assignments: list[str], sentence: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(None, [*MEMBER, *assignments])
+
+    assert str(caught.value) == sentence
+
+
+def test_a_server_that_listens_everywhere_joins_with_its_address() -> None:
+    everywhere = ["server.host=0.0.0.0", "server.allow_remote=true"]
+
+    settings = load(None, [*MEMBER, *everywhere, "cluster.address=http://s1:7411"])
+
+    assert settings.cluster.hosts() == ("s1",)

@@ -6,7 +6,8 @@ Three servers share one HBase in one JVM and one ZooKeeper. The same number of c
 to topics of the first one, two or three servers: to the owner of the topic directly, or through
 another server, which forwards. The steps take turns, round by round, and a ratio is of one round:
 other load of the machine slows all of them. The processor time of each process says what limits
-the throughput. Writes cluster.json and cluster.md.
+the throughput, and what it takes for a publish is the input of a calculation for more machines.
+Writes cluster.json and cluster.md.
 """
 
 import argparse
@@ -38,6 +39,7 @@ LOAD_PROCESSES = 2
 CONNECTIONS = 24  # of each load process; a multiple of 2 and 3, so that all servers get as many
 TOPICS_OF_EACH = 4  # topics of each server that the connections share
 SETTLE_S = 0.2  # seconds until the requests of the last step are answered
+MACHINES, SERVER_CORES, REGION_SERVER_CORES = 10, 1, 4  # of the calculation
 BODY = b'{"messages":["' + b"x" * 100 + b'"]}'
 OVER = -1
 
@@ -247,7 +249,33 @@ def _page(rows: Mapping[str, Row]) -> str:
     for name, row in rows.items():
         shares = " | ".join(f"{row[each]:.0%}" for each in names)
         lines.append(f"| {name} | {row['publishes/s']:.0f} | {row['ratio']:.2f} | {shares} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_calculation(rows)]) + "\n"
+
+
+def _calculation(rows: Mapping[str, Row]) -> list[str]:
+    """What MACHINES would do if processor time were the only limit, from one server's load."""
+    direct, forwarded = rows["1 direct"], rows["1 forwarded"]
+    owner_us, hbase_us = (_us(direct, [name]) for name in ("s1", "hbase"))
+    both_us = _us(forwarded, [f"s{number + 1}" for number in range(SERVER_COUNT)])
+    through_any_us = owner_us + (both_us - owner_us) * (MACHINES - 1) / MACHINES
+    regions = MACHINES * REGION_SERVER_CORES * 1e6 / hbase_us
+    to_owners, through_any = (
+        min(MACHINES * SERVER_CORES * 1e6 / each_us, regions)
+        for each_us in (owner_us, through_any_us)
+    )
+    return [
+        f"Calculated for {MACHINES} machines of such cores, each with a server on "
+        f"{SERVER_CORES} of them and a region server on {REGION_SERVER_CORES}, topics spread "
+        f"evenly: {to_owners:,.0f} publishes/s to the owners, {through_any:,.0f} through any "
+        "server. Inputs, in processor time of a publish: "
+        f"{owner_us:.0f} us at its owner, {both_us - owner_us:.0f} us more if it is forwarded, "
+        f"{hbase_us:.0f} us in HBase. Left out: network, disks, and replicas of HBase's log.",
+    ]
+
+
+def _us(row: Row, names: Sequence[str]) -> float:
+    """The processor time of a publish in these processes, in us."""
+    return sum(row[name] for name in names) / row["publishes/s"] * 1e6
 
 
 if __name__ == "__main__":

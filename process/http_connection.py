@@ -38,6 +38,7 @@ from process.request_parser import (
     wants_redirect,
 )
 from tuff.disk.event_loop import LightTask
+from tuff.disk.locks import StoreError
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -66,6 +67,7 @@ LINGER_S_MAX = 10.0
 UNREAD_S_MAX = 60.0  # seconds in which a client must read something; as for a part of a backup
 CHECK_INTERVAL_S = 15.0  # seconds between two checks; the limit above may be exceeded by so much
 
+REFUSALS = (TuffError, StoreError)  # no bug if the client that would be told has disconnected
 _CALLS = "/v1/"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -363,7 +365,9 @@ class HttpConnection(asyncio.Protocol):
             fields.authorization,
         )
         work = service.dispatcher.answer(operation, handler, request)
-        self._work = LightTask(work, returned=self._answer_plain, failed=self._fail)
+        self._work = LightTask(
+            work, returned=self._answer_plain, failed=self._fail, refusals=REFUSALS
+        )
         self._work.go_on()
 
     def _begin_parsing(self) -> None:
@@ -447,7 +451,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer(self._service.dispatcher.refuse(call.operation, foreign))
             return
         work = self._service.dispatcher.answer(call.operation, call.answer, self)
-        self._work = LightTask(work, returned=self._answer, failed=self._fail)
+        self._work = LightTask(work, returned=self._answer, failed=self._fail, refusals=REFUSALS)
         self._work.go_on()
         if not parsed.is_whole and self._held:
             self._loop.call_soon(self._go_on)

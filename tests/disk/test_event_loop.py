@@ -347,6 +347,7 @@ class Ends:
             work,
             returned=lambda result: self.all.append(("returned", result)),
             failed=lambda error: self.all.append(("failed", type(error))),
+            refusals=StorageUnavailableError,
         )
         task.go_on()
         return task
@@ -421,6 +422,25 @@ async def test_a_task_that_is_given_up_cleans_up_and_calls_neither_function() ->
     await asyncio.sleep(0)
 
     assert (cleaned, ends.all) == ([True], [])
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(StorageUnavailableError("no"), []), (ValueError("no"), ["ERROR"])],
+)
+async def test_what_was_raised_for_a_task_that_was_given_up_is_logged_only_if_it_is_a_bug(
+    caplog: pytest.LogCaptureFixture, error: Exception, logged: list[str]
+) -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    task = Ends().begin(_sum_of(future))
+
+    task.give_up()
+    future.set_exception(error)
+    await asyncio.sleep(0)
+    del task, future
+    gc.collect()  # asyncio complains of an exception that nobody has asked for
+
+    assert [each.levelname for each in caplog.records] == logged
 
 
 async def test_a_coroutine_that_needs_an_asyncio_task_raises() -> None:

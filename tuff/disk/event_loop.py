@@ -222,9 +222,12 @@ class LightTask(Generic[T]):
     The coroutine may await futures, and coroutines that await them. It may not use
     `asyncio.timeout` or a task group: these need a task, and raise at once. When it ends, one of
     the two functions is called.
+
+    If it was given up before, the exception of the future that it waited for is logged: as a bug,
+    unless it is one of the `refusals`.
     """
 
-    __slots__ = ("_failed", "_returned", "_work")
+    __slots__ = ("_failed", "_refusals", "_returned", "_work")
 
     def __init__(
         self,
@@ -232,14 +235,18 @@ class LightTask(Generic[T]):
         *,
         returned: Callable[[T], None],
         failed: Callable[[BaseException], None],
+        refusals: type[Exception] | tuple[type[Exception], ...],
     ) -> None:
         self._work: Coroutine[Any, Any, T] | None = work
         self._returned = returned
         self._failed = failed
+        self._refusals = refusals
 
     def go_on(self, _awaited: "asyncio.Future[Any] | None" = None) -> None:
         """Run the first step at once; callbacks run the later ones."""
         if self._work is None:
+            if _awaited is not None and not _awaited.cancelled():
+                _log_unclaimed(_awaited.exception(), self._refusals)
             return
         try:
             awaited = self._work.send(None)
@@ -270,12 +277,11 @@ class FutureTask(LightTask[T]):
     `refusals`, which callers can ask for again.
     """
 
-    __slots__ = ("_refusals", "done")
+    __slots__ = ("done",)
 
     def __init__(self, work: Coroutine[Any, Any, T], *, refusals: type[Exception]) -> None:
-        self._refusals = refusals
         self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        super().__init__(work, returned=self._return, failed=self._fail)
+        super().__init__(work, returned=self._return, failed=self._fail, refusals=refusals)
 
     def _return(self, result: T) -> None:
         # A caller that timed out or disconnected has ended the future.
@@ -286,13 +292,20 @@ class FutureTask(LightTask[T]):
         if isinstance(error, asyncio.CancelledError):
             self.done.cancel()  # the server stops
         elif self.done.done():
-            name = type(error).__name__
-            if isinstance(error, self._refusals):
-                log.debug("the caller has given up, and does not get %s: %s", name, error)
-            else:
-                log.error("the caller has given up, and %s was raised", name, exc_info=error)
+            _log_unclaimed(error, self._refusals)
         else:
             self.done.set_exception(error)
+
+
+def _log_unclaimed(
+    error: BaseException | None, refusals: type[Exception] | tuple[type[Exception], ...]
+) -> None:
+    """Log what was raised when no caller waited any more: as a bug, unless it is a refusal."""
+    name = type(error).__name__
+    if isinstance(error, refusals):
+        log.debug("the caller has given up, and does not get %s: %s", name, error)
+    elif error is not None:
+        log.error("the caller has given up, and %s was raised", name, exc_info=error)
 
 
 class SharedTimeout:

@@ -109,13 +109,14 @@ class SharedCall(Generic[T]):
 
 
 async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
-    """Give the result of the work, or its refusal, to a future that others wait for."""
+    """Give the result of the work, or its exception, to a future that others wait for."""
     try:
         result = await work
-    except TuffError as error:
+    except Exception as error:  # noqa: BLE001 - those who wait get it
         if not future.done():
             future.set_exception(error)
-            future.exception()  # so that it is not reported if nobody waits any more
+            if isinstance(error, TuffError):
+                future.exception()  # so that it is not reported if nobody waits any more
     except BaseException:
         future.cancel()
         raise

@@ -126,13 +126,13 @@ class RowsOfOwners:
         assert not self.epoch, "a process leads once: without its session it ends"
         self.epoch = epoch
         self._last_number = epoch << 32  # no two leaders give final writes the same number
+        # A server that obeyed an earlier leader was a member before the record had this epoch.
         await self._repeat(self.acknowledge_new)
         await self._repeat(self._read_shared_index)
 
-    async def acknowledge_new(self) -> bool:
-        """Let servers that have become members acknowledge the epoch; whether all had, and this one
-        is among them. Raises: MetadataError (its kinds); TuffError, PeerUnansweredError: one has
-        not, and all were asked."""
+    async def acknowledge_new(self) -> None:
+        """Let servers that have become members acknowledge the epoch. Raises: MetadataError (its
+        kinds); TuffError, PeerUnansweredError: one has not, and all were asked."""
         members = await self._in_thread(self._servers().members)
         missing = [
             info
@@ -141,7 +141,6 @@ class RowsOfOwners:
         ]
         # At the same time: one that does not answer must not keep the others out.
         await _all(map(self._acknowledge, missing))
-        return not missing and self._me().server_id in members
 
     def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
         """Whether this server obeys this leader, so that it may join transactions."""
@@ -304,12 +303,11 @@ class RowsOfOwners:
 
     # How it is done.
 
-    async def _repeat(self, work: Callable[[], Awaitable[bool]]) -> None:
-        """Do this until it succeeds, and returns True."""
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this until it succeeds."""
         while True:
             try:
-                if await work():
-                    return
+                return await work()
             except (MetadataError, StoreError, TuffError, PeerUnansweredError) as error:
                 log.warning("this server can't lead transactions yet: %s", error)
             await asyncio.sleep(self._retry_s)
@@ -326,7 +324,7 @@ class RowsOfOwners:
         send = partial(self._call, server, "end")
         self._outboxes[server.server_id] = _Outbox(send, spawn=self._spawn)
 
-    async def _read_shared_index(self) -> bool:
+    async def _read_shared_index(self) -> None:
         # In this order: a row that no server has reported is in the tables, since its server gave
         # the topic away, or has ended and is fenced.
         await self._in_thread(self._servers().fence_ended)
@@ -335,7 +333,6 @@ class RowsOfOwners:
             self._carried[entry.pointer].is_final |= entry.final
             if entry.kind == MESSAGE_ROWS:
                 self._note_publish(entry.pointer, entry.written_ms)
-        return True
 
     def _note_publish(self, pointer: int, first_ms: int) -> None:
         known_ms = self._first_publish_ms.get(pointer, first_ms)

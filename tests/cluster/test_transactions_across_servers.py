@@ -566,12 +566,14 @@ async def test_a_late_report_holds_no_abort_up(cluster: Cluster) -> None:
     assert await all_committed(cluster) == [[], [], []]
 
 
-async def test_the_leader_remembers_an_owner_that_is_about_to_settle_rows(cluster: Cluster) -> None:
+async def test_the_leader_remembers_an_owner_that_is_about_to_settle_rows(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     s1, s2, _ = cluster.servers.values()
     tx = await s1.begin()
     await s2.publish(B, b"b", pointer=tx.transaction_id)
     forgotten: list[TopicId] = []
-    s1.view.forget = forgotten.append  # type: ignore[method-assign]
+    monkeypatch.setattr(s1.view, "forget", forgotten.append)
 
     await s1.manager.completion.commit(tx.transaction_id, changes=[])
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))

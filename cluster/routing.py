@@ -230,9 +230,12 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
 
 def _noted(route: Route, ownership: Ownership) -> Route:
     async def handler(request: Request) -> Reply:
-        reply = await route.handler(request)
-        await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
-        return reply
+        try:
+            return await route.handler(request)
+        finally:
+            # Also after an error: an earlier call may have changed the topic, with an unknown
+            # outcome, and then a later one is refused since it is done already.
+            await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
 
     return route._replace(handler=handler)
 

@@ -47,7 +47,7 @@ class Owner:
 
 
 class Ownership(Protocol):
-    """Who owns which topic."""
+    """The owner of each topic."""
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The server that owns the topic, or shall claim it; None if it is this one, which then
@@ -67,7 +67,7 @@ class Ownership(Protocol):
 
 
 class Leader(Protocol):
-    """Who leads transactions."""
+    """The server that leads transactions, as far as this one knows."""
 
     def leader(self) -> Owner | None:
         """The server that leads; None if it is this one.

@@ -25,8 +25,8 @@ class TopicHandover:
         self._committer = committer
 
     async def take(self, topics: Collection[TopicId], floor: Floor) -> None:
-        """Serve these topics from now on. Nothing of them was written above the floor, and nobody
-        else can write to them any more.
+        """Serve these topics from now on. Nothing of them was written above the floor, and no
+        other server can write to them any more.
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """

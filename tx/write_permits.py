@@ -70,7 +70,7 @@ class WritePermits:
 
     def join(self, pointer: int, *, recall: Recall | None) -> Permit:
         """As `enter`, for another server, which then lets writes pass by itself. `recall` is called
-        once, when somebody waits for the writes of the transaction."""
+        once, when a commit or abort waits for the writes of the transaction."""
         found = self.require_writable(pointer, may_be_invalid=False)
         self._locks.require_open(found.transaction_id)
         return Permit(
@@ -93,7 +93,7 @@ class WritePermits:
 
     def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
         """As `enter_rollback`, for another server; `recall` is that of `join`. None also for an
-        invalid transaction: nobody waits for its writes any more, so the server would not be
+        invalid transaction: no caller waits for its writes any more, so the server would not be
         recalled, and its rows are marked anyway. Raises as `enter_rollback`.
         """
         try:

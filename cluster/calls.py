@@ -81,7 +81,7 @@ class Calls:
 
 
 class SharedCall(Generic[T]):
-    """One call at a time. Everybody who asks before a call begins gets its result, so each result
+    """One call at a time. All callers that ask before a call begins get its result, so each result
     is newer than the question."""
 
     def __init__(self, call: Callable[[], Awaitable[T]], *, spawn: Spawn) -> None:
@@ -109,13 +109,14 @@ class SharedCall(Generic[T]):
 
 
 async def settle_future(future: "asyncio.Future[T]", work: Awaitable[T]) -> None:
-    """Give the result of the work, or its refusal, to a future that others wait for."""
+    """Give the result of the work, or its exception, to a future that others wait for."""
     try:
         result = await work
-    except TuffError as error:
+    except Exception as error:  # noqa: BLE001 - the callers get it
         if not future.done():
             future.set_exception(error)
-            future.exception()  # so that it is not reported if nobody waits any more
+            if isinstance(error, TuffError):
+                future.exception()  # so that it is not reported if no caller waits
     except BaseException:
         future.cancel()
         raise

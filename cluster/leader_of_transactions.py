@@ -56,7 +56,7 @@ class LeaderOfTransactions:
         leader; and as the leader, accept new members. Call it every few seconds."""
         if self._rows.epoch:
             try:
-                self._manager.rows_found(await self._rows.acknowledge_new())
+                await self._rows.acknowledge_new()
             except (MetadataError, TuffError, PeerUnansweredError) as error:
                 log.warning("a new member has not acknowledged the leader yet: %s", error)
         try:
@@ -150,9 +150,9 @@ class LeaderOfTransactions:
 
     async def _close(self, server: Server) -> None:
         numbers = self._to_close.pop(server)
-        if await self._rows.closed(server, joins=numbers):
-            for number in numbers:
-                self._joins.pop((server, number)).leave()
+        await self._rows.close(server, joins=numbers)
+        for number in numbers:
+            self._joins.pop((server, number)).leave()
 
 
 def _shown(snapshot: Transaction) -> str:

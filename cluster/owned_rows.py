@@ -76,7 +76,8 @@ class OwnedRows:
         self._rows = rows
         self._ownership = ownership
         self._spawn = spawn
-        # The final writes of commits, by the numbers that the leader gave them.
+        # The final writes of commits, by their numbers. A call may arrive twice, or long after the
+        # leader gave it up, so numbers are not forgotten when a leader is acknowledged.
         self._finals: dict[int, asyncio.Future[list[RollbackDetail]]] = {}
         self._refused: set[int] = set()  # closed before they came; there is one for each lost call
         self._done: deque[int] = deque(maxlen=DONE_COUNT_MAX)
@@ -121,8 +122,6 @@ class OwnedRows:
         await self._transactions.acknowledge(epoch)
         await self._ended(list(self._finals.values()))
         self._transactions.require_epoch(epoch)  # another leader may have come meanwhile
-        self._refused.clear()
-        self._done.clear()
         # Nothing is waited for between the last write and this.
         return {"carried": self._carried(), "reading": sorted(self._rows.reading_pointers())}
 
@@ -183,7 +182,7 @@ class OwnedRows:
         self._require(form)
         committed, ended = set(form.integers("committed")), set(form.integers("ended"))
         asked = {each.topic("topic"): each.integers("pointers") for each in form.objects("topics")}
-        gone = await self._gone(asked)
+        served = await self._served(asked)
         self._rows.settle(committed)
         try:
             await self._rows.mark_rolled_back(sorted(ended))
@@ -195,11 +194,11 @@ class OwnedRows:
                 "topic": str(topic),
                 "pointers": [
                     each
-                    for each in pointers
-                    if topic in gone or self._rows.has_ended_in(each, topic)
+                    for each in asked[topic]
+                    if not exists or self._rows.has_ended_in(each, topic)
                 ],
             }
-            for topic, pointers in asked.items()
+            for topic, exists in served.items()
         ]
         return {"done": done}
 
@@ -212,20 +211,16 @@ class OwnedRows:
         self._transactions.note_ended(pointers)
         self._rows.wake_readers(pointers)
 
-    async def _gone(self, topics: Iterable[TopicId]) -> set[TopicId]:
-        """Serve these topics, unless others own them; those of them that never existed."""
-        topics = list(topics)
+    async def _served(self, topics: Collection[TopicId]) -> dict[TopicId, bool]:
+        """Serve these topics, less those that others own; of each, whether it ever existed."""
         errors = await asyncio.gather(*map(self._serve, topics), return_exceptions=True)
-        for error in errors:
-            if error is not None and not isinstance(
-                error, TopicNotFoundError | OwnershipMovingError
-            ):
+        served = {}
+        for topic, error in zip(topics, errors, strict=True):
+            if error is None or isinstance(error, TopicNotFoundError):
+                served[topic] = error is None
+            elif not isinstance(error, OwnershipMovingError):
                 raise error
-        return {
-            topic
-            for topic, error in zip(topics, errors, strict=True)
-            if isinstance(error, TopicNotFoundError)
-        }
+        return served
 
     async def _require_owned(self, entries: Sequence[PublishEntry]) -> None:
         for topic in sorted({entry.topic for entry in entries}):

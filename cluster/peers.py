@@ -22,8 +22,9 @@ T = TypeVar("T")
 Spawn = Callable[[Coroutine[object, object, None]], object]  # starts a task
 
 CONNECT_S_MAX = 2.0  # seconds; servers of a cluster are near, and a client waits meanwhile
-# Connections to one server for requests, and as many for long polls: polls that wait must not keep
-# writes out. More requests wait for a free one, for `CONNECT_S_MAX`.
+# Connections to one server for requests of clients, as many for long polls, and as many for calls
+# of this server: polls that wait must not keep writes out, nor slow writes the end of transactions.
+# More requests wait for a free one, for `CONNECT_S_MAX`.
 CONNECTIONS_COUNT_MAX = 512
 # Less than the time after which a server closes an idle connection (process/http_connection.py): a
 # request that is sent while the other end closes is lost with an unknown outcome.
@@ -63,6 +64,7 @@ class Peers:
     def __init__(self, *, spawn: Spawn) -> None:
         self._requests = _Pool(spawn)
         self._polls = _Pool(spawn)
+        self._calls = _Pool(spawn)
         self.polls_count = 0  # long polls under way, which mostly wait
 
     async def forward(
@@ -116,7 +118,7 @@ class Peers:
             fields["Content-Type"] = _JSON
             body = json.dumps(body).encode("ascii")
         sent = _Exchange(base_url, method, path, fields, body or b"", within_s)
-        status, received, answer = await self._requests.answer_of(sent)
+        status, received, answer = await self._calls.answer_of(sent)
         if status >= 300:  # no redirect is followed
             raise PeerRefusedError(_refusal(status, received, answer))
         if not _is_json(received):
@@ -132,14 +134,14 @@ class Peers:
     def drop(self, base_url: str) -> None:
         """Another server has left the cluster: give up the requests that it was sent. One that is
         paused would keep them for long, and answers none of them any more."""
-        self._requests.drop(base_url)
-        self._polls.drop(base_url)
+        for pool in (self._requests, self._polls, self._calls):
+            pool.drop(base_url)
 
     async def close(self) -> None:
         """Close all connections. Requests under way, and later ones, end with
         PeerUnansweredError."""
-        await self._requests.close()
-        await self._polls.close()
+        for pool in (self._requests, self._polls, self._calls):
+            await pool.close()
 
 
 _Fields = list[tuple[str, str]]

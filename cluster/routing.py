@@ -47,7 +47,7 @@ class Owner:
 
 
 class Ownership(Protocol):
-    """Who owns which topic."""
+    """The owner of each topic."""
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """The server that owns the topic, or shall claim it; None if it is this one, which then
@@ -67,7 +67,7 @@ class Ownership(Protocol):
 
 
 class Leader(Protocol):
-    """Who leads transactions."""
+    """The server that leads transactions, as far as this one knows."""
 
     def leader(self) -> Owner | None:
         """The server that leads; None if it is this one.
@@ -230,9 +230,12 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
 
 def _noted(route: Route, ownership: Ownership) -> Route:
     async def handler(request: Request) -> Reply:
-        reply = await route.handler(request)
-        await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
-        return reply
+        try:
+            return await route.handler(request)
+        finally:
+            # Also after an error: an earlier call may have changed the topic, with an unknown
+            # outcome, and then a later one is refused since it is done already.
+            await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
 
     return route._replace(handler=handler)
 

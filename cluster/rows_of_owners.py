@@ -108,9 +108,9 @@ class RowsOfOwners:
         self._carried: dict[int, _Carried] = {}
         self._first_publish_ms: dict[int, int] = {}
         self._readers: dict[int, set[Server]] = {}
-        self._last_number = 0
+        self._last_number = 0  # of a final write
         self._delivering: dict[TopicId, dict[int, bool]] = {}  # pointers that ended: committed?
-        self._outboxes: dict[Server, _Outbox] = {}
+        self._outboxes: dict[str, _Outbox] = {}  # of the servers that have acknowledged the epoch
         self._changed = asyncio.Event()
         # What does not wait, or concerns this server only.
         self.is_cleared = local.is_cleared
@@ -123,19 +123,24 @@ class RowsOfOwners:
         """Learn of all rows that earlier leaders let pass. When this returns, none of them can let
         a write pass any more, and the transaction service may open. Waits as long as it takes; call
         it once, after the leader record has this epoch."""
+        assert not self.epoch, "a process leads once: without its session it ends"
         self.epoch = epoch
-        await self._repeat(self._acknowledge_all)
+        self._last_number = epoch << 32  # no two leaders give final writes the same number
+        # A server that obeyed an earlier leader was a member before the record had this epoch.
+        await self._repeat(self.acknowledge_new)
         await self._repeat(self._read_shared_index)
 
-    async def acknowledge_new(self) -> list[int]:
-        """Let servers that have become members acknowledge the epoch; the pointers that they have
-        rows of. Raises: MetadataError (its kinds), TuffError, PeerUnansweredError."""
-        found: list[int] = []
+    async def acknowledge_new(self) -> None:
+        """Let servers that have become members acknowledge the epoch. Raises: MetadataError (its
+        kinds); TuffError, PeerUnansweredError: one has not, and all were asked."""
         members = await self._in_thread(self._servers().members)
-        for info in members.values():
-            if not self.has_acknowledged(info.server_id, info.incarnation):
-                found += await self._acknowledge(info)
-        return found
+        missing = [
+            info
+            for info in members.values()
+            if not self.has_acknowledged(info.server_id, info.incarnation)
+        ]
+        # At the same time: one that does not answer must not keep the others out.
+        await _all(map(self._acknowledge, missing))
 
     def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
         """Whether this server obeys this leader, so that it may join transactions."""
@@ -178,24 +183,22 @@ class RowsOfOwners:
         """A poll at this server reads in the snapshot of this transaction."""
         self._readers.setdefault(pointer, set()).add(server)
 
-    async def closed(
+    async def close(
         self, server: Server, *, joins: Collection[int] = (), finals: Collection[int] = ()
-    ) -> bool:
-        """Close what a server joined or was asked to write: when this returns True, no such write
-        is under way any more, and none will come. False: this server leads no more."""
-        epoch = self.epoch
-        while epoch == self.epoch:
+    ) -> None:
+        """Close what a server joined or was asked to write: when this returns, no such write is
+        under way any more, and none will come. Waits until the server answers, or is fenced."""
+        form = {"joins": list(joins), "finals": list(finals)}
+        while True:
             try:
-                form = {"joins": list(joins), "finals": list(finals)}
                 await self._call(server, "close", form)
             except (PeerUnansweredError, TuffError) as error:
                 log.warning("the server %s does not close writes: %s", server.server_id, error)
             else:
-                return True
+                return
             if await self._is_fenced(server):
-                return True
+                return
             await asyncio.sleep(self._retry_s)
-        return False
 
     # What the transaction service asks.
 
@@ -255,6 +258,8 @@ class RowsOfOwners:
         while any(pointer in self._carried for pointer in transaction_pointers):
             self._changed.clear()
             await self._changed.wait()
+            # A report that was sent before the end may have brought a pointer back.
+            self._end(transaction_pointers, committed=False)
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
         self._local.settle(transaction_pointers)
@@ -298,41 +303,28 @@ class RowsOfOwners:
 
     # How it is done.
 
-    async def _repeat(self, work: Callable[[], Awaitable[bool]]) -> None:
-        """Do this until it succeeds, and returns True."""
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do this until it succeeds."""
         while True:
             try:
-                if await work():
-                    return
+                return await work()
             except (MetadataError, StoreError, TuffError, PeerUnansweredError) as error:
                 log.warning("this server can't lead transactions yet: %s", error)
             await asyncio.sleep(self._retry_s)
 
-    async def _acknowledge_all(self) -> bool:
-        members = await self._in_thread(self._servers().members)
-        missing = [
-            info
-            for info in members.values()
-            if not self.has_acknowledged(info.server_id, info.incarnation)
-        ]
-        results = await asyncio.gather(*map(self._acknowledge, missing), return_exceptions=True)
-        for error in results:
-            if isinstance(error, BaseException):
-                raise error
-        return not missing and self._me().server_id in members
-
-    async def _acknowledge(self, info: ServerInfo) -> list[int]:
+    async def _acknowledge(self, info: ServerInfo) -> None:
         is_here = info.server_id == self._me().server_id
         owner = None if is_here else Owner(info.server_id, info.address)
         server = Server(info.server_id, info.incarnation, owner)
         report = await self._call(server, "acknowledge", {})
-        pointers = self.note_report(report)
+        self.note_report(report)
         for pointer in report.integers("reading"):
             self.note_reader(pointer, server)
         self._acknowledged[server.server_id] = server
-        return pointers
+        send = partial(self._call, server, "end")
+        self._outboxes[server.server_id] = _Outbox(send, spawn=self._spawn)
 
-    async def _read_shared_index(self) -> bool:
+    async def _read_shared_index(self) -> None:
         # In this order: a row that no server has reported is in the tables, since its server gave
         # the topic away, or has ended and is fenced.
         await self._in_thread(self._servers().fence_ended)
@@ -341,7 +333,6 @@ class RowsOfOwners:
             self._carried[entry.pointer].is_final |= entry.final
             if entry.kind == MESSAGE_ROWS:
                 self._note_publish(entry.pointer, entry.written_ms)
-        return True
 
     def _note_publish(self, pointer: int, first_ms: int) -> None:
         known_ms = self._first_publish_ms.get(pointer, first_ms)
@@ -411,7 +402,7 @@ class RowsOfOwners:
             if not error.was_sent:
                 raise OwnershipMovingError(f"{error}; nothing was written") from None
             # It may still be written, or arrive late, and must not be when the rows are marked.
-            await self.closed(server, finals=[number])
+            await self.close(server, finals=[number])
             raise StorageUnavailableError(
                 f"the messages of the commit may or may not be at {server.server_id}: {error}"
             ) from None
@@ -435,33 +426,29 @@ class RowsOfOwners:
         pending[pointer] = committed
 
     async def _deliver_all(self, topic: TopicId, pending: dict[int, bool]) -> None:
-        epoch = self.epoch
-        while pending and epoch == self.epoch:
-            asked = dict(pending)
-            try:
-                done = await self._delivered(topic, asked)
-            except (PeerUnansweredError, TuffError) as error:
-                log.info("the owner of %s does not know of ended transactions: %s", topic, error)
-                done = []
-            for pointer in done:
-                pending.pop(pointer, None)
-                self._forget(pointer, topic)
-            if asked.keys() - done:
-                self._ownership.forget(topic)  # that server may not be the owner any more
-            if pending and not pending.keys() - asked.keys():
-                await asyncio.sleep(self._retry_s)
-        del self._delivering[topic]
+        try:
+            while pending:
+                asked = dict(pending)
+                try:
+                    done = await self._delivered(topic, asked)
+                except (PeerUnansweredError, TuffError) as error:
+                    log.info("the end of transactions in %s is reported later: %s", topic, error)
+                    self._ownership.forget(topic)  # that server may not be the owner any more
+                    done = []
+                for pointer in done:
+                    pending.pop(pointer, None)
+                    self._forget(pointer, topic)
+                if asked.keys() - done:
+                    await asyncio.sleep(self._retry_s)
+        finally:
+            del self._delivering[topic]
 
     async def _delivered(self, topic: TopicId, pending: Mapping[int, bool]) -> Collection[int]:
         try:
             server = await self._owner_of(topic)
         except TopicNotFoundError:
             return pending.keys()  # no topic ever had this name, so there are no rows
-        outbox = self._outboxes.get(server)
-        if outbox is None:
-            send = partial(self._call, server, "end")
-            outbox = self._outboxes[server] = _Outbox(send, spawn=self._spawn)
-        return await outbox.deliver(topic, pending)
+        return await self._outboxes[server.server_id].deliver(topic, pending)
 
     def _forget(self, pointer: int, topic: TopicId) -> None:
         carried = self._carried.get(pointer)
@@ -491,9 +478,12 @@ class _Outbox:
 
     async def deliver(self, topic: TopicId, pointers: Mapping[int, bool]) -> Collection[int]:
         """The pointers whose rows in the topic are done. One call at a time for each topic.
-        Raises: TuffError."""
+        Raises: TuffError (OwnershipMovingError: another server owns the topic)."""
         self._pending[topic] = pointers
-        return (await self._calls.result()).get(topic, ())
+        done = (await self._calls.result()).get(topic)
+        if done is None:
+            raise OwnershipMovingError("another server owns the topic")
+        return done
 
     async def _send_all(self) -> dict[TopicId, list[int]]:
         pending, self._pending = self._pending, {}

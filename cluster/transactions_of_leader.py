@@ -13,12 +13,11 @@ from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from cluster.calls import Calls, SharedCall, settle_future
 from cluster.membership import Identity
 from cluster.peers import PeerUnansweredError, Spawn
-from cluster.routing import Owner
+from cluster.routing import Leader
 from messaging.transactions_interface import WritePermit
 from metadata.json_values import Fields
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError
@@ -27,13 +26,6 @@ from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.transaction import Transaction
 
 ENDED_COUNT_MAX = 16_384  # pointers that ended last; a poll looks at them right after their end
-
-
-class LeaderView(Protocol):
-    """Who leads transactions, as far as this server knows."""
-
-    def leader(self) -> Owner | None:
-        """The server that leads; None if it is this one. Raises: TransactionsUnavailableError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,7 @@ class TransactionsOfLeader:
     def __init__(
         self,
         me: Callable[[], Identity],
-        leader: LeaderView,
+        leader: Leader,
         calls: Calls,
         *,
         spawn: Spawn,

@@ -5,6 +5,7 @@ loaded into memory, and a topic that it gives away is removed once everything of
 tables.
 """
 
+import asyncio
 from collections.abc import Collection
 from functools import partial
 
@@ -23,10 +24,13 @@ class TopicHandover:
         self._store = store
         self._state = state
         self._committer = committer
+        self._sharing = asyncio.Lock()
+        self._asked_count = 0  # calls that wait for the shared tables, or did
+        self._shared_count = 0  # the first of these calls, for which a wait has ended
 
     async def take(self, topics: Collection[TopicId], floor: Floor) -> None:
-        """Serve these topics from now on. Nothing of them was written above the floor, and nobody
-        else can write to them any more.
+        """Serve these topics from now on. Nothing of them was written above the floor, and no
+        other server can write to them any more.
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """
@@ -49,7 +53,7 @@ class TopicHandover:
             await self._flush(topic)
             is_flushed = False
             while not is_flushed:
-                await self._store.read(lambda store: _shared(store).wait_until_shared())
+                await self._rows_shared()
                 # This commit says that the rows are in the tables. Without it, a server that fences
                 # this one would put them again, with a time that may be above the new owner's.
                 is_flushed = await self._flush(topic)
@@ -73,6 +77,17 @@ class TopicHandover:
         was deleted, and 0 if its row can't be read. Raises: OwnershipMovingError."""
         record = self._state.topics.find(topic).durable
         return 0 if record is None else record.generation
+
+    async def _rows_shared(self) -> None:
+        """Wait until everything that was written before is in the shared tables. Topics that are
+        given away at the same time share a wait: each wait occupies a thread that serves reads."""
+        self._asked_count += 1
+        number = self._asked_count
+        async with self._sharing:
+            if self._shared_count < number:
+                asked_count = self._asked_count
+                await self._store.read(lambda store: _shared(store).wait_until_shared())
+                self._shared_count = asked_count
 
     async def _flush(self, topic: TopicId) -> bool:
         """Write a batch; whether it contains nothing of the topic, and none after it will."""

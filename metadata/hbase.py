@@ -381,7 +381,7 @@ def _compared(entry: Entry | None, live_sessions: set[str]) -> tuple[int, bool] 
 
 
 def _maybe_entry(row: bytes, cell: bytes) -> Entry | None:
-    """None: it is damaged, which is reported to those who read it."""
+    """None: it is damaged, which a read of it reports."""
     try:
         return Entry.from_bytes(cell, key_of(row))
     except DamagedEntryError:

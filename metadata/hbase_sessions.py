@@ -131,7 +131,7 @@ class SilentSessions:
 
         Between the answer in which a version was found first, and the question to which it was the
         answer again, the holder has sent no heartbeat that arrived. If this observer read nothing
-        for the whole timeout, perhaps nobody reached the table, and the time does not count.
+        for the whole timeout, perhaps no server reached the table, and the time does not count.
         """
         away_s, self._answered_s = asked_s - self._answered_s, answered_s
         seen: dict[str, tuple[int, float]] = {}

@@ -10,7 +10,7 @@ and none joins with the message tables of another cluster.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from metadata import members, subscriptions, topic_ownership, topic_persistence
 from metadata.json_values import Fields, decoded, encoded, read_value
@@ -71,28 +71,18 @@ def read_layout(store: MetadataStore) -> Layout | None:
     return None if found is None else found.value
 
 
-def require_layout(store: MetadataStore, wanted: Layout) -> Layout:
-    """The layout of the cluster, which is the wanted one. The first server writes it.
-
-    Raises:
-        LayoutMismatchError: the store has another one.
-        DamagedEntryError: it has one that can't be read.
-    """
-    found = read_layout(store) or _created(store, wanted)
-    _require_equal(found, wanted)
-    return found
-
-
 def join_layout(store: MetadataStore, proposed: Layout) -> Layout:
-    """As `require_layout`, for a server that does not know the id of its cluster: only a new
-    cluster takes the id that is proposed.
+    """The layout of the cluster. The first server writes the one that it proposes; a later one
+    proposes the same, apart from the cluster id.
 
     Raises:
         LayoutMismatchError: the store has a layout with other managers or messages.
         DamagedEntryError: it has one that can't be read.
     """
     found = read_layout(store) or _created(store, proposed)
-    _require_equal(found, replace(proposed, cluster_id=found.cluster_id))
+    differences = "; ".join(_differences(found, proposed))
+    if differences:
+        raise LayoutMismatchError(f"the metadata store does not suit this server: {differences}")
     return found
 
 
@@ -110,18 +100,7 @@ def _created(store: MetadataStore, wanted: Layout) -> Layout:
     return wanted
 
 
-def _require_equal(found: Layout, wanted: Layout) -> None:
-    differences = "; ".join(_differences(found, wanted))
-    if differences:
-        raise LayoutMismatchError(f"the metadata store does not suit this server: {differences}")
-
-
 def _differences(found: Layout, wanted: Layout) -> Iterator[str]:
-    if found.cluster_id != wanted.cluster_id:
-        yield (
-            f"its cluster has the id {found.cluster_id}, and that of this server has "
-            f"{wanted.cluster_id} (use the metadata store of the server's own cluster)"
-        )
     if found.messages != wanted.messages:
         yield (
             f"its messages are in {found.messages!r}, and those of this server in "

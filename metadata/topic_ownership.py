@@ -13,6 +13,7 @@ These topics were given to the server, and it has not looked at them yet.
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from metadata.json_values import Fields, decoded, encoded, read_value, topic_key, topic_of
@@ -112,13 +113,16 @@ class TopicOwnershipManager:
         raise _too_many_changes(server_id)
 
     def take_released(self, server_id: str) -> list[TopicId]:
-        """The topics that were given to a server since the last call."""
+        """The topics that were given to a server since the last call. A call whose write has an
+        unknown outcome returns them, too: the next one may not find them any more."""
         for _ in range(CHANGE_ATTEMPTS_MAX):
             found = read_value(self._store, (RELEASED_KIND, server_id), _released)
             if found is None or not found.value:
                 return []
-            if self._write_released(server_id, [], found):
-                return found.value
+            with suppress(MetadataUnavailableError):
+                if not self._write_released(server_id, [], found):
+                    continue
+            return found.value
         raise _too_many_changes(server_id)
 
     def _write_released(

@@ -1,7 +1,7 @@
 """The metadata store in ZooKeeper (decision 0042, metadata/store.py).
 
 A write reads the entry, decides on it, and stores the next one if the znode still has the data
-version that was read. metadata/zookeeper_entries.py says which znodes there are.
+version that was read. metadata/zookeeper_znodes.py says which znodes there are.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ from metadata.store import (
     Versioned,
 )
 from metadata.zookeeper_connection import Connection, ReplyLostError, split_hosts
-from metadata.zookeeper_entries import ConflictError, Entries, Found
 from metadata.zookeeper_session import ZooKeeperSession, require_granted
 from metadata.zookeeper_watches import Watches
+from metadata.zookeeper_znodes import ConflictError, Found, Znodes
 
 CALL_S = 10.0  # seconds until which a call must be answered
 START_S_MAX = 5.0  # seconds until which the first connection must be made
@@ -71,16 +71,16 @@ class ZooKeeperStore:
             self._hosts, timeout_s=call_s * TIMEOUT_PER_CALL, call_s=call_s, elapsed_s=elapsed_s
         )
         try:
-            self._entries = Entries(self._connection, parent + root)
-            self._watches = Watches(self._connection, self._entries.sessions)
+            self._znodes = Znodes(self._connection, parent + root)
+            self._watches = Watches(self._connection, self._znodes.sessions)
             self._connection.open(min(START_S_MAX, call_s))
-            self._entries.create_root()
+            self._znodes.create_root()
         except BaseException:
             self._connection.close()
             raise
 
     def get(self, key: Key) -> Versioned[bytes] | None:
-        found = self._entries.find(key, self._connection.deadline_s())
+        found = self._znodes.find(key, self._connection.deadline_s())
         if found.entry is None or not found.is_live:
             return None
         return Versioned(found.entry.value, found.entry.version)
@@ -102,7 +102,7 @@ class ZooKeeperStore:
                 nonce=nonce,
             )
 
-        write = _Write(self._entries, key, session_id, decide, self._connection.deadline_s())
+        write = _Write(self._znodes, key, session_id, decide, self._connection.deadline_s())
         return write.carry_out()
 
     def delete(self, key: Key, expected: Condition) -> None:
@@ -111,16 +111,16 @@ class ZooKeeperStore:
                 key, found.entry, is_live=found.is_live, expected=expected, nonce=nonce
             )
 
-        _Write(self._entries, key, None, decide, self._connection.deadline_s()).carry_out()
+        _Write(self._znodes, key, None, decide, self._connection.deadline_s()).carry_out()
 
     def scan(self, prefix: Key) -> Iterator[tuple[Key, Versioned[bytes]]]:
-        return self._entries.scan(encode_key(prefix))
+        return self._znodes.scan(encode_key(prefix))
 
     def require(self, key: Key, version: int) -> None:
         deadline_s = self._connection.deadline_s()
         is_newest = False
         while True:
-            found = self._entries.find(key, deadline_s, is_newest=is_newest)
+            found = self._znodes.find(key, deadline_s, is_newest=is_newest)
             try:
                 require_version(key, found.entry, is_live=found.is_live, version=version)
             except (NoEntryError, BadVersionError):
@@ -128,13 +128,13 @@ class ZooKeeperStore:
                     raise
             else:
                 with suppress(ConflictError, ReplyLostError):
-                    self._entries.check(key, found, deadline_s)
+                    self._znodes.check(key, found, deadline_s)
                     return
             is_newest = True
 
     def watch(self, prefix: Key, changed: Callable[[], None]) -> Callable[[], None]:
         encode_key(prefix)
-        return self._watches.add(self._entries.create_changes(prefix), prefix, changed)
+        return self._watches.add(self._znodes.create_changes(prefix), prefix, changed)
 
     def open_session(self, *, timeout_s: float, lost: Callable[[], None]) -> ZooKeeperSession:
         """As `MetadataStore.open_session`.
@@ -142,7 +142,7 @@ class ZooKeeperStore:
         Raises: MetadataError: also for a timeout that this ZooKeeper does not grant.
         """
         require_timeout(timeout_s)
-        self._entries.create_root()
+        self._znodes.create_root()
         require_granted(self._hosts, timeout_s)
         connection = Connection(
             self._hosts, timeout_s=timeout_s, call_s=self._call_s, elapsed_s=self._elapsed_s
@@ -151,7 +151,7 @@ class ZooKeeperStore:
             connection.open(min(START_S_MAX, self._call_s))
             session = ZooKeeperSession(
                 connection,
-                self._entries.session_path(token_hex(SESSION_ID_BYTES)),
+                self._znodes.session_path(token_hex(SESSION_ID_BYTES)),
                 timeout_s=timeout_s,
                 lost=lost,
                 elapsed_s=self._elapsed_s,
@@ -184,9 +184,9 @@ class _Write:
     """
 
     def __init__(
-        self, entries: Entries, key: Key, session_id: str | None, decide: Decide, deadline_s: float
+        self, znodes: Znodes, key: Key, session_id: str | None, decide: Decide, deadline_s: float
     ) -> None:
-        self._entries = entries
+        self._znodes = znodes
         self._key = key
         self._session_id = session_id
         self._decide = decide
@@ -199,7 +199,7 @@ class _Write:
         """Returns the new version. Raises: as `MetadataStore.put`."""
         try:
             while True:
-                found = self._entries.find(self._key, self._deadline_s, is_newest=self._is_newest)
+                found = self._znodes.find(self._key, self._deadline_s, is_newest=self._is_newest)
                 if found.entry is not None and found.entry.nonce == self._nonce:
                     return found.entry.version
                 self._settle_doubt(found)
@@ -219,7 +219,7 @@ class _Write:
         """The new version; None if the newest state decides, or the outcome is unknown."""
         try:
             entry = self._decide(found, self._nonce)
-            self._entries.commit(self._key, found, entry, self._session_id, self._deadline_s)
+            self._znodes.commit(self._key, found, entry, self._session_id, self._deadline_s)
         except (EntryExistsError, NoEntryError, BadVersionError):
             if self._is_newest:
                 raise

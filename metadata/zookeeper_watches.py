@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class _Watched:
-    """A znode of changes, and who is told of them."""
+    """A znode of changes, and the functions to be called."""
 
     def __init__(self) -> None:
         self.functions: list[tuple[Key, Changed]] = []
@@ -111,7 +111,7 @@ class Watches:
                 self._watch_again(znode)
 
     def _watch_again(self, znode: str) -> None:
-        """Watch it for the next change, and then tell of the last one: who is told reads what has
+        """Watch it for the next change, and then report the last one: a function reads what has
         changed before the watch. If this fails, the connection was lost, and the next one does the
         same."""
         with self._lock:

@@ -3,7 +3,7 @@
 
 A write of messages passes its transaction's write gate. A commit or abort closes the gate, and
 waits until every write that passed it is done. In a cluster, a server that has joined the
-transaction counts as one write, and is recalled once somebody waits for the writes. A commit that
+transaction counts as one write, and is recalled once a caller waits for the writes. A commit that
 publishes claims its changes while its rows are written.
 """
 
@@ -34,7 +34,7 @@ class _Gate:
         self._changed: asyncio.Event | None = None
 
     def add_recall(self, recall: Recall) -> None:
-        """Recall this server once somebody waits for the writes, and now if somebody does."""
+        """Recall this server once a caller waits for the writes, and now if one does."""
         if self._waiting_count:
             recall()
         elif self.recalls is None:

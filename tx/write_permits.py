@@ -70,7 +70,7 @@ class WritePermits:
 
     def join(self, pointer: int, *, recall: Recall | None) -> Permit:
         """As `enter`, for another server, which then lets writes pass by itself. `recall` is called
-        once, when somebody waits for the writes of the transaction."""
+        once, when a commit or abort waits for the writes of the transaction."""
         found = self.require_writable(pointer, may_be_invalid=False)
         self._locks.require_open(found.transaction_id)
         return Permit(
@@ -92,11 +92,9 @@ class WritePermits:
         return self.join_rollback(pointer, recall=None)
 
     def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
-        """As `enter_rollback`, for another server; `recall` is that of `join`.
-
-        Raises:
-            TransactionCommittedError: it committed.
-            TransactionsUnavailableError: down, or the transaction is being committed or aborted.
+        """As `enter_rollback`, for another server; `recall` is that of `join`. None also for an
+        invalid transaction: no caller waits for its writes any more, so the server would not be
+        recalled, and its rows are marked anyway. Raises as `enter_rollback`.
         """
         try:
             found = self._durable.state.find(pointer)
@@ -107,6 +105,9 @@ class WritePermits:
         found = self.require_writable(pointer, may_be_invalid=True)
         if isinstance(found, OpenTransaction):
             self._locks.require_open(found.transaction_id)
+        elif recall is not None:
+            self._require_seen(found.lsn)
+            return None
         return Permit(
             self, self._locks, found.transaction_id, pointer, may_be_invalid=True, recall=recall
         )

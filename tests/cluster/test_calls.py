@@ -120,3 +120,22 @@ async def test_a_refused_shared_call_is_repeated_for_the_next_one_who_asks() -> 
     with pytest.raises(TransactionsUnavailableError):
         await shared.result()
     assert await shared.result() == 7
+
+
+async def test_a_bug_in_a_shared_call_reaches_those_who_share_it_and_no_later_one() -> None:
+    bugs = [ZeroDivisionError()]
+
+    async def call() -> int:
+        await turns()
+        if bugs:
+            raise bugs.pop()
+        return 7
+
+    shared = SharedCall(call, spawn=Spawned())
+    first = asyncio.ensure_future(shared.result())
+    await turns(10)
+    second = asyncio.ensure_future(shared.result())
+
+    with pytest.raises(ZeroDivisionError):
+        await first
+    assert await asyncio.wait_for(second, 10) == 7

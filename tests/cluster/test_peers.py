@@ -203,6 +203,22 @@ async def test_polls_that_wait_keep_no_write_out(
         assert peers.polls_count == 0
 
 
+async def test_writes_of_clients_that_wait_keep_no_call_of_this_server_out(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "CONNECTIONS_COUNT_MAX", 1)
+    monkeypatch.setattr(peers_module, "CONNECT_S_MAX", 0.05)
+    async with raw_server(wait, answer) as other:
+        write = peers.forward(other.url, "POST", "/", EMPTY, within_s=WITHIN_S)
+        writing = asyncio.get_running_loop().create_task(write)
+        await until(lambda: len(other.heard) == 1)
+
+        assert await peers.ask(other.url, "POST", "/", within_s=WITHIN_S) == b"ok"
+
+        writing.cancel()
+        await until(lambda: other.closed_count == 1)
+
+
 async def test_a_caller_that_gives_up_at_once_sends_nothing(peers: Peers) -> None:
     async with raw_server(answer) as owner:
         giving_up = peers.forward(owner.url, "POST", "/", EMPTY, within_s=WITHIN_S)

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.routing import Owner
 from messaging.read.poll import Poll
-from tests.cluster.transaction_servers import WITHIN_S, Cluster, Sent, turns
+from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionNotInProgressError,
@@ -18,12 +18,13 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import Isolation, PublishEntry
+from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.requests import Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
 from tx.outcomes import EndedState, Outcome
 
 A, B, C = (TopicId("ns", name) for name in "abc")
+LATE = ("s2", "report")
 
 
 @pytest.fixture
@@ -310,10 +311,24 @@ async def test_final_rows_that_arrive_after_they_were_given_up_are_refused(
     with pytest.raises(UnavailableError):
         await s1.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
     cluster.network.loses_request = lambda _sent: False
+    acknowledge = next(each for each in cluster.network.calls if each.name == "acknowledge")
+    await cluster.network.carry(s1, acknowledge)  # it arrives twice
     with pytest.raises(TuffError, match="given up"):
         raise await cluster.network.refusal(s2, lost[0])
 
     assert await s2.everything(B) == []
+
+
+async def test_final_rows_of_a_new_leader_are_not_taken_for_those_of_the_one_before(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.servers["s1"]
+    for next_leader in ("s3", "s2"):
+        tx = await leader.begin()
+        await leader.manager.completion.commit(tx.transaction_id, changes=[], publish=entries(B))
+        leader = await cluster.elect(next_leader)
+
+    assert (await all_committed(cluster))[1] == [b"final", b"final"]
 
 
 async def test_calls_that_are_delivered_twice_are_executed_once(cluster: Cluster) -> None:
@@ -499,6 +514,92 @@ async def test_a_new_member_may_join_once_it_has_acknowledged_the_leader(
     await s1.manager.completion.commit(tx.transaction_id, changes=[])
 
     assert await s4.committed(B) == [b"b"]
+
+
+async def test_a_new_member_that_does_not_answer_keeps_no_other_one_out(cluster: Cluster) -> None:
+    s1 = cluster.servers["s1"]
+    await cluster.join("s4")
+    await cluster.join("s5")
+    cluster.network.loses_request = lambda sent: sent.target == "s4"
+
+    await cluster.tick()
+
+    assert not s1.rows.has_acknowledged("s4", 1)
+    assert s1.rows.has_acknowledged("s5", 1)
+
+
+async def test_a_rollback_under_an_invalid_transaction_does_not_keep_it_on_the_list(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    pointer = (await s1.begin()).transaction_id
+    await s2.publish(B, b"b", pointer=pointer)
+    await s1.manager.completion.invalidate(pointer)
+    await cluster.until(lambda: not s1.rows.is_carried(pointer))
+
+    rolled_back = RollbackDetail(pointer, Offset(0, 0), Offset(NOON_MS * 2, 0))
+    await s2.messaging.publisher.rollback(B, rolled_back)
+    await cluster.tick()
+    s1.manager.invalid_list.prune(also_lost=True)
+
+    assert pointer not in s1.manager.durable.state.invalid
+    assert s2.transactions._by_number == {}
+
+
+async def test_a_late_report_holds_no_abort_up(cluster: Cluster) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    checkpoint = (await s1.manager.starts.checkpoint(tx.transaction_id)).pointers[-1]
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    await s3.publish(C, b"c", pointer=checkpoint)
+    await cluster.tick()
+    report = next(each for each in cluster.network.calls if (each.source, each.name) == LATE)
+    cluster.network.loses_request = lambda sent: (sent.target, sent.name) == ("s3", "end")
+
+    aborting = asyncio.ensure_future(s1.manager.completion.abort(tx.transaction_id))
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+    await cluster.network.carry(s2, report)
+    cluster.network.loses_request = lambda _sent: False
+    outcome = await asyncio.wait_for(aborting, WITHIN_S)
+
+    assert outcome.state is EndedState.ABORTED
+    assert await all_committed(cluster) == [[], [], []]
+
+
+async def test_the_leader_remembers_an_owner_that_is_about_to_settle_rows(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    forgotten: list[TopicId] = []
+    monkeypatch.setattr(s1.view, "forget", forgotten.append)
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+
+    assert [each.name for each in cluster.network.calls].count("end") > 1
+    assert forgotten == []
+
+
+async def test_a_bug_during_the_end_of_a_transaction_does_not_stop_later_ones(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    bugs = [ZeroDivisionError()]
+
+    async def before(sent: Sent) -> None:
+        if sent.name == "end" and bugs:
+            raise bugs.pop()
+
+    cluster.network.before = before
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
+
+    assert bugs == []
+    assert (await all_committed(cluster))[1] == [b"b"]
 
 
 async def test_rows_at_another_owner_that_hold_readers_back_too_long_end_their_transaction(

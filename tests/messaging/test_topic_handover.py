@@ -389,6 +389,24 @@ async def test_no_later_batch_says_that_rows_of_a_topic_that_was_given_away_may_
     assert tables.journals[b"a:1"][-1].first > settled_to
 
 
+async def test_topics_that_are_given_away_at_the_same_time_share_a_wait_for_their_rows(
+    tables: SharedTables,
+) -> None:
+    topics = [TopicId("ns", f"t{number}") for number in range(8)]
+    async with Member(tables, "a").serving(*topics) as a:
+        wait, waits = a.opener.store.wait_until_shared, list[None]()
+
+        def counted() -> None:
+            waits.append(None)
+            wait()
+
+        a.opener.store.wait_until_shared = counted
+        await asyncio.gather(*map(a.handover.give, topics))
+
+        assert len(waits) == 2  # the one that had begun already, and one for all others
+        assert a.handover.topics() == []
+
+
 async def test_index_rows_of_a_committed_transaction_are_deleted_before_the_new_owner_reads(
     a: Member, b: Member, tables: SharedTables
 ) -> None:

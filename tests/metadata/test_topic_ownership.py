@@ -2,7 +2,15 @@
 
 import pytest
 
-from metadata.store import DamagedEntryError, Expected, MetadataStore, Versioned
+from metadata.store import (
+    Condition,
+    DamagedEntryError,
+    Expected,
+    Key,
+    MetadataStore,
+    MetadataUnavailableError,
+    Versioned,
+)
 from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
 from tuff.protocol.ids import Floor, Offset, TopicId
 
@@ -32,6 +40,22 @@ def test_a_scan_has_the_record_of_each_topic(store: MetadataStore) -> None:
         ORDERS: Versioned(OWNED, first),
         RETURNS: Versioned(RELEASED, second),
     }
+
+
+def test_topics_whose_removal_has_an_unknown_outcome_are_taken(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, put = TopicOwnershipManager(store), store.put
+    manager.note_released("s1", [ORDERS])
+
+    def put_and_lose_the_reply(key: Key, value: bytes, expected: Condition) -> int:
+        put(key, value, expected)
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(store, "put", put_and_lose_the_reply)
+
+    assert manager.take_released("s1") == [ORDERS]
+    assert manager.take_released("s1") == []
 
 
 def test_a_scan_without_records_is_empty(store: MetadataStore) -> None:

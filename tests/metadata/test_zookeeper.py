@@ -106,7 +106,7 @@ def test_the_znodes_are_those_of_the_formats_page(
 def test_a_scan_of_several_windows_is_ordered_and_whole(
     stores: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr("metadata.zookeeper_entries.SCAN_CALLS_MAX", window)
+    monkeypatch.setattr("metadata.zookeeper_znodes.SCAN_CALLS_MAX", window)
     store = stores.open()
     # Encoded: s/a, s/a%20, s/a-b, s/a/x, s/a/x-y, s/a/x/y, ..., where s/b and s/c/d are no entries
     ordered: list[Key] = [

@@ -24,7 +24,7 @@ from metadata.store import (
     Versioned,
 )
 from metadata.zookeeper import ZooKeeperStore
-from metadata.zookeeper_entries import Found
+from metadata.zookeeper_znodes import Found
 from tests.http.client import until
 from tests.metadata.links import Links
 from tests.metadata.zookeeper_proxy import ZooKeeperProxy, proxy_before
@@ -172,7 +172,7 @@ def test_a_write_that_a_hanging_server_may_still_carry_out_is_reported_as_that(
     with closing(store_of(server.address, root, call_s=1.0)) as store:
         store.put(KEY, b"one", NEW)
         decided = threading.Event()
-        original = store._entries.commit
+        original = store._znodes.commit
 
         def pause_and_commit(*arguments: object) -> None:
             if not decided.is_set():
@@ -180,7 +180,7 @@ def test_a_write_that_a_hanging_server_may_still_carry_out_is_reported_as_that(
                 server.pause()
             original(*arguments)  # type: ignore[arg-type]  # as they come
 
-        store._entries.commit = pause_and_commit  # type: ignore[method-assign]  # after the read
+        store._znodes.commit = pause_and_commit  # type: ignore[method-assign]  # after the read
 
         try:
             with pytest.raises(MetadataUnavailableError) as refused:
@@ -495,14 +495,14 @@ def test_a_server_that_is_behind_refuses_and_confirms_nothing(
         closing(store_of(server.address, root)) as other,
     ):
         first = other.put(KEY, b"one", NEW)
-        find = store._entries.find
+        find = store._znodes.find
         older = find(KEY, time.monotonic() + 10.0)
         second = other.put(KEY, b"two", ANY)
 
         def find_older(key: Key, deadline_s: float, *, is_newest: bool = False) -> Found:
             return find(key, deadline_s, is_newest=True) if is_newest else older
 
-        monkeypatch.setattr(store._entries, "find", find_older)
+        monkeypatch.setattr(store._znodes, "find", find_older)
 
         store.require(KEY, second)
         with pytest.raises(BadVersionError):

@@ -51,7 +51,7 @@ class ConflictError(Exception):
     """A transaction was refused, because what it was based on has changed."""
 
 
-class Entries:
+class Znodes:
     """The znodes below one root. All methods raise MetadataUnavailableError and MetadataError."""
 
     def __init__(self, connection: Connection, root: str) -> None:

@@ -137,7 +137,9 @@ class _Changes:
         topic = topic_id(request.parameters["ns"], request.parameters["t"])
         target = await self._member(_named_server(request))
         if target.server_id == self._my_id:
-            raise TopicNotMovableError(f"the topic {topic} is at the server {target.server_id}")
+            raise TopicNotMovableError(
+                f"the topic {topic} is at the server {target.server_id} already"
+            )
         if target.is_draining:
             raise TopicNotMovableError(
                 f"the server {target.server_id} is draining, and takes no topics; choose another "

@@ -34,6 +34,11 @@ class ClusterSettings:
     def __post_init__(self) -> None:
         if self.server_id:
             check_server_id(self.server_id)
+        elif others := self._given():
+            raise ValueError(
+                f"cluster.server_id is missing, and cluster.{others[0]} is set; name this server, "
+                "or remove the section for a server by itself"
+            )
         _require("address", "a URL like http://10.0.0.5:7411", self.address, _is_url(self.address))
         _require(
             "metadata",
@@ -53,6 +58,18 @@ class ClusterSettings:
             self.rebalance_interval_s,
             0 < self.rebalance_interval_s < float("inf"),
         )
+
+    def _given(self) -> list[str]:
+        """The settings, other than the id, that are not the default."""
+        return [
+            key
+            for key, value in (
+                ("metadata", self.metadata != "hbase"),
+                ("address", self.address),
+                ("transactions_directory", self.transactions_directory),
+            )
+            if value
+        ]
 
     @property
     def is_member(self) -> bool:

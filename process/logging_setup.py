@@ -47,3 +47,5 @@ def log_to(stream: TextIO, *, level: str) -> None:
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+    # Each attempt to connect; whoever waits for the connection says what failed.
+    logging.getLogger("kazoo").setLevel(logging.ERROR)

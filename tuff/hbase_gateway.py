@@ -259,7 +259,10 @@ class Gateways:
             connection.open()
         except (TException, OSError) as error:
             self._drop(connection)
-            raise StoreError(f"no HBase gateway answers at {self._addresses.names}") from error
+            raise StoreError(
+                f"no HBase gateway answers at {self._addresses.names}; start it, or correct its "
+                "address"
+            ) from error
         if self._is_interrupted:  # `interrupt` was called meanwhile
             _shut_down(connection)
         return connection

@@ -120,7 +120,8 @@ class OpenStore:
         store = self.require_up()
         if not store.has_views:
             raise StorageUnavailableError(
-                "this message store has no snapshots of its rows; copy them with its own tools"
+                "this message store has no snapshots of its rows, so it has no online backup; copy "
+                "it with its own tools"
             )
         try:
             rows = scan_reporting_corruption(store, start, stop)

@@ -102,7 +102,7 @@ def test_a_topic_is_moved_and_a_refusal_names_the_next_command(cluster: Cluster)
         "next: tuff cluster status\n",
     )  # fmt: skip
     assert again == (
-        1, "", "tuff: the topic shop:a is at the server s2; next: tuff cluster status\n",
+        1, "", "tuff: the topic shop:a is at the server s2 already; next: tuff cluster status\n",
     )  # fmt: skip
 
 

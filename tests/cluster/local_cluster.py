@@ -3,8 +3,9 @@
     python -m tests.cluster.local_cluster [--servers N] [--port P] [--metadata zookeeper|hbase]
                                           [--data DIR]
 
-prints the addresses, and runs until the end of its input (Ctrl-D). `make cluster` calls it. Without
---data everything is in a temporary directory.
+prints the addresses, and runs until the end of its input (Ctrl-D). A line of input with the id of a
+server that was killed starts it again. `make cluster` calls this. Without --data everything is in a
+temporary directory.
 """
 
 import argparse
@@ -68,6 +69,17 @@ class LocalCluster:
         """The addresses of all servers, separated by commas, as clients take them."""
         return ",".join(each.url for each in self.servers.values())
 
+    def start_again(self, server_id: str) -> str:
+        """Start a server that has ended at its old address; what to tell the user."""
+        server = self.servers.get(server_id)
+        if server is None:
+            return f"there is no server {server_id!r}; there are {', '.join(self.servers)}"
+        try:
+            again = self.start(int(server_id[1:]), port=int(server.url.rpartition(":")[2]))
+        except LaunchError as error:
+            return str(error)
+        return _shown(server_id, again)
+
     def stop(self) -> None:
         """Stop all servers, one after the other."""
         for server in self.servers.values():
@@ -130,11 +142,24 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"{error}\n")
             return 1
         for name, server in cluster.servers.items():
-            sys.stdout.write(f"{name}  {server.url}  process {server.pid}\n")
-        sys.stdout.write(f"export TUFF_URL={cluster.url}\nCtrl-D stops everything.\n")
+            print(_shown(name, server))
+        print(f"export TUFF_URL={cluster.url}")
+        print(
+            "The id of a server (s1) starts it again, once it has ended. Ctrl-D stops everything."
+        )
         sys.stdout.flush()
-        sys.stdin.read()
+        for line in sys.stdin:
+            print(cluster.start_again(line.strip()), flush=True)
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _shown(server_id: str, server: ServerProcess) -> str:
+    return f"{server_id}  {server.url}  process {server.pid}"
 
 
 if __name__ == "__main__":

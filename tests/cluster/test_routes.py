@@ -212,7 +212,7 @@ async def test_topics_that_were_given_to_a_server_or_to_nobody_are_claimed_witho
 @pytest.mark.parametrize(
     ("server_id", "status", "code", "said"),
     [
-        ("s1", 409, "topic_not_movable", "the topic shop:a is at the server s1"),
+        ("s1", 409, "topic_not_movable", "the topic shop:a is at the server s1 already"),
         ("s9", 404, "server_not_found",
          "there is no live server s9 in the cluster; there are s1, s2, s3"),
         ("s3", 409, "topic_not_movable",

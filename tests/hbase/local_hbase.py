@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "hbase" / "lib"
 OPTIONS = ROOT / "coprocessor" / "runtime" / "jvm.options"
@@ -223,10 +221,3 @@ def why_missing() -> str | None:
     if not any(JARS.glob("hbase-server-*.jar")):
         return f"there is no HBase in {JARS}; `make test-hbase` gets it, with Maven and a JDK 17"
     return None
-
-
-NEEDS_HBASE = [  # marks of a module whose tests need a real HBase
-    pytest.mark.slow,
-    pytest.mark.hbase,
-    pytest.mark.skipif(why_missing() is not None, reason=str(why_missing())),
-]

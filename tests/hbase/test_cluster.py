@@ -20,7 +20,8 @@ from metadata.hbase import HBaseMetadataStore
 from metadata.hbase_table import HBaseMetadataSettings
 from metadata.store import Expected
 from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
 from tests.metadata.zookeeper_server import ZooKeeperServer

@@ -8,7 +8,8 @@ import pytest
 
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import deploy, settings_of
-from tests.hbase.local_hbase import NEEDS_HBASE, Cluster
+from tests.hbase.local_hbase import Cluster
+from tests.hbase.marks import NEEDS_HBASE
 from tests.hbase.publish_load import loaded
 
 pytestmark = [*NEEDS_HBASE, pytest.mark.cluster]

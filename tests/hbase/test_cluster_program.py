@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import cluster
-from tests.hbase.local_hbase import NEEDS_HBASE
+from tests.hbase.marks import NEEDS_HBASE
 
 pytestmark = NEEDS_HBASE
 

@@ -17,7 +17,8 @@ from messaging.storage.rows import HOLDS, Hold, named_row_key, prefix_of, topic_
 from messaging.topics import TopicRecord
 from process.settings import load
 from tests.hbase.deployments import SALTS, deploy, settings_of, stores_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tuff.cli import main
 from tuff.protocol.ids import MessageId, TopicId
 

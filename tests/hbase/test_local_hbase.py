@@ -6,7 +6,8 @@ from pathlib import Path
 import happybase
 import pytest
 
-from tests.hbase.local_hbase import NEEDS_HBASE, CommandError, LocalHBase
+from tests.hbase.local_hbase import CommandError, LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 
 pytestmark = NEEDS_HBASE
 

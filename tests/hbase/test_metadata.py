@@ -18,7 +18,8 @@ from metadata.hbase_table import (
     session_row,
 )
 from metadata.store import Expected, Key, MetadataUnavailableError, Session, Versioned
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
 from tests.metadata.conformance import *  # noqa: F403 - the tests that every store passes
 from tests.metadata.links import Links

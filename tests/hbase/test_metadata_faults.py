@@ -19,8 +19,9 @@ from metadata.store import (
     SessionLostError,
     Versioned,
 )
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.losing_gateway import LosingGateway, losing_gateway
+from tests.hbase.marks import NEEDS_HBASE
 from tests.hbase.test_metadata import HBaseStores, in_background, settings_at
 from tests.http.client import until
 from tuff.hbase_gateway import Addresses, Gateways

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from metadata.store import MetadataStore
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.hbase.test_metadata import HBaseStores
 from tests.metadata.test_layout import *  # noqa: F403 - the tests themselves
 from tests.metadata.test_managers import *  # noqa: F403 - likewise

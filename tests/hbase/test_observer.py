@@ -17,7 +17,8 @@ from messaging.storage.hbase.layout import key_of, value_of
 from messaging.storage.hbase.store import HBaseStore
 from messaging.storage.rows import MessageRow, message_key, pointer_prefix, prefix_of, prefix_stop
 from tests.hbase.deployments import deploy, server_settings, settings_of, stores_of
-from tests.hbase.local_hbase import NEEDS_HBASE, ROOT, LocalHBase
+from tests.hbase.local_hbase import ROOT, LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import serve

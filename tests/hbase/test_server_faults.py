@@ -18,7 +18,8 @@ from messaging.storage.hbase.table_admin import TableAdmin
 from messaging.storage.store_ownership import LEASE_MS
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of, through
-from tests.hbase.local_hbase import NEEDS_HBASE, Jvm, LocalHBase, Ports
+from tests.hbase.local_hbase import Jvm, LocalHBase, Ports
+from tests.hbase.marks import NEEDS_HBASE
 from tests.hbase.publish_load import Load, loaded
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until

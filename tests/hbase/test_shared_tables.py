@@ -14,7 +14,8 @@ from messaging.storage.hbase.store import HBaseOpener, HBaseStore
 from tests.cluster.shared_store_conformance import *  # noqa: F403 - all of its tests
 from tests.cluster.shared_store_conformance import CLUSTER_ID, NOON_MS
 from tests.hbase.deployments import deploy, settings_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tuff.protocol.ids import Floor
 
 pytestmark = NEEDS_HBASE

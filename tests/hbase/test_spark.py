@@ -9,7 +9,8 @@ import pytest
 import tuff
 from messaging.storage.hbase.settings import HBaseSettings
 from tests.hbase.deployments import SALTS, deploy, server_settings, settings_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.process import ServerProcess, serve
 
 if TYPE_CHECKING:

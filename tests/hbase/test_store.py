@@ -13,7 +13,8 @@ from messaging.storage.engine import Store, StoreError
 from messaging.storage.hbase.journal import CHUNK_BYTES
 from messaging.storage.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
 from tests.messaging.test_engines import (
     Batches,

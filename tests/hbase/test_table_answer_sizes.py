@@ -16,7 +16,8 @@ from messaging.storage.hbase.table_admin import (
     _thrift,
 )
 from tests.hbase.conftest import gateway
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.table.service_model import Service
 from tests.table.transactions import left_invalid, read, transaction
 from tuff.hbase_gateway import Connection, Gateways

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.hbase.local_hbase import NEEDS_HBASE
+from tests.hbase.marks import NEEDS_HBASE
 from tests.table.conftest import OpenTable
 from tests.table.test_compaction import (
     test_a_compaction_keeps_the_snapshot_of_an_open_transaction,

@@ -15,7 +15,8 @@ from tests.faults.checker import check
 from tests.faults.checker_anomalies import Anomaly, report
 from tests.faults.mixed import mixed_history, skewed_history
 from tests.hbase.conftest import gateway
-from tests.hbase.local_hbase import NEEDS_HBASE, ROOT, LocalHBase
+from tests.hbase.local_hbase import ROOT, LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.process import ServerProcess
 from tests.table import transfers
 from tests.table.service_model import Service

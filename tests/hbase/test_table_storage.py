@@ -10,7 +10,8 @@ import pytest
 
 import tuff
 from tests.hbase.conftest import gateway
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.table.service_model import Service
 from tests.table.transactions import fill, left_invalid, read, transaction, write
 from tuff.protocol.errors import (

@@ -15,7 +15,8 @@ from messaging.storage.hbase.journal import CHUNK_BYTES, TRIM_SLOTS, Journal
 from messaging.storage.hbase.settings import HBaseSettings
 from messaging.storage.hbase.store import HBaseStore, _Tables
 from tests.hbase.deployments import deploy, settings_of, stores_of, through
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import until
 
 pytestmark = NEEDS_HBASE

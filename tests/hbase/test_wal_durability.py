@@ -10,7 +10,8 @@ from tests.faults.disk import Shim, build, has_compiler
 from tests.faults.powercut_disk import Call, read_trace
 from tests.hbase.conftest import NewServer
 from tests.hbase.deployments import deploy, settings_of, stores_of
-from tests.hbase.local_hbase import NEEDS_HBASE, LocalHBase
+from tests.hbase.local_hbase import LocalHBase
+from tests.hbase.marks import NEEDS_HBASE
 from tests.http.calls import Topic
 from tests.http.client import ok
 

@@ -417,7 +417,7 @@ def _require_owner(stored: StoredLayout, prefix: str, member: Member | None) -> 
     if wanted is None:
         advice = "start it with the settings [cluster] of that cluster"
     else:
-        advice = f"this server is one of the cluster {wanted}"
+        advice = f"correct cluster.metadata, which leads to those of the cluster {wanted}"
     raise StoreError(
         f"the tables {prefix}* belong to {owner}: {advice}, or name other tables in hbase.prefix"
     )

@@ -228,11 +228,14 @@ class Clients:
         return reply
 
     def _end(self, request: Request, reply: Reply) -> None:
-        request.completed, request.completed_ms = self._world.moment(), self._world.now_ms()
+        """A reply that leaves the outcome open ends nothing: what was forwarded may arrive later."""
         if reply.status < 300:
             request.applied = Applied.YES
         elif json.loads(reply.body)["code"] in _NOTHING_DONE:
             request.applied = Applied.NO
+        else:
+            return
+        request.completed, request.completed_ms = self._world.moment(), self._world.now_ms()
 
 
 def _path(topic: ObservedTopic) -> str:

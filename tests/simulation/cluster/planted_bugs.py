@@ -63,7 +63,7 @@ BUGS = (
                 "            return None\n        if (cached",
                 "        if topic in self._owned and topic not in self._changing:\n"
                 "            return None\n"
-                "        if is_forwarded and topic in self._handover._handover.topics():\n"
+                "        if is_forwarded and topic in self._handover.topics():\n"
                 "            return None\n        if (cached",
             ),
             Change(

@@ -284,7 +284,7 @@ class World:
                 self._receive(exchange)
         elif exchange.done.done() or not exchange.source.is_alive:
             return
-        elif self._is_cut(exchange) or self.fails(LOST_SHARE):
+        elif self._is_cut(exchange, "peers", "replies") or self.fails(LOST_SHARE):
             exchange.fail("the connection was lost", was_sent=True)
         else:
             exchange.done.set_result(exchange.reply)
@@ -298,7 +298,7 @@ class World:
     def _receive(self, exchange: Exchange) -> None:
         server = next((each for each in self.open if each.url == exchange.url), None)
         exchange.server = server
-        if server is None or (self._is_cut(exchange) and self.chance.random() < 0.7):
+        if server is None or self._is_cut(exchange, "peers"):
             exchange.fail("it can't be reached", was_sent=False)
             return
         self._waiting.append(exchange)
@@ -309,9 +309,9 @@ class World:
         self._waiting.remove(exchange)
         self._network.append(exchange)
 
-    def _is_cut(self, exchange: Exchange) -> bool:
+    def _is_cut(self, exchange: Exchange, *systems: str) -> bool:
         ends = (exchange.source, exchange.server)
-        return any(each is not None and "peers" in each.cut_from for each in ends)
+        return any(each is not None and not each.cut_from.isdisjoint(systems) for each in ends)
 
     def note_end(self) -> None:
         """Processes may have ended: their connections break."""

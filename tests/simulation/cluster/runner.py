@@ -262,11 +262,7 @@ class OperationRunner:
         self._abort_everywhere(tx)
         self.world.pass_time(1_500)
         self.world.run(300)
-        for process in self.world.open:
-            for topic in self.world.topics:
-                read = self.clients.read(process, topic, b"", is_committed=True)
-                self.world.request(process, read)
-        self.world.run(300)
+        self._read_committed_everywhere()
 
     def unheard_leader(self) -> None:
         """A new leader is elected while a server that joined a transaction is cut off from it. The
@@ -293,6 +289,23 @@ class OperationRunner:
         self.world.run(300)
         self.heal()
 
+    def rows_without_an_owner(self) -> None:
+        """A transaction is aborted at a new leader before the topics of the former one, in which it
+        has rows, are loaded by another server."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))  # so that the start is durable
+        self.world.run(400)
+        leader.kill()
+        for process in self.world.open:
+            process.threads.hang_named("store-reader")
+        self.world.pass_time(12_000)
+        self._abort_everywhere(tx)
+        self.resume()
+        self.world.run(300)
+        self._read_committed_everywhere()
+
     def _tx_with_rows(self, *, timeout_s: int = 30) -> Tx | None:
         """A new transaction that publishes to all topics, through different servers."""
         count = len(self.world.transactions.open)
@@ -314,6 +327,13 @@ class OperationRunner:
         for process in self.world.open:
             self.world.request(process, self.clients.abort(process, tx))
         self.world.run(400)
+
+    def _read_committed_everywhere(self) -> None:
+        for process in self.world.open:
+            for topic in self.world.topics:
+                read = self.clients.read(process, topic, b"", is_committed=True)
+                self.world.request(process, read)
+        self.world.run(300)
 
     def _end(self, tx: Tx) -> None:
         if self.c % 3:

@@ -359,6 +359,8 @@ class World:
         self.heal()
         self._end_transactions()
         self._check_adopted()
+        self._move_all()
+        self._check_adopted()
         self._become_available()
         self._end_after_moves()
         self.pass_time(2 * SLICE_MS)
@@ -464,13 +466,16 @@ class World:
             for slot in self.slots:  # each server remembers the owner then
                 publish = partial(self.clients.publish, topic=topic, tx=tx)
                 self.require_done(publish, through=slot)
+        self._move_all()
+        self.require_done(partial(self.clients.abort, tx=tx))
+
+    def _move_all(self) -> None:
         for process in self.open:
             others = [each for each in self.open if each is not process]
-            for topic_id in process.ownership.topics():
+            for topic_id in process.ownership.topics() if others else ():
                 to = others[below(len(others), self.chance)]
                 self.request(process, willing(process.ownership.move(topic_id, to.server_id)))
         self.settle()
-        self.require_done(partial(self.clients.abort, tx=tx))
 
     async def _have_ended(self, _: Process) -> bool:
         leading = [each.transaction_rows for each in self.open if each.transaction_rows.epoch]

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from messaging.storage.engine import Store
+from messaging.storage.store_ownership import LEASE_MS
 from metadata.store import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
@@ -363,7 +364,7 @@ class World:
         self._check_adopted()
         self._become_available()
         self._end_after_moves()
-        self.pass_time(2 * SLICE_MS)
+        self.pass_time(LEASE_MS)  # from here on, no read may be old
         self.settle()
         for topic in self.topics:
             self._read_through(topic)

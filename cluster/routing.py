@@ -17,6 +17,7 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     StorageUnavailableError,
     TransactionsUnavailableError,
+    TransactionUnknownError,
     TuffError,
     UnavailableError,
 )
@@ -127,10 +128,17 @@ def server_route(
     return _routed(route, owner_of, peers, StorageUnavailableError, answer_s_max)
 
 
-def proven_route(route: Route, is_proven: Callable[[], bool]) -> Route:
+def proven_route(
+    route: Route, is_proven: Callable[[], bool], require_leading: Callable[[], Awaitable[None]]
+) -> Route:
     """The same route, which executes and answers nothing while this server can't prove that it is
     still a member of the cluster: it is suspended. What was under way when that began may have been
-    carried out."""
+    carried out.
+
+    `require_leading` is called before a reply says that a transaction is unknown: a leader that was
+    replaced does not know those of the next one. It raises TransactionsUnavailableError if this
+    server led and can't prove that it still does.
+    """
     is_read = route.method == "GET" or route.path in _READING_POSTS
     doubtful = TransactionsUnavailableError if is_leader_route(route) else StorageUnavailableError
 
@@ -142,6 +150,8 @@ def proven_route(route: Route, is_proven: Callable[[], bool]) -> Route:
             answer = await route.handler(request)
         except TuffError as error:
             answer = error
+        if isinstance(answer, TransactionUnknownError):
+            await require_leading()
         if not is_proven():
             if is_read:
                 raise OwnershipMovingError(f"{SUSPENDED}; try again")

@@ -279,9 +279,6 @@ class TopicOwnership:
         self._looked_with = None
 
     async def _look_for_orphans(self) -> None:
-        if self.is_draining:
-            self.look_again()  # once it takes topics again
-            return
         # The members of the last `refresh`, and not newer ones: a change since then is noticed by
         # the next call, which looks again.
         members = self.members

@@ -194,7 +194,19 @@ class ClusterMember:
         return route
 
     def _proven(self, route: Route) -> Route:
-        return proven_route(route, lambda: not self.is_suspended)
+        return proven_route(route, lambda: not self.is_suspended, self._require_leading)
+
+    async def _require_leading(self) -> None:
+        """Return if this server leads transactions, or never did. Raises:
+        TransactionsUnavailableError."""
+        tenancy = self.tenancy()
+        if tenancy is not None:
+            try:
+                await self._in_thread(tenancy.require)
+            except OSError as error:
+                raise TransactionsUnavailableError(
+                    f"{error}; nothing was done, try again"
+                ) from None
 
     @property
     def is_suspended(self) -> bool:

@@ -173,6 +173,20 @@ async def test_a_server_that_takes_topics_again_takes_its_share(cluster: Cluster
     assert served(b) == [[AUDIT]]
 
 
+async def test_a_draining_server_finds_a_topic_of_which_it_was_not_told(cluster: Cluster) -> None:
+    """It was given to it before the drain, by a server that ended at once."""
+    a, b, c = await cluster.start("a", "b", "c")
+    await claim(a, AUDIT)
+    await look(a, b, c)
+    await a.ownership.move(AUDIT, "b")
+    cluster.expire(a)
+    await b.ownership.drain()
+
+    await look(b, c)
+
+    assert served(b, c) == [[AUDIT], []]
+
+
 async def test_topics_of_a_server_that_came_and_went_between_two_looks_are_claimed(
     cluster: Cluster,
 ) -> None:

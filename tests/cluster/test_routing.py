@@ -33,6 +33,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
     TransactionsUnavailableError,
+    TransactionUnknownError,
     TuffError,
 )
 from tuff.protocol.exchange import Reply, Request, Route
@@ -494,7 +495,9 @@ class Suspending:
         self._proven = list(proven)
         self._fails = fails
         self.executed_count = 0
-        self._route = proven_route(Route(method, path, self._execute), lambda: self._proven.pop(0))
+        self._route = proven_route(
+            Route(method, path, self._execute), lambda: self._proven.pop(0), _leads
+        )
 
     async def ask(self) -> Reply | type[TuffError]:
         """What a client gets."""
@@ -541,3 +544,22 @@ async def test_a_member_answers_what_its_route_says(fails: bool, answer: object)
     suspended = Suspending(*WRITE, proven=(True, True), fails=fails)
 
     assert await suspended.ask() == answer
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_only_the_leader_says_that_a_transaction_is_unknown(leads: bool) -> None:
+    async def execute(_request: Request) -> Reply:
+        raise TransactionUnknownError("no transaction 7 is remembered")
+
+    async def require_leading() -> None:
+        if not leads:
+            raise TransactionsUnavailableError("another server leads")
+
+    route = proven_route(Route(*COMMIT, execute), lambda: True, require_leading)
+
+    with pytest.raises(TransactionUnknownError if leads else TransactionsUnavailableError):
+        await route.handler(Request({}, (), None, None, b""))
+
+
+async def _leads() -> None:
+    pass

@@ -46,7 +46,7 @@ PROGRAMS: Sequence[Program] = (
     Program(
         name="cluster", promises=(1, 2, 3, 5, 9), shares_cores=True,
         attack="random histories of two or three servers of a cluster, by seed",
-        scaled="tests.simulation --cluster --seeds 600",
+        scaled="tests.simulation --cluster --seeds 500",
         full="tests.simulation --cluster --hours 1",
     ),
     Program(

@@ -187,8 +187,7 @@ class Clients:
         return reply.status == 200
 
     async def abort(self, process: Process, tx: Tx) -> bool:
-        """Abort; whether it is over then, with all rows marked. A replaced leader may not know it,
-        and what it does not know is not fenced."""
+        """Abort; whether it is over then, with all rows marked."""
         invoked = self._world.moment()
         tx.abort_invoked = min(tx.abort_invoked, invoked)
         tx.cleared = min(tx.cleared, invoked)  # an abort takes it off the invalid list
@@ -207,8 +206,12 @@ class Clients:
         await self._call(process, "POST", "/v1/transactions/snapshot", {})
 
     def _learn(self, tx: Tx, reply: Reply, invoked: int) -> None:
-        """What a reply says of a transaction that has ended."""
+        """What a reply says of a transaction that has ended. Raises: BrokenPromiseError."""
         shown = json.loads(reply.body) if reply.body else {}
+        if shown.get("code") == "transaction_unknown" and tx.committed < invoked:
+            raise BrokenPromiseError(
+                f"outcome: {tx.id} had committed, and a reply does not know it"
+            )
         state = shown.get("state") if reply.status == 200 else _ENDED_BY_CODE.get(shown.get("code"))
         if state in _ENDED:
             world = self._world
@@ -228,11 +231,14 @@ class Clients:
         return reply
 
     def _end(self, request: Request, reply: Reply) -> None:
-        request.completed, request.completed_ms = self._world.moment(), self._world.now_ms()
+        """A reply that leaves the outcome open ends nothing: the request may arrive later."""
         if reply.status < 300:
             request.applied = Applied.YES
         elif json.loads(reply.body)["code"] in _NOTHING_DONE:
             request.applied = Applied.NO
+        else:
+            return
+        request.completed, request.completed_ms = self._world.moment(), self._world.now_ms()
 
 
 def _path(topic: ObservedTopic) -> str:

@@ -32,7 +32,8 @@ CLUSTER_ID = "00112233445566778899aabbccddeeff"
 class Process:
     """One process of a server. It ends by `kill`, or by itself: then `ended_for` says why.
 
-    `cut_from` are the systems that it can't reach: metadata, tables, peers.
+    `cut_from` are the systems that it can't reach: metadata, tables, peers; or replies, if requests
+    between it and its peers arrive.
     """
 
     def __init__(self, world: "World", server_id: str, clock: Clock, settings: Settings) -> None:

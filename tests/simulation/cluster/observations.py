@@ -169,8 +169,9 @@ class ObservedTopic:
         if publish.tx is not None and (read.is_committed or read.reader is not None):
             self._check_visible(read, publish, publish.tx)
         for deletion in self.deletions:
-            is_later = publish.completed < deletion.invoked and deletion.completed < read.invoked
-            if is_later and deletion.applied is Applied.YES:
+            is_earlier = publish.completed < deletion.invoked
+            is_late = deletion.completed_ms <= read.invoked_ms - LEASE_MS
+            if is_earlier and is_late and deletion.applied is Applied.YES:
                 raise BrokenPromiseError(f"deleted: {self.id} has {payload} again")
 
     def _check_visible(self, read: Read, publish: Publish, tx: Tx) -> None:

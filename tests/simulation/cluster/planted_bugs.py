@@ -49,10 +49,16 @@ BUGS = (
         "        if False:\n            if is_read:\n",
     ),
     planted(
+        "former-leader-does-not-know-a-transaction",
+        "cluster/routing.py",
+        "            await require_leading()\n",
+        "            pass\n",
+    ),
+    planted(
         "resumes-without-proof-of-its-session",
         "process/cluster_member.py",
-        "return proven_route(route, lambda: not self.is_suspended)",
-        "return proven_route(route, lambda: not self.is_suspended or bool(self.ownership.members))",
+        "lambda: not self.is_suspended,",
+        "lambda: not self.is_suspended or bool(self.ownership.members),",
     ),
     PlantedBug(
         "former-owner-serves-forwarded-requests",
@@ -63,7 +69,7 @@ BUGS = (
                 "            return None\n        if (cached",
                 "        if topic in self._owned and topic not in self._changing:\n"
                 "            return None\n"
-                "        if is_forwarded and topic in self._handover._handover.topics():\n"
+                "        if is_forwarded and topic in self._handover.topics():\n"
                 "            return None\n        if (cached",
             ),
             Change(
@@ -162,6 +168,12 @@ BUGS = (
         "cluster/rows_of_owners.py",
         "                done = []\n",
         "                done = list(asked)\n",
+    ),
+    planted(
+        "new-leader-opens-before-all-servers-acknowledged-it",
+        "cluster/rows_of_owners.py",
+        "                raise error\n        return not missing and ",
+        "                continue\n        return ",
     ),
     planted(
         "owner-obeys-former-leaders",

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 
+from messaging.storage.store_ownership import LEASE_MS
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
 from tests.simulation.cluster.observations import ObservedTopic
@@ -12,7 +13,7 @@ from tests.simulation.observations import Tx
 from tests.simulation.operations import Operation
 
 KEYS = ("k1", "k2", "k3")  # that transactions change
-SYSTEMS = ("metadata", "tables", "peers")
+SYSTEMS = ("metadata", "tables", "peers", "replies")
 
 
 class OperationRunner:
@@ -261,35 +262,54 @@ class OperationRunner:
         self._abort_everywhere(tx)
         self.world.pass_time(1_500)
         self.world.run(300)
-        for process in self.world.open:
-            for topic in self.world.topics:
-                read = self.clients.read(process, topic, b"", is_committed=True)
-                self.world.request(process, read)
-        self.world.run(300)
+        self._read_committed_everywhere()
 
     def unheard_leader(self) -> None:
-        """A new leader is elected while a server that joined transactions is cut off from it."""
-        tx, leader = self._tx_with_rows(), self.leader()
-        if tx is None or leader is None:
+        """A new leader is elected while a server that joined a transaction is cut off from it. The
+        transaction times out, and a late client continues to publish in it."""
+        leader = self.leader()
+        if leader is None:
             return
-        self.world.request(leader, self.clients.snapshot(leader))
-        self.world.run(200)
+        tx = self._tx_with_rows(timeout_s=4)
+        if tx is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))  # so that the start is durable
+        self.world.run(400)
         others = [each for each in self.world.open if each is not leader]
         for each in others[self.c % 2 :][:1]:
             each.cut_from.add("peers")
         leader.kill()
-        self.restart()
-        self.world.pass_time(20_000)
-        self._abort_everywhere(tx)
+        self.world.pass_time(15_000)
+        for process in self.world.open:
+            self.world.request(process, self.clients.ask(process, tx))
+        self.world.run(200)
+        for process in self.world.open:
+            for topic in self.world.topics:
+                self.world.request(process, self.clients.publish(process, topic, tx))
         self.world.run(300)
-        self._publish_everywhere(tx)
-        self.world.run(100)
         self.heal()
 
-    def _tx_with_rows(self) -> Tx | None:
+    def rows_without_an_owner(self) -> None:
+        """A transaction is aborted at a new leader before the topics of the former one, in which it
+        has rows, are loaded by another server."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.snapshot(leader))  # so that the start is durable
+        self.world.run(400)
+        leader.kill()
+        for process in self.world.open:
+            process.threads.hang_named("store-reader")
+        self.world.pass_time(12_000)
+        self._abort_everywhere(tx)
+        self.resume()
+        self.world.run(300)
+        self._read_committed_everywhere()
+
+    def _tx_with_rows(self, *, timeout_s: int = 30) -> Tx | None:
         """A new transaction that publishes to all topics, through different servers."""
         count = len(self.world.transactions.open)
-        self.start_tx()
+        self.send(lambda process: self.clients.start(process, timeout_s))
         self.world.run(300)
         found = self.world.transactions.open
         if len(found) <= count:
@@ -307,6 +327,13 @@ class OperationRunner:
         for process in self.world.open:
             self.world.request(process, self.clients.abort(process, tx))
         self.world.run(400)
+
+    def _read_committed_everywhere(self) -> None:
+        for process in self.world.open:
+            for topic in self.world.topics:
+                read = self.clients.read(process, topic, b"", is_committed=True)
+                self.world.request(process, read)
+        self.world.run(300)
 
     def _end(self, tx: Tx) -> None:
         if self.c % 3:
@@ -425,7 +452,7 @@ class OperationRunner:
     def cut(self) -> None:
         process = self.running()
         if process is not None:
-            process.cut_from.add(SYSTEMS[self.b % 3])
+            process.cut_from.add(SYSTEMS[self.b % len(SYSTEMS)])
 
     def heal(self) -> None:
         for each in self.world.running:
@@ -465,6 +492,67 @@ class OperationRunner:
         self.world.run(self.c % 40)
         self.world.expire(leader, is_heard=False)
         self.start_tx()
+
+    def depose_during_sync(self) -> None:
+        """The store ends the session of the leader too early. The leader reaches no store, and a
+        commit is still being synced when another server leads and commits, too."""
+        leader = self.leader()
+        if leader is None:
+            return
+        self.world.request(leader, self.clients.start(leader))
+        self.world.run(300)
+        found = self.world.transactions.open
+        if not found:
+            return
+        leader.threads.hang_named("transaction-log")
+        commit = self.clients.commit(leader, found[-1], frozenset(KEYS[:1]))
+        self.world.request(leader, commit)
+        self.world.run(100)
+        leader.cut_from.update(("metadata", "tables"))
+        self.world.expire(leader, is_heard=False)
+        self.world.pass_time(3_000)  # until another server leads
+        self.world.run(300)
+        self._commit_elsewhere(leader)
+        leader.threads.resume()
+        self.world.run(200)
+        self.heal()
+
+    def _commit_elsewhere(self, former: Process) -> None:
+        """A transaction is committed at other servers, and the former leader is asked for it."""
+        others = [each for each in self.world.open if each is not former]
+        if not others:
+            return
+        count = len(self.world.transactions.open)
+        self.world.request(others[0], self.clients.start(others[0]))
+        self.world.run(200)
+        if len(self.world.transactions.open) > count:
+            tx = self.world.transactions.open[-1]
+            self.world.request(others[-1], self.clients.commit(others[-1], tx))
+            self.world.run(200)
+            self.world.request(former, self.clients.ask(former, tx))
+            self.world.request(former, self.clients.publish(former, self.topic(), tx))
+            self.world.run(50)
+
+    def read_at_former_owner(self) -> None:
+        """The store ends the session of an owner too early, and the owner reaches neither the store
+        nor the tables. It is read when the lease of its reads has ended, and its session not."""
+        owner, topic = self.owner(), self.topic()
+        others = [each for each in self.world.open if each is not owner]
+        if owner is None or not others:
+            return
+        self.world.request(owner, self.clients.publish(owner, topic))
+        self.world.run(200)
+        start = topic.highest_id
+        owner.cut_from.update(("metadata", "tables"))
+        self.world.expire(owner, is_heard=False)
+        self.world.run(200)
+        for each in others:
+            self.world.request(each, self.clients.publish(each, topic))
+        self.world.run(300)
+        self.world.pass_time(LEASE_MS + 100 + self.c % 500)
+        self.world.request(owner, self.clients.read(owner, topic, start))
+        self.world.run(100)
+        self.heal()
 
     # Time.
 

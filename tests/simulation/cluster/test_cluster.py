@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,30 @@ def test_a_fenced_server_ends_while_its_metadata_store_does_not_answer() -> None
         world.settle()
 
         assert process.ended_for == "another server has fenced this one"
+        for each in world.running:
+            each.kill("the test ends")
+
+
+def test_a_publish_whose_reply_was_lost_may_arrive_after_a_deletion() -> None:
+    world = World(history_of(3).settings, chance=random.Random(0))
+    with mounted(), world.mounted(), limited(small=False):
+        world.begin()
+        world.is_quiet = True
+        topic = world.topics[-1]
+        owner = next(each for each in world.open if topic.id in each.ownership.topics())
+        other = next(each for each in world.open if each is not owner)
+        world.late_calls["/v1/namespaces/default/topics/d/publish"] = 3_000
+        world.request(other, world.clients.publish(other, topic))
+        world.settle()
+        world.request(owner, world.clients.delete(owner, topic))
+        world.settle()
+        world.require_done(partial(world.clients.create, topic=topic))
+        world.pass_time(4_000)
+        world.settle()
+
+        world.require_done(partial(world.clients.read, topic=topic, start=b""))
+
+        assert [each.id is None for each in topic.publishes.values()] == [False]
         for each in world.running:
             each.kill("the test ends")
 

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from messaging.storage.engine import Store
+from messaging.storage.store_ownership import LEASE_MS
 from metadata.store import MetadataError
 from process import cluster_wiring, components
 from process.settings import Settings, load
@@ -284,7 +285,7 @@ class World:
                 self._receive(exchange)
         elif exchange.done.done() or not exchange.source.is_alive:
             return
-        elif self._is_cut(exchange) or self.fails(LOST_SHARE):
+        elif self._is_cut(exchange, "peers", "replies") or self.fails(LOST_SHARE):
             exchange.fail("the connection was lost", was_sent=True)
         else:
             exchange.done.set_result(exchange.reply)
@@ -298,7 +299,7 @@ class World:
     def _receive(self, exchange: Exchange) -> None:
         server = next((each for each in self.open if each.url == exchange.url), None)
         exchange.server = server
-        if server is None or (self._is_cut(exchange) and self.chance.random() < 0.7):
+        if server is None or self._is_cut(exchange, "peers"):
             exchange.fail("it can't be reached", was_sent=False)
             return
         self._waiting.append(exchange)
@@ -309,9 +310,9 @@ class World:
         self._waiting.remove(exchange)
         self._network.append(exchange)
 
-    def _is_cut(self, exchange: Exchange) -> bool:
+    def _is_cut(self, exchange: Exchange, *systems: str) -> bool:
         ends = (exchange.source, exchange.server)
-        return any(each is not None and "peers" in each.cut_from for each in ends)
+        return any(each is not None and not each.cut_from.isdisjoint(systems) for each in ends)
 
     def note_end(self) -> None:
         """Processes may have ended: their connections break."""
@@ -359,9 +360,11 @@ class World:
         self.heal()
         self._end_transactions()
         self._check_adopted()
+        self._move_all()
+        self._check_adopted()
         self._become_available()
         self._end_after_moves()
-        self.pass_time(2 * SLICE_MS)
+        self.pass_time(LEASE_MS)  # from here on, no read may be old
         self.settle()
         for topic in self.topics:
             self._read_through(topic)
@@ -464,13 +467,16 @@ class World:
             for slot in self.slots:  # each server remembers the owner then
                 publish = partial(self.clients.publish, topic=topic, tx=tx)
                 self.require_done(publish, through=slot)
+        self._move_all()
+        self.require_done(partial(self.clients.abort, tx=tx))
+
+    def _move_all(self) -> None:
         for process in self.open:
             others = [each for each in self.open if each is not process]
-            for topic_id in process.ownership.topics():
+            for topic_id in process.ownership.topics() if others else ():
                 to = others[below(len(others), self.chance)]
                 self.request(process, willing(process.ownership.move(topic_id, to.server_id)))
         self.settle()
-        self.require_done(partial(self.clients.abort, tx=tx))
 
     async def _have_ended(self, _: Process) -> bool:
         leading = [each.transaction_rows for each in self.open if each.transaction_rows.epoch]

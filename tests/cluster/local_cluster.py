@@ -142,14 +142,11 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"{error}\n")
             return 1
         for name, server in cluster.servers.items():
-            print(_shown(name, server))
-        print(f"export TUFF_URL={cluster.url}")
-        print(
-            "The id of a server (s1) starts it again, once it has ended. Ctrl-D stops everything."
-        )
-        sys.stdout.flush()
+            _say(_shown(name, server))
+        _say(f"export TUFF_URL={cluster.url}")
+        _say("The id of a server (s1) starts it again, once it has ended. Ctrl-D stops everything.")
         for line in sys.stdin:
-            print(cluster.start_again(line.strip()), flush=True)
+            _say(cluster.start_again(line.strip()))
     return 0
 
 

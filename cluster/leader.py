@@ -83,8 +83,8 @@ class FilesRecord:
 
 
 class Election:
-    """Finds the leader, and makes this server the leader if there is none. `elect` blocks; the rest
-    belongs to the event loop."""
+    """Finds the leader, and makes this server the leader if there is none. `elect` and `find`
+    block; the rest belongs to the event loop."""
 
     def __init__(
         self, store: MetadataStore, session: Session, identity: Identity, address: str
@@ -98,15 +98,8 @@ class Election:
     def elect(self) -> LeaderInfo | None:
         """The current leader, which is this server if there was none. None: another server was just
         elected. Blocks. Raises: MetadataError (its kinds)."""
-        stored = read_value(self._store, KEY, _decoded)
-        if stored is not None:
-            server_id, incarnation, address = stored.value
-            return LeaderInfo(
-                server_id=server_id,
-                incarnation=incarnation,
-                address=address,
-                epoch=stored.version,
-            )
+        if (found := self.find()) is not None:
+            return found
         value = encoded(
             {
                 "server_id": self._me.server_id,
@@ -125,6 +118,16 @@ class Election:
             incarnation=self._me.incarnation,
             address=self._address,
             epoch=epoch,
+        )
+
+    def find(self) -> LeaderInfo | None:
+        """The current leader; None if there is none. Blocks. Raises: MetadataError (its kinds)."""
+        stored = read_value(self._store, KEY, _decoded)
+        if stored is None:
+            return None
+        server_id, incarnation, address = stored.value
+        return LeaderInfo(
+            server_id=server_id, incarnation=incarnation, address=address, epoch=stored.version
         )
 
     def note(self, found: LeaderInfo | None) -> None:

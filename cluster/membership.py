@@ -98,6 +98,10 @@ class Membership:
         """Tell the others how many topics this server has, and whether it takes more."""
         self._members.publish_load(topics, is_draining=is_draining)
 
+    def publish_reach(self, *, hbase: bool, directory: bool) -> None:
+        """Tell the others whether this server reaches HBase and the shared directory."""
+        self._members.publish_reach(hbase=hbase, directory=directory)
+
     def is_alive(self, server_id: str, incarnation: int) -> bool:
         """Whether this incarnation is a member, as far as the metadata store knows."""
         return self._members.is_alive(server_id, incarnation)

@@ -2,7 +2,7 @@
 (decision 0042).
 
     ("servers", id)      := JSON {format: 1, server_id, address, incarnation, started_ms, topics,
-                                  is_draining}                                       ephemeral
+                                  is_draining, reaches_hbase, reaches_directory}     ephemeral
     ("incarnations", id) := JSON {format: 1, incarnation}
     ("fenced", id)       := JSON {format: 1, incarnation, offset_ms, offset_seq, cell_ms,
                                   longest_transaction_ms}
@@ -49,7 +49,8 @@ class DuplicateServerError(MetadataError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """A live server as it describes itself. `topics` is the number of topics that it owns; a
-    draining server takes no more."""
+    draining server takes no more. What it reaches of HBase and of the shared directory is what its
+    newest checks found; a server that has just started reaches neither."""
 
     server_id: str
     address: str
@@ -57,6 +58,8 @@ class ServerInfo:
     started_ms: int
     topics: int
     is_draining: bool
+    reaches_hbase: bool
+    reaches_directory: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Members:
             started_ms=self._now_ms(),
             topics=0,
             is_draining=False,
+            reaches_hbase=False,
+            reaches_directory=False,
         )
         try:
             self._store.put(self._key, _server_bytes(info), Expected.NEW, session=session)
@@ -118,21 +123,16 @@ class Members:
         Raises:
             SessionLostError: the session of this server has ended.
         """
-        assert self._registered is not None, "register comes first"
-        info, session = self._registered
-        data = _server_bytes(replace(info, topics=topics, is_draining=is_draining))
-        for _ in range(CHANGE_ATTEMPTS_MAX):
-            found = read_value(self._store, self._key, _server)
-            if found is None or found.value.incarnation != info.incarnation:
-                raise self._session_ended(info.incarnation)
-            try:
-                self._store.put(self._key, data, found.version, session=session)
-            except BadVersionError:
-                continue  # another thread of this server published as well
-            except NoEntryError:
-                raise self._session_ended(info.incarnation) from None
-            return
-        raise _too_many_changes(self._key)
+        self._publish(lambda info: replace(info, topics=topics, is_draining=is_draining))
+
+    def publish_reach(self, *, hbase: bool, directory: bool) -> None:
+        """Tell the others whether this server reaches HBase and the shared directory. Needs a
+        `register` before.
+
+        Raises:
+            SessionLostError: the session of this server has ended.
+        """
+        self._publish(lambda info: replace(info, reaches_hbase=hbase, reaches_directory=directory))
 
     def members(self) -> dict[str, ServerInfo]:
         """The live servers by id, as far as the store knows."""
@@ -168,6 +168,23 @@ class Members:
     @property
     def _key(self) -> Key:
         return (_SERVERS, self._server_id)
+
+    def _publish(self, changed: Callable[[ServerInfo], ServerInfo]) -> None:
+        assert self._registered is not None, "register comes first"
+        info, session = self._registered
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            found = read_value(self._store, self._key, _server)
+            if found is None or found.value.incarnation != info.incarnation:
+                raise self._session_ended(info.incarnation)
+            data = _server_bytes(changed(found.value))
+            try:
+                self._store.put(self._key, data, found.version, session=session)
+            except BadVersionError:
+                continue  # another thread of this server published as well
+            except NoEntryError:
+                raise self._session_ended(info.incarnation) from None
+            return
+        raise _too_many_changes(self._key)
 
     def _require_unused_id(self) -> None:
         found = read_value(self._store, self._key, _server)
@@ -254,6 +271,8 @@ def _server_bytes(info: ServerInfo) -> bytes:
             "started_ms": info.started_ms,
             "topics": info.topics,
             "is_draining": info.is_draining,
+            "reaches_hbase": info.reaches_hbase,
+            "reaches_directory": info.reaches_directory,
         },
         format_number=FORMAT,
     )
@@ -268,6 +287,8 @@ def _server(key: Key, data: bytes) -> ServerInfo:
             started_ms=_time_ms(fields, "started_ms"),
             topics=fields.integer("topics"),
             is_draining=fields.flag("is_draining"),
+            reaches_hbase=fields.flag("reaches_hbase"),
+            reaches_directory=fields.flag("reaches_directory"),
         )
 
     return decoded(key, data, server_of, format_number=FORMAT, what="entry of a server")

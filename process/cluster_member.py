@@ -4,7 +4,8 @@ election of the leader of transactions (decision 0042). A single server loads no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -14,6 +15,7 @@ from cluster.leader import KEY as LEADER_KEY
 from cluster.leader import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
 from cluster.peers import Peers, Spawn
+from cluster.reach import Reach, may_lead
 from cluster.request_counts import RequestCounts, counted
 from cluster.routes import Joined, listing_routes
 from cluster.routes import routes as cluster_routes
@@ -32,6 +34,7 @@ from messaging.storage.engine import StoreError
 from messaging.storage.hbase.journal import Member
 from messaging.storage.hbase.store import HBaseOpener
 from messaging.topic_handover import TopicHandover
+from metadata.members import ServerInfo
 from metadata.store import MetadataError, MetadataStore
 from metadata.topic_ownership import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
@@ -67,9 +70,10 @@ METADATA_THREADS = 8  # a slow call, or a fence, occupies one of them
 class ClusterMember:
     """Lives on the event loop; the metadata store is asked in threads.
 
-    `open_metadata` opens the metadata store, in a thread. `lost_leadership` returns why this server
-    can't lead transactions any more, None while it may. `die` ends the process at once, with a
-    reason: another server may have replaced this one, so nothing may be answered any more.
+    `open_metadata` opens the metadata store, in a thread. `reach` is what this server reaches of
+    HBase and of the shared directory. `lost_leadership` returns why this server can't lead
+    transactions any more, None while it may. `die` ends the process at once, with a reason: another
+    server may have replaced this one, so nothing may be answered any more.
     `chance(n)` is a number below n, each with the same probability.
     """
 
@@ -87,6 +91,7 @@ class ClusterMember:
         elapsed_s: Callable[[], float],
         in_thread: InThread,
         spawn: Spawn,
+        reach: Reach,
         lost_leadership: Callable[[], str | None],
         die: Callable[[str], None],
         chance: Callable[[int], int],
@@ -103,6 +108,7 @@ class ClusterMember:
         self._elapsed_s = elapsed_s
         self._in_thread = in_thread
         self._spawn = spawn
+        self._reach = reach
         self._die = die
         self._chance = chance
         self._counts = RequestCounts()
@@ -114,6 +120,7 @@ class ClusterMember:
             self.joined, self, peers, messaging, in_thread=in_thread, spawn=spawn
         )
         self._published: tuple[int, bool] | None = None
+        self._published_reach = (False, False)  # of HBase and of the directory
 
     def joined(self) -> Joined:
         """Raises: StartingError: this server has not joined yet."""
@@ -215,7 +222,7 @@ class ClusterMember:
 
     def gauges(self) -> list[Gauge]:
         """The metrics of this server in its cluster."""
-        return cluster_metrics.gauges(lambda: self._joined, self._counts)
+        return cluster_metrics.gauges(lambda: self._joined, self._counts, self._reach)
 
     async def owner_of(self, topic: TopicId, *, is_forwarded: bool, creates: bool) -> Owner | None:
         """As `cluster.routing.Ownership`."""
@@ -271,6 +278,7 @@ class ClusterMember:
         `close`."""
         self._spawn(self.transactions.run())
         self._spawn(self._end_if_replaced())
+        self._spawn(self._follow_reach())
         retried_s = rebalanced_s = self._elapsed_s()
         scan_s = retried_s + self._until_scan_s()
         while not self._is_closed:
@@ -301,6 +309,40 @@ class ClusterMember:
             if (reason := self._lost_leadership()) is not None:
                 self._die(reason)
             await asyncio.sleep(LOOK_S)
+
+    async def _follow_reach(self) -> None:
+        """Tell the others what this server reaches, and end it once it can't do its work for long,
+        and another one can. A task of its own: what the others do may wait for HBase."""
+        count_max = math.ceil(self._settings.session_timeout_s / LOOK_S)
+        while not self._is_closed:
+            self._reach.look(self.cluster_id)
+            others = None
+            try:
+                await self._publish_reach()
+                # Newer than what `run` has read: the others may have lost HBase at the same time.
+                others = [] if self._reach.has_all else await self._read_others()
+            except MetadataError:
+                pass  # `run` logs it
+            leads = self.joined().election.is_mine
+            reason = self._reach.why_to_end(others, leads=leads, count_max=count_max)
+            if reason is not None:
+                self._die(reason)
+            await asyncio.sleep(LOOK_S)
+
+    async def _publish_reach(self) -> None:
+        reach = self._reach.hbase, self._reach.directory
+        if reach != self._published_reach:
+            membership = self.joined().membership
+            publish = partial(membership.publish_reach, hbase=reach[0], directory=reach[1])
+            await self._in_thread(publish)
+            self._published_reach = reach
+
+    async def _read_others(self) -> list[ServerInfo]:
+        return self._others(await self._in_thread(self.joined().membership.members))
+
+    def _others(self, members: Mapping[str, ServerInfo]) -> list[ServerInfo]:
+        me = self.joined().identity.server_id
+        return [each for each in members.values() if each.server_id != me]
 
     def _until_scan_s(self) -> float:
         """Seconds until the next scan: the servers must not scan at the same time."""
@@ -338,7 +380,12 @@ class ClusterMember:
         for gone in sorted(before.keys() - now):
             self.peers.drop(before[gone])
         led = election.is_mine
-        election.note(await self._in_thread(election.elect))
+        stands = may_lead(
+            hbase=self._reach.hbase,
+            directory=self._reach.directory,
+            others=self._others(ownership.members),
+        )
+        election.note(await self._in_thread(election.elect if stands else election.find))
         if led and not election.is_mine:
             self._die("another server leads transactions now")
         load = ownership.topics_count, ownership.is_draining

@@ -2,14 +2,20 @@
 
 from collections.abc import Callable
 
+from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
 from cluster.routes import Joined
 from process.metrics import Gauge
 
 
-def gauges(joined: Callable[[], Joined | None], counts: RequestCounts) -> list[Gauge]:
+def gauges(joined: Callable[[], Joined | None], counts: RequestCounts, reach: Reach) -> list[Gauge]:
     """What a scrape reads. Most have no sample until the server has joined its cluster."""
-    return [*_of_cluster(joined), *_of_topics(joined), *_of_requests(counts)]
+    return [
+        *_of_cluster(joined),
+        *_of_reach(reach),
+        *_of_topics(joined),
+        *_of_requests(counts),
+    ]
 
 
 def _once_joined(
@@ -49,6 +55,21 @@ def _of_cluster(joined: Callable[[], Joined | None]) -> list[Gauge]:
             "Ended servers that this one has fenced.",
             _once_joined(joined, lambda found: found.membership.fenced_count),
             is_counter=True,
+        ),
+    ]
+
+
+def _of_reach(reach: Reach) -> list[Gauge]:
+    return [
+        Gauge(
+            "cluster_reaches_hbase",
+            "1 while the checks of this server reach HBase.",
+            lambda: float(reach.hbase),
+        ),
+        Gauge(
+            "cluster_reaches_directory",
+            "1 while this server can read the transaction files of its cluster.",
+            lambda: float(reach.directory),
         ),
     ]
 

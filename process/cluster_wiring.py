@@ -4,8 +4,10 @@ import random
 import secrets
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from cluster.peers import Peers
+from cluster.reach import Reach
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
 from messaging.storage.hbase.settings import HBaseSettings
@@ -17,6 +19,7 @@ from metadata.zookeeper import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.components import Runtime
 from process.settings import Settings
+from tx.files import stored_id
 
 
 def make_member(
@@ -25,9 +28,11 @@ def make_member(
     messaging: MessagingService,
     tables: Callable[[], Store],
     *,
+    transaction_files: Path,
     lost_leadership: Callable[[], str | None],
 ) -> ClusterMember:
-    """The member that these settings describe. `tables` opens the tables in HBase."""
+    """The member that these settings describe. `tables` opens the tables in HBase, and
+    `transaction_files` is the shared directory."""
     assert isinstance(tables, HBaseOpener), "the settings require HBase"
     return ClusterMember(
         settings.cluster,
@@ -41,9 +46,25 @@ def make_member(
         elapsed_s=runtime.elapsed_s,
         in_thread=runtime.threads("metadata", METADATA_THREADS),
         spawn=runtime.spawn,
+        reach=make_reach(runtime, messaging, transaction_files),
         lost_leadership=lost_leadership,
         die=runtime.die,
         chance=random.randrange,
+    )
+
+
+def make_reach(runtime: Runtime, messaging: MessagingService, transaction_files: Path) -> Reach:
+    """What this server reaches, by the checks of the ownership of its store (0038) and by reads of
+    the shared directory."""
+    ownership = messaging.ownership
+    assert ownership is not None, "the settings require HBase"
+    return Reach(
+        reaches_hbase=lambda: ownership.lapse is None,
+        read_store_id=partial(stored_id, transaction_files),
+        # The process waits for no read when it ends.
+        in_thread=runtime.threads("directory-check", 1, is_joined=False),
+        spawn=runtime.spawn,
+        elapsed_s=runtime.elapsed_s,
     )
 
 

@@ -335,6 +335,7 @@ class Components:
             self._runtime,
             self.messaging,
             self._opens,
+            transaction_files=self._directories.snapshots,
             lost_leadership=lambda: self.transactions.durable.lost_leadership,
         )
 
@@ -529,10 +530,12 @@ class ComponentLink:
             metadata = self._messaging.recorded_metadata()
             if metadata is not None and metadata.store_id is not None:
                 return True
-            # The files have one already where the loss of the messages was accepted.
-            found = await self._transactions.durable.stored_id()
             if self._cluster is not None:
-                found = self._cluster.cluster_id
+                # Without a look at the files: a standby serves while the shared directory hangs.
+                found: str | None = self._cluster.cluster_id
+            else:
+                # They have one already where the loss of the messages was accepted.
+                found = await self._transactions.durable.stored_id()
             await self._messaging.record_store_id(found or self._new_store_id())
         except UnavailableError as error:
             self._transactions.put_off(f"the message store can't record its id: {error}")

@@ -10,6 +10,7 @@ from cluster.draining import Drain
 from cluster.leader import Election
 from cluster.membership import Membership
 from cluster.peers import Peers
+from cluster.reach import Reach
 from cluster.request_counts import RequestCounts, counted
 from cluster.routes import Joined, listing_routes, routes
 from cluster.routing import topic_route
@@ -176,7 +177,15 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
     async def no_positions() -> tuple[()]:
         return ()
 
-    metrics.watch(gauges(lambda: made[0].joined if made else None, counts), tuple, no_positions)
+    reach = Reach(
+        reaches_hbase=lambda: False,
+        read_store_id=lambda: None,
+        in_thread=asyncio.to_thread,
+        spawn=lambda work: work.close(),
+        elapsed_s=lambda: 0.0,
+    )
+    of_cluster = gauges(lambda: made[0].joined if made else None, counts, reach)
+    metrics.watch(of_cluster, tuple, no_positions)
     all_routes = [
         topic_route(Route("GET", TOPIC_PATH, show), Topics(), peers),
         *listing_routes(joined, in_thread=asyncio.to_thread),

@@ -418,7 +418,8 @@ async def test_metrics_count_what_a_server_does_in_its_cluster(
 
     samples = dict(line.split() for line in text.splitlines() if line.startswith("tuff_cluster_"))
     assert {name.removeprefix("tuff_cluster_"): float(each) for name, each in samples.items()} == {
-        "members": 3, "suspended": 0, "topics": 1, "draining": 0, "leading": 1, "leader_epoch": 1,
+        "members": 3, "suspended": 0, "reaches_hbase": 0, "reaches_directory": 0,
+        "topics": 1, "draining": 0, "leading": 1, "leader_epoch": 1,
         "claims_total": 2, "releases_total": 1, "fences_total": 0,
         "requests_forwarded_total": 1, "requests_redirected_total": 1, "requests_refused_total": 1,
     }  # fmt: skip

@@ -245,6 +245,8 @@ class Cluster:
                 started_ms=0,
                 topics=0,
                 is_draining=False,
+                reaches_hbase=False,
+                reaches_directory=False,
             )
             for name, each in self.servers.items()
         }

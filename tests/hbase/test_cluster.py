@@ -1,5 +1,5 @@
 """Three servers of a cluster as real processes, on a real HBase: failover, fencing, a rolling
-restart, and set-ups that are refused (decision 0042)."""
+restart, servers that can't do their work, and set-ups that are refused (decision 0042)."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from tests.hbase.local_hbase import LocalHBase
 from tests.hbase.marks import NEEDS_HBASE
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
+from tests.metadata.links import Links
 from tests.metadata.zookeeper_server import ZooKeeperServer
 
 pytestmark = NEEDS_HBASE
@@ -31,6 +32,9 @@ pytestmark = NEEDS_HBASE
 SESSION_S = 3.0
 WITHIN_S = 60.0  # seconds, on a busy machine
 AWAY_S = 2.0  # seconds for which all servers are suspended
+# Seconds from a cut to the end of a server that alone can't do its work: its last check counts for
+# five, and a session's timeout follows. Two looks and a busy machine take the rest.
+ENDS_WITHIN_S = 5.0 + SESSION_S + 4.0
 NUMBERS = range(6)
 TOPICS = [tuff.TopicId("default", f"t{number}") for number in NUMBERS]
 
@@ -55,8 +59,9 @@ class Cluster:
             *self._settings,
         ]
 
-    def start(self, server_id: str, *, port: int = 0) -> ServerProcess:
-        started = serve(self._next_home(), *self.settings(server_id), port=port)
+    def start(self, server_id: str, *settings: str, port: int = 0) -> ServerProcess:
+        """`settings`: of this server only."""
+        started = serve(self._next_home(), *self.settings(server_id), *settings, port=port)
         started.may_log_traces = True  # of calls that a pause or an end cut off
         self.servers[server_id] = started
         return started
@@ -292,6 +297,17 @@ class Publishing:
     def acknowledges_since(self, since_s: float) -> bool:
         return bool(self.acknowledged) and self.acknowledged[-1][1] > since_s
 
+    def topics_since(self, since_s: float) -> set[tuff.TopicId]:
+        """The topics with a message that was acknowledged since then."""
+        sent = [number for number, at_s in list(self.acknowledged) if at_s > since_s]
+        return {TOPICS[number % len(TOPICS)] for number in sent}
+
+    def require_all(self, found: list[int]) -> None:
+        """Nothing that was acknowledged is missing among these numbers, or there twice."""
+        sent = {number for number, _ in self.acknowledged}
+        assert len(found) == len(set(found))
+        assert sent <= set(found) <= sent | self.doubtful
+
     def stop(self) -> None:
         self._stop.set()
 
@@ -318,8 +334,7 @@ def test_servers_are_suspended_while_zookeeper_is_away_and_continue_when_it_is_b
     sent = dict(publishing.acknowledged)
     first_s = min(at_s for at_s in sent.values() if at_s > suspended_s)
     assert suspended_s + AWAY_S < first_s < back_s + SESSION_S  # 0.7 s behind it were measured
-    assert len(found) == len(set(found))
-    assert sent.keys() <= set(found) <= sent.keys() | publishing.doubtful
+    publishing.require_all(found)
     for name, server in cluster.servers.items():
         with closing(server.client()) as at_server:
             own = ok(at_server.get("/v1/cluster")).json["server"]
@@ -365,6 +380,175 @@ def restart_slowly(zookeeper: ZooKeeperServer, cluster: Cluster) -> tuple[float,
 def is_suspended(server: ServerProcess) -> bool:
     with closing(server.client()) as client:
         return b"suspended" in client.get("/health/ready").body
+
+
+class Parts:
+    """What each server of a cluster has for itself: a link to the gateway of HBase, and a path to
+    the shared directory."""
+
+    def __init__(self, cluster: Cluster, links: Links, gateway: int, home: Path) -> None:
+        self._cluster = cluster
+        self._home = home
+        self._shared = home / "shared"
+        self._shared.mkdir()
+        self.links = links
+        self.gateways = {name: links.to(gateway) for name in ("s1", "s2", "s3")}
+
+    def start(self, server_id: str) -> ServerProcess:
+        self.mount(server_id)
+        return self._cluster.start(server_id, *self.settings(server_id))
+
+    def settings(self, server_id: str) -> tuple[str, str]:
+        gateway = f'hbase.gateways=["127.0.0.1:{self.gateways[server_id].port}"]'
+        return gateway, f"cluster.transactions_directory={self._path(server_id)}"
+
+    def mount(self, server_id: str) -> None:
+        self._replace(server_id, self._shared)
+
+    def unmount(self, server_id: str) -> None:
+        """The server finds an empty directory there from now on."""
+        empty = self._home / f"empty-{server_id}"
+        empty.mkdir()
+        self._replace(server_id, empty)
+
+    def _path(self, server_id: str) -> Path:
+        return self._home / f"directory-{server_id}"
+
+    def _replace(self, server_id: str, target: Path) -> None:
+        new = self._home / "new"
+        new.symlink_to(target)
+        new.replace(self._path(server_id))
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    made = Links()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def in_parts(
+    hbase: LocalHBase, tmp_path: Path, zookeeper: ZooKeeperServer, links: Links
+) -> Iterator[tuple[Cluster, Parts]]:
+    """Three servers whose parts fail one by one, with their metadata in ZooKeeper."""
+    place = deploy(settings_of(hbase.ports))
+    cluster = Cluster(tmp_path, place, f"cluster.metadata=zookeeper://{zookeeper.address}/tuff")
+    parts = Parts(cluster, links, hbase.ports.thrift, tmp_path)
+    try:
+        for server_id in ("s1", "s2", "s3"):
+            parts.start(server_id)
+        yield cluster, parts
+    finally:
+        cluster.end()
+
+
+def said_at_its_end(server: ServerProcess, began_s: float, within_s: float) -> str:
+    """The last line of a server that ends by itself, within so many seconds from `began_s` on."""
+    assert server.process.wait(WITHIN_S) == 1
+    assert time.monotonic() - began_s < within_s
+    return server.stderr().splitlines()[-1]
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_topics_of_a_server_that_alone_lost_hbase_are_served_by_the_others(
+    in_parts: tuple[Cluster, Parts], *, silently: bool
+) -> None:
+    cluster, parts = in_parts
+    with tuff.Client(cluster.urls, retries=30) as client:
+        create_all(client, cluster)
+    cut_off = cluster.servers.pop("s1")
+    publishing = Publishing(cluster.urls)
+    with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(publishing.run)
+        try:
+            until(lambda: len(publishing.acknowledged) > len(TOPICS))
+            with parts.links.cut(parts.gateways["s1"], silently=silently):
+                cut_s = time.monotonic()
+                said = said_at_its_end(cut_off, cut_s, ENDS_WITHIN_S)
+                until(lambda: publishing.topics_since(cut_s) == set(TOPICS), within_s=WITHIN_S)
+                served_s = time.monotonic()
+                refusal = "" if silently else cluster.refused("s1", *parts.settings("s1"))
+        finally:
+            publishing.stop()
+            running.result()
+            cut_off.kill()
+        found = [int(each) for topic in TOPICS for each in payloads(client, topic)]
+    restarted = parts.start("s1")
+
+    assert "this server does not reach HBase, and the server s" in said
+    assert served_s - cut_s < ENDS_WITHIN_S + SESSION_S + 4.0
+    publishing.require_all(found)
+    assert silently or refusal.startswith("tuff: the HBase gateway did not answer")
+    assert incarnations(cluster) == {"s1": 2, "s2": 1, "s3": 1}
+    assert restarted.process.poll() is None
+
+
+def incarnations(cluster: Cluster) -> dict[str, int]:
+    """Of each server that is a member."""
+    with closing(next(iter(cluster.servers.values())).client()) as client:
+        found = ok(client.get("/v1/cluster")).json["servers"]
+    return {each["id"]: each["incarnation"] for each in found}
+
+
+def test_no_server_ends_while_all_of_them_have_lost_hbase(
+    in_parts: tuple[Cluster, Parts],
+) -> None:
+    cluster, parts = in_parts
+    with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
+        create_all(client, cluster)
+        publishing = Publishing(cluster.urls)
+        running = pool.submit(publishing.run)
+        try:
+            until(lambda: len(publishing.acknowledged) > len(TOPICS))
+            with parts.links.cut(*parts.gateways.values(), silently=True):
+                cut_s = time.monotonic()
+                ended_s = cut_s + 2 * ENDS_WITHIN_S
+                until(lambda: time.monotonic() > ended_s, within_s=WITHIN_S, what="a long cut")
+                alive = [each.process.poll() is None for each in cluster.servers.values()]
+            back_s = time.monotonic()
+            until(lambda: publishing.topics_since(back_s) == set(TOPICS), within_s=WITHIN_S)
+        finally:
+            publishing.stop()
+            running.result()
+        found = [int(each) for topic in TOPICS for each in payloads(client, topic)]
+
+    assert alive == [True] * 3
+    assert incarnations(cluster) == {"s1": 1, "s2": 1, "s3": 1}
+    publishing.require_all(found)
+
+
+def test_a_leader_that_alone_lost_the_shared_directory_gives_the_lead_to_one_that_reaches_it(
+    in_parts: tuple[Cluster, Parts],
+) -> None:
+    cluster, parts = in_parts
+    with tuff.Client(cluster.urls, retries=30) as client:
+        before = cluster.leader()
+        assert before is not None
+        until(lambda: all(map(reaches_directory, cluster.servers.values())), within_s=WITHIN_S)
+        standby, able = sorted(cluster.servers.keys() - {before})
+        done, open_one = client.transactions.start(), client.transactions.start(timeout=300)
+        client.transactions.commit(done, changes=[b"key"])
+        parts.unmount(standby)
+        until(lambda: not reaches_directory(cluster.servers[standby]), within_s=WITHIN_S)
+
+        lost_s = time.monotonic()
+        parts.unmount(before)
+
+        said = said_at_its_end(cluster.servers[before], lost_s, ENDS_WITHIN_S)
+        assert client.transactions.outcome(done).state == "committed"
+        client.transactions.commit(open_one, changes=[b"other"])
+        led_s = time.monotonic()
+
+    assert f"does not reach the shared directory, and the server {able} does" in said
+    assert led_s - lost_s < ENDS_WITHIN_S + SESSION_S + 6.0
+    assert cluster.leader() == able
+    assert cluster.servers[standby].process.poll() is None
+
+
+def reaches_directory(server: ServerProcess) -> bool:
+    with closing(server.client()) as client:
+        return b"\ntuff_cluster_reaches_directory 1" in client.get("/metrics").body
 
 
 def test_a_second_server_with_the_same_id_is_refused(cluster: Cluster) -> None:

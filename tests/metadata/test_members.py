@@ -45,6 +45,8 @@ def test_a_registered_server_is_a_member_until_its_session_ends(store: MetadataS
             started_ms=STARTED_MS,
             topics=0,
             is_draining=False,
+            reaches_hbase=False,
+            reaches_directory=False,
         )
     }
     assert members.is_alive("s1", 1)
@@ -174,6 +176,21 @@ def test_the_load_of_a_server_is_published(store: MetadataStore) -> None:
     assert (info.incarnation, info.started_ms, info.address) == (1, STARTED_MS, "http://s1:7411")
 
 
+def test_what_a_server_reaches_and_its_load_are_published_independently(
+    store: MetadataStore,
+) -> None:
+    members = server(store)
+    members.register(session_of(store))
+
+    members.publish_load(7, is_draining=True)
+    members.publish_reach(hbase=True, directory=False)
+    members.publish_load(6, is_draining=True)
+
+    info = server(store, "s2").members()["s1"]
+    assert (info.topics, info.is_draining) == (6, True)
+    assert (info.reaches_hbase, info.reaches_directory) == (True, False)
+
+
 def test_threads_of_a_server_publish_its_load_at_the_same_time(store: MetadataStore) -> None:
     members = server(store)
     members.register(session_of(store))
@@ -264,7 +281,7 @@ def test_the_entries_of_a_server_have_these_bytes(store: MetadataStore) -> None:
              for _, entry in store.scan((key,))}  # fmt: skip
     assert found == {
         "servers": b'{"address":"http://s1:7411","format":1,"incarnation":1,"is_draining":false,'
-        b'"server_id":"s1","started_ms":1700000000000,"topics":0}',
+        b'"reaches_directory":false,"reaches_hbase":false,"server_id":"s1","started_ms":1700000000000,"topics":0}',
         "incarnations": b'{"format":1,"incarnation":1}',
         "fenced": b'{"cell_ms":30,"format":1,"incarnation":1,"longest_transaction_ms":8,'
         b'"offset_ms":5,"offset_seq":9}',

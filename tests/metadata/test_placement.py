@@ -17,6 +17,8 @@ SERVER = ServerInfo(
     started_ms=0,
     topics=0,
     is_draining=False,
+    reaches_hbase=False,
+    reaches_directory=False,
 )
 LOADS = st.lists(st.integers(0, 300), min_size=1, max_size=12)
 

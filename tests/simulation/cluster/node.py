@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.rows_of_owners import RowsOfOwners
@@ -10,6 +11,7 @@ from cluster.topic_ownership import TopicOwnership
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.cluster_member import METADATA_THREADS, ClusterMember
+from process.cluster_wiring import make_reach
 from process.components import CannotJoinError, Components, Runtime
 from process.directory_locks import DataDirectories
 from process.settings import Settings
@@ -80,6 +82,7 @@ class Process:
         runtime: Runtime,
         messaging: MessagingService,
         *,
+        transaction_files: Path,
         lost_leadership: Callable[[], str | None],
     ) -> ClusterMember:
         """What `process.cluster_wiring.make_member` makes of a real process."""
@@ -95,6 +98,7 @@ class Process:
             elapsed_s=runtime.elapsed_s,
             in_thread=runtime.threads("metadata", METADATA_THREADS),
             spawn=runtime.spawn,
+            reach=make_reach(runtime, messaging, transaction_files),
             lost_leadership=lost_leadership,
             die=runtime.die,
             chance=lambda count: below(count, self.world.chance),

@@ -4,12 +4,14 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.cluster.histories import history_of
+from tests.simulation.cluster.node import Process
 from tests.simulation.cluster.simulation import play, run
 from tests.simulation.cluster.world import World
 from tests.simulation.files import mounted
@@ -111,6 +113,82 @@ def test_a_publish_whose_reply_was_lost_may_arrive_after_a_deletion() -> None:
         assert [each.id is None for each in topic.publishes.values()] == [False]
         for each in world.running:
             each.kill("the test ends")
+
+
+LONG_MS = 60_000  # ms; servers that are replaceable have ended by then
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Two or three servers, and no faults but those of the test."""
+    world = World(history_of(3).settings, chance=random.Random(0))
+    with mounted(), world.mounted(), limited(small=False):
+        world.begin()
+        world.is_quiet = True
+        world.pass_time(5_000)
+        yield world
+        for each in world.running:
+            each.kill("the test ends")
+
+
+def leader_of(world: World) -> Process:
+    """The server that leads transactions."""
+    clusters = ((each, each.components.cluster) for each in world.open)
+    return next(each for each, found in clusters if found is not None and found.tenancy())
+
+
+def test_a_server_that_alone_lost_the_tables_ends(world: World) -> None:
+    cut_off, *others = world.open
+
+    cut_off.cut_from.add("tables")
+    world.pass_time(LONG_MS)
+
+    assert "does not reach HBase" in str(cut_off.ended_for)
+    assert all(each.is_alive for each in others)
+
+
+def test_no_server_ends_during_and_after_an_outage_of_the_tables(world: World) -> None:
+    servers = world.open
+
+    for each in servers:
+        each.cut_from.add("tables")
+    world.pass_time(LONG_MS)
+    for each in servers:  # one after the other
+        each.cut_from.clear()
+        world.pass_time(3_000)
+    world.pass_time(LONG_MS)
+
+    assert [each.ended_for for each in servers] == [None] * len(servers)
+
+
+def test_a_leader_whose_directory_hangs_ends_and_another_server_leads(world: World) -> None:
+    leader = leader_of(world)
+    others = [each for each in world.open if each is not leader]
+    standby, able = others[0], others[-1]
+    if standby is not able:
+        standby.threads.hang_named("directory-check")
+        world.pass_time(10_000)
+
+    leader.threads.hang_named("directory-check")
+    world.pass_time(LONG_MS)
+
+    assert "does not reach the shared directory" in str(leader.ended_for)
+    assert all(each.is_alive for each in others)
+    assert leader_of(world) is able
+
+
+def test_a_standby_starts_while_its_directory_hangs(world: World) -> None:
+    slot = next(each for each in world.slots if each.process is not leader_of(world))
+    assert slot.process is not None
+    slot.process.kill()
+    world.pass_time(20_000)
+
+    world.start(slot)
+    slot.process.threads.hang_named("directory-check", "transaction-files")
+    world.pass_time(10_000)
+
+    assert slot.process.is_open
+    assert slot.process.is_alive
 
 
 def _play(seeds: range) -> None:

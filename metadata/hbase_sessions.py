@@ -213,7 +213,12 @@ class HBaseSession:
     def keep_alive(self) -> None:
         """Send heartbeats until the session has ended."""
         while not self._is_closing.wait(self._pause_s if self.is_live else PAUSE_S_MIN):
-            if not self._beat():
+            try:
+                is_confirmed = self._beat()
+            except Exception:
+                log.exception("the session %s can't be confirmed", self.id)
+                is_confirmed = False  # its holder must not wait for a proof for ever
+            if not is_confirmed:
                 self._end()
                 return
 

@@ -103,7 +103,12 @@ class ZooKeeperSession:
     def _keep(self) -> None:
         """Confirm the session until it has ended; tell of its loss."""
         while not self._has_ended.wait(self._pause_s if self.is_live else RECONNECT_S_MIN):
-            if not self._confirm() and self._end():
+            try:
+                is_confirmed = self._confirm()
+            except Exception:
+                log.exception("the session %s can't be confirmed", self.id)
+                is_confirmed = False  # its holder must not wait for a proof for ever
+            if not is_confirmed and self._end():
                 log.warning("the session %s with ZooKeeper has ended", self.id)
                 try:
                     self._lost()

@@ -274,11 +274,17 @@ class ClusterMember:
         return f"{owner.server_id} at {owner.url} leads transactions" if owner else "starting"
 
     async def run(self) -> None:
-        """Follow the members and the leader, and keep this server's share of the topics, until
-        `close`."""
-        self._spawn(self.transactions.run())
-        self._spawn(self._end_if_replaced())
-        self._spawn(self._follow_reach())
+        """Do this server's part in the cluster until `close`. An error that it raises is a bug, and
+        must end the process: a member that follows nothing would keep its topics for ever."""
+        await asyncio.gather(
+            self._follow(),
+            self._follow_reach(),
+            self._end_if_replaced(),
+            self.transactions.run(),
+        )
+
+    async def _follow(self) -> None:
+        """Follow the members and the leader, and keep this server's share of the topics."""
         retried_s = rebalanced_s = self._elapsed_s()
         scan_s = retried_s + self._until_scan_s()
         while not self._is_closed:

@@ -227,7 +227,7 @@ class Components:
         self._runtime.spawn_writer(self.messaging.committer.run())
         self._runtime.spawn_writer(self.transactions.durable.run())
         if self.cluster is not None:
-            self._runtime.spawn(self.cluster.run())
+            self._runtime.spawn_writer(self.cluster.run())
         await self._link.tick()
         await self._create_system_topics()
         self._is_open = True

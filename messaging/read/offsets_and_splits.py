@@ -106,6 +106,7 @@ class TopicOffsets:
     ) -> Offsets:
         """Where the topic begins and ends for this reader. With `tx` every live row is read."""
         poll = Poll(isolation=isolation, tx=tx)
+        require_topic(self._store, self._state, topic)
         # Both before the snapshot, which may come from another server: what leaves the index later
         # may have ended after the snapshot, and what is written later may be undecided in it.
         high_water_mark = self._state.high_water_mark

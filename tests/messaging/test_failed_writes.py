@@ -69,6 +69,8 @@ async def test_a_store_that_can_not_be_opened_is_down_until_it_can(world: FlakyW
             await service.tick()
 
         assert service.status == ("down", "the disk is gone")
+        with pytest.raises(StorageUnavailableError):
+            await service.offsets.offsets(AUDIT)
 
         world.is_barred = False
         await service.tick()

@@ -172,8 +172,8 @@ BUGS = (
     planted(
         "new-leader-opens-before-all-servers-acknowledged-it",
         "cluster/rows_of_owners.py",
-        "                raise error\n        return not missing and ",
-        "                continue\n        return ",
+        "        await _all(map(self._acknowledge, missing))",
+        "        await asyncio.gather(*map(self._acknowledge, missing), return_exceptions=True)",
     ),
     planted(
         "owner-obeys-former-leaders",

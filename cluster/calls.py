@@ -5,6 +5,7 @@ A call to this server itself takes no way over the network. `cluster/peers.py` s
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -60,8 +61,16 @@ class Calls:
             for name, handler in self._handlers.items()
         ]
 
-    async def call(self, to: Owner | None, name: str, form: Mapping[str, object]) -> Fields:
-        """The reply of a server; None: this one. Sent once.
+    async def call(
+        self,
+        to: Owner | None,
+        name: str,
+        form: Mapping[str, object],
+        *,
+        within_s: float = math.inf,
+    ) -> Fields:
+        """The reply of a server; None: this one. Sent once. `within_s` may only make the limit of
+        the whole exchange shorter.
 
         Raises:
             PeerUnansweredError: no answer came.
@@ -73,7 +82,11 @@ class Calls:
         try:
             return Fields(
                 await self._peers.ask(
-                    to.url, "POST", f"{PATH}/{name}", body, within_s=self._answer_s_max
+                    to.url,
+                    "POST",
+                    f"{PATH}/{name}",
+                    body,
+                    within_s=min(within_s, self._answer_s_max),
                 )
             )
         except PeerRefusedError as error:

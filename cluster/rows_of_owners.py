@@ -9,6 +9,7 @@ settled or marked. So no move of a topic, and no lost call, hides a row from it.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +41,7 @@ from tx.message_rows import MessageRows
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5  # seconds before a call is repeated that another server has not answered
+CLOSE_S_MAX = 2.0  # seconds before it is checked whether a server that closes writes has ended
 OWNER_ATTEMPTS_MAX = 10  # a topic that moves is asked for again so often, for a commit
 
 
@@ -191,7 +193,9 @@ class RowsOfOwners:
         form = {"joins": list(joins), "finals": list(finals)}
         while True:
             try:
-                await self._call(server, "close", form)
+                # Not for long: the server may have ended, and then nobody answers. Asked again, it
+                # continues to wait for the same writes.
+                await self._call(server, "close", form, within_s=CLOSE_S_MAX)
             except (PeerUnansweredError, TuffError) as error:
                 log.warning("the server %s does not close writes: %s", server.server_id, error)
             else:
@@ -338,9 +342,16 @@ class RowsOfOwners:
         known_ms = self._first_publish_ms.get(pointer, first_ms)
         self._first_publish_ms[pointer] = min(known_ms, first_ms)
 
-    async def _call(self, server: Server, name: str, form: Mapping[str, object]) -> Fields:
+    async def _call(
+        self,
+        server: Server,
+        name: str,
+        form: Mapping[str, object],
+        *,
+        within_s: float = math.inf,
+    ) -> Fields:
         asked = {**form, "epoch": self.epoch, "to": server.incarnation}
-        return await self._calls.call(server.owner, name, asked)
+        return await self._calls.call(server.owner, name, asked, within_s=within_s)
 
     async def _is_fenced(self, server: Server) -> bool:
         """Whether a server has ended; it can write nothing any more then."""

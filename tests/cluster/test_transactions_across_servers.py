@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.routing import Owner
+from cluster.rows_of_owners import CLOSE_S_MAX
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
@@ -198,6 +199,20 @@ async def test_lost_ends_and_lost_reports_heal(cluster: Cluster) -> None:
     assert was_carried
     assert list(s2.messaging.state.index.pointers()) == []
     assert list(s3.messaging.state.index.settling) == []
+
+
+async def test_a_silent_server_is_not_waited_for_long_before_it_is_found_to_have_ended(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+
+    closes = [each for each in cluster.network.calls if each.name == "close"]
+    assert closes
+    assert all(each.within_s <= CLOSE_S_MAX for each in closes)
 
 
 async def test_an_owner_that_dies_with_its_joins_holds_no_commit_up(cluster: Cluster) -> None:

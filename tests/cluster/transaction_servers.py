@@ -66,6 +66,7 @@ class Sent:
     target: str
     name: str
     body: Mapping[str, Any]
+    within_s: float = 1.0
 
 
 class Network:
@@ -137,7 +138,9 @@ class _Line:
     ) -> object:
         assert method == "POST"
         name = path.removeprefix("/v1/cluster/")
-        sent = Sent(self._source.id, base_url.removeprefix("http://"), name, json.loads(body))
+        sent = Sent(
+            self._source.id, base_url.removeprefix("http://"), name, json.loads(body), within_s
+        )
         result = await self._network.carry(self._source, sent)
         if isinstance(result, PeerRefusedError):
             raise result

@@ -72,6 +72,7 @@ class ClusterServer:
             f"cluster.transactions_directory={cluster.home / 'transactions'}",
             "cluster.rebalance_interval=8",  # so that a server that was started again gets topics
             "tx.max_timeout=600",
+            "tx.outcome_retention=14400",  # longer than a run, at whose end all are asked for
         ]
         place = ("--host", self.host, "--port", str(self.port))
         flags = [word for setting in settings for word in ("--set", setting)]

@@ -193,6 +193,9 @@ places = st.integers(0, 20)
     start=0, through=7, log_start=0, limit=21, bytes_max=60, inclusive=True, high_water_mark=19
 )
 @example(
+    start=7, through=20, log_start=0, limit=4, bytes_max=60, inclusive=True, high_water_mark=19
+)
+@example(
     start=0, through=20, log_start=0, limit=4, bytes_max=60, inclusive=True, high_water_mark=19
 )
 def test_packed_rows_are_read_from_and_through_any_of_their_rows(

@@ -177,6 +177,13 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
 places = st.integers(0, 20)
 
 
+def _twenty_rows() -> dict[bytes, bytes]:
+    """Rows of which all but the tenth can be packed."""
+    plain = [MessageRow(payload=b"%d" % number) for number in range(9)]
+    odd = MessageRow(tx_pointer=COMMITTED_POINTER, payload=b"odd")
+    return _store_of([*plain, odd, *plain[:5], *plain][:20], flipped=None).rows
+
+
 @given(
     start=places,
     through=places,
@@ -207,9 +214,6 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     inclusive: bool,
     high_water_mark: int,
 ) -> None:
-    stored = [MessageRow(payload=b"%d" % number) for number in range(9)]
-    stored += [MessageRow(tx_pointer=COMMITTED_POINTER, payload=b"odd"), *stored[:5], *stored]
-    rows = _store_of(stored[:20], flipped=None).rows
     asked: dict[str, object] = {
         "start": start_number(MessageId(NOW_MS - 2_000, start), inclusive=inclusive),
         "through": MessageId(NOW_MS - 2_000, through),
@@ -220,7 +224,7 @@ def test_packed_rows_are_read_from_and_through_any_of_their_rows(
     }
     # Nothing behind what is served is there: a batch is served as a whole.
     last = message_key(PREFIX, Offset(NOW_MS - 2_000, high_water_mark))
-    rows = {key: value for key, value in rows.items() if key <= last}
+    rows = {key: value for key, value in _twenty_rows().items() if key <= last}
 
     one_by_one, joined = _read(MemoryStore(rows), **asked), _read(packed_store(rows), **asked)
 

@@ -65,7 +65,7 @@ class LeaderOfTransactions:
             log.info("the rows of transactions are reported later: %s", error.detail)
 
     async def _join(self, form: Fields) -> dict[str, object]:
-        server, number = self._server(form), form.integer("number")
+        server, number = await self._server(form), form.integer("number")
         pointer, topic = form.integer("pointer"), form.topic("topic")
         permit = self._joins.get((server, number))
         if permit is None:
@@ -82,7 +82,7 @@ class LeaderOfTransactions:
         return {"transactionId": permit.transaction_id}
 
     async def _new_snapshot(self, form: Fields) -> dict[str, object]:
-        self._server(form)
+        await self._server(form)
         snapshot = await self._permits.snapshot()
         if snapshot is not self._snapshot:
             self._snapshot = snapshot
@@ -92,13 +92,13 @@ class LeaderOfTransactions:
         return {"number": self._snapshot_number, "snapshot": _shown(snapshot)}
 
     async def _snapshot_of(self, form: Fields) -> dict[str, object]:
-        server, pointer = self._server(form), form.integer("pointer")
+        server, pointer = await self._server(form), form.integer("pointer")
         snapshot = await self._permits.snapshot_of(pointer)
         self._rows.note_reader(pointer, server)
         return {"snapshot": _shown(snapshot)}
 
     async def _visibility(self, form: Fields) -> dict[str, object]:
-        self._server(form)
+        await self._server(form)
         state = await self._permits.visibility_state()
         if state is None:
             return {}
@@ -111,7 +111,7 @@ class LeaderOfTransactions:
         }
 
     async def _report(self, form: Fields) -> dict[str, object]:
-        server = self._server(form)
+        server = await self._server(form)
         self._manager.durable.require_running()
         self._manager.rows_found(self._rows.note_report(form))
         ended = []
@@ -131,14 +131,18 @@ class LeaderOfTransactions:
             pass  # its end is on its way to the disk
         return False
 
-    def _server(self, form: Fields) -> Server:
-        """Raises: TransactionsUnavailableError: the server obeys another leader."""
+    async def _server(self, form: Fields) -> Server:
+        """The server that asks. Raises: TransactionsUnavailableError: it obeys another leader."""
         if form.integer("epoch") != self._rows.epoch:
             raise TransactionsUnavailableError(
                 f"this server leads transactions in epoch {self._rows.epoch}, and was asked as the "
                 f"leader of epoch {form.integer('epoch')}; try again"
             )
-        return self._rows.server(form.text("server"), form.integer("incarnation"))
+        which = form.text("server"), form.integer("incarnation")
+        if not self._rows.has_acknowledged(*which):
+            # It has just joined the cluster. Its clients need not wait for the next `tick`.
+            await self._rows.acknowledge(*which)
+        return self._rows.server(*which)
 
     def _recall(self, server: Server, number: int) -> None:
         waiting = self._to_close.get(server)

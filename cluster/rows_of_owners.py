@@ -144,6 +144,20 @@ class RowsOfOwners:
         # At the same time: one that does not answer must not keep the others out.
         await _all(map(self._acknowledge, missing))
 
+    async def acknowledge(self, server_id: str, incarnation: int) -> None:
+        """Let one server acknowledge the epoch. Raises: TransactionsUnavailableError: it does not
+        answer, or is no member."""
+        try:
+            members = await self._in_thread(self._servers().members)
+            info = members.get(server_id)
+            if info is not None and info.incarnation == incarnation:
+                await self._acknowledge(info)
+        except (MetadataError, PeerUnansweredError) as error:
+            raise TransactionsUnavailableError(
+                f"the server {server_id} can't acknowledge the leader of transactions: {error}; "
+                "nothing was written, try again"
+            ) from None
+
     def has_acknowledged(self, server_id: str, incarnation: int) -> bool:
         """Whether this server obeys this leader, so that it may join transactions."""
         found = self._acknowledged.get(server_id)

@@ -4,7 +4,7 @@
                                           [--data DIR]
 
 prints the addresses, and runs until the end of its input (Ctrl-D). A line of input with the id of a
-server that was killed starts it again. `make cluster` calls this. Without --data everything is in a
+server kills it, and starts it again. `make cluster` calls this. Without --data everything is in a
 temporary directory.
 """
 
@@ -70,10 +70,12 @@ class LocalCluster:
         return ",".join(each.url for each in self.servers.values())
 
     def start_again(self, server_id: str) -> str:
-        """Start a server that has ended at its old address; what to tell the user."""
+        """Kill a server, unless it has ended, and start it again at its address; what to tell the
+        user."""
         server = self.servers.get(server_id)
         if server is None:
             return f"there is no server {server_id!r}; there are {', '.join(self.servers)}"
+        server.kill()
         try:
             again = self.start(int(server_id[1:]), port=int(server.url.rpartition(":")[2]))
         except LaunchError as error:
@@ -144,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, server in cluster.servers.items():
             _say(_shown(name, server))
         _say(f"export TUFF_URL={cluster.url}")
-        _say("The id of a server (s1) starts it again, once it has ended. Ctrl-D stops everything.")
+        _say("The id of a server (s1) kills it and starts it again. Ctrl-D stops everything.")
         for line in sys.stdin:
             _say(cluster.start_again(line.strip()))
     return 0

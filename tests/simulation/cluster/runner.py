@@ -57,6 +57,15 @@ class OperationRunner:
                 return process
         return None
 
+    def _leader_and_open(self) -> tuple[Process | None, list[Tx]]:
+        """The leader, and the open transactions after a start there."""
+        leader = self.leader()
+        if leader is None:
+            return None, []
+        self.world.request(leader, self.clients.start(leader))
+        self.world.run(300)
+        return leader, self.world.transactions.open
+
     def leader(self) -> Process | None:
         value = self.world.metadata.now(("leader",))
         if value is None:
@@ -424,13 +433,8 @@ class OperationRunner:
 
     def pause_leader(self) -> None:
         """The leader of transactions stops with commits under way."""
-        leader = self.leader()
-        if leader is None:
-            return
-        self.world.request(leader, self.clients.start(leader))
-        self.world.run(300)
-        found = self.world.transactions.open
-        if not found:
+        leader, found = self._leader_and_open()
+        if leader is None or not found:
             return
         self.world.request(leader, self._commit(leader, found[-1]))
         self.world.run(self.c % 12)
@@ -496,13 +500,8 @@ class OperationRunner:
     def depose_during_sync(self) -> None:
         """The store ends the session of the leader too early. The leader reaches no store, and a
         commit is still being synced when another server leads and commits, too."""
-        leader = self.leader()
-        if leader is None:
-            return
-        self.world.request(leader, self.clients.start(leader))
-        self.world.run(300)
-        found = self.world.transactions.open
-        if not found:
+        leader, found = self._leader_and_open()
+        if leader is None or not found:
             return
         leader.threads.hang_named("transaction-log")
         commit = self.clients.commit(leader, found[-1], frozenset(KEYS[:1]))

@@ -111,9 +111,7 @@ class Membership:
         return self._members.incarnations()
 
     def fence_ended(self) -> None:
-        """Fence every incarnation of every server that was registered before and is not alive now.
-        One that is registering at this very moment may be among them, and then has to start
-        again."""
+        """Fence every incarnation of every server that was registered before and has ended."""
         # In this order: a server that registers between the two reads must not be fenced.
         incarnations = self._members.incarnations()
         members = self._members.members()

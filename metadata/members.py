@@ -97,11 +97,11 @@ class Members:
         """
         self._require_unused_id()
         self._require_unused_address()
-        incarnation = self._next_incarnation()
+        last = read_value(self._store, self._counter_key, _incarnation)
         info = ServerInfo(
             server_id=self._server_id,
             address=self._address,
-            incarnation=incarnation,
+            incarnation=1 if last is None else last.value + 1,
             started_ms=self._now_ms(),
             topics=0,
             is_draining=False,
@@ -113,8 +113,17 @@ class Members:
         except EntryExistsError:
             self._require_unused_id()
             raise DuplicateServerError(_duplicate(self._server_id, "another server")) from None
+        # The entry comes first: a new leader fences every incarnation that was counted and is not
+        # a member. The counter decides whose the incarnation is, should two sessions have had the
+        # entry one after the other.
+        counted = _incarnation_bytes(info.incarnation)
+        try:
+            expected = Expected.NEW if last is None else last.version
+            self._store.put(self._counter_key, counted, expected)
+        except (BadVersionError, EntryExistsError):
+            raise DuplicateServerError(_duplicate(self._server_id, "another server")) from None
         self._registered = info, session
-        return incarnation
+        return info.incarnation
 
     def publish_load(self, topics: int, *, is_draining: bool) -> None:
         """Tell the others how many topics this server owns, and whether it is draining. Needs a
@@ -169,6 +178,10 @@ class Members:
     def _key(self) -> Key:
         return (_SERVERS, self._server_id)
 
+    @property
+    def _counter_key(self) -> Key:
+        return (_INCARNATIONS, self._server_id)
+
     def _publish(self, changed: Callable[[ServerInfo], ServerInfo]) -> None:
         assert self._registered is not None, "register comes first"
         info, session = self._registered
@@ -200,14 +213,6 @@ class Members:
                     f"the address {self._address} is already in use by the server "
                     f"{found.server_id}; give this one another cluster.address"
                 )
-
-    def _next_incarnation(self) -> int:
-        return self._change(
-            (_INCARNATIONS, self._server_id),
-            _incarnation,
-            _incarnation_bytes,
-            lambda old: 1 if old is None else old + 1,
-        )
 
     def _change(
         self,

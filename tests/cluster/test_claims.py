@@ -74,11 +74,19 @@ class Messages:
 
 
 class CountingStore:
-    """A metadata store that counts the reads of entries."""
+    """A metadata store that counts the reads of entries, and calls `around_puts` before and after
+    each put."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.read: list[Key] = []
+        self.around_puts: Callable[[], None] = lambda: None
+
+    def put(self, *args: Any, **options: Any) -> int:
+        self.around_puts()
+        version = self._store.put(*args, **options)
+        self.around_puts()
+        return version
 
     def get(self, key: Key) -> Versioned[bytes] | None:
         self.read.append(key)
@@ -100,11 +108,13 @@ class Node:
             messages="memory",
             now_ms=lambda: 1,
         )
-        identity = self.membership.join(new_cluster_id="c" * 32, session_s=60.0, lost=lambda: None)
+        self.identity = self.membership.join(
+            new_cluster_id="c" * 32, session_s=60.0, lost=lambda: None
+        )
         self.messages = Messages()
         self._threads = ThreadPoolExecutor(4)
         self.ownership = TopicOwnership(
-            identity,
+            self.identity,
             self.membership,
             TopicOwnershipManager(store),
             TopicPersistenceManager(store),
@@ -325,3 +335,15 @@ def test_a_failure_after_the_client_gave_up_is_no_bug_in_the_log(
     run(scenario())
 
     assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+def test_a_server_that_is_registering_is_not_fenced_by_a_new_leader(world: World) -> None:
+    world.ended.end()
+    looking = CountingStore(world.store)
+    looking.around_puts = world.heir.membership.fence_ended
+
+    restarted = Node(looking, world.tables, "s1")
+
+    assert restarted.identity.incarnation == 2
+    assert world.tables.fenced == [("s1", 1)]
+    restarted.end()

@@ -10,8 +10,10 @@ import pytest
 from metadata.members import DuplicateServerError, Fenced, Members, ServerInfo
 from metadata.server_ids import check_server_id
 from metadata.store import (
+    Condition,
     DamagedEntryError,
     Expected,
+    Key,
     MetadataStore,
     Session,
     SessionLostError,
@@ -151,6 +153,27 @@ def test_servers_that_start_together_get_different_incarnations(store: MetadataS
         found = [each for some in pool.map(start_and_end, range(THREAD_COUNT)) for each in some]
 
     assert len(found) == len(set(found)) == 3 * THREAD_COUNT
+
+
+def test_of_two_sessions_that_took_an_incarnation_in_turn_one_has_it(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first session ends after the server has put its entry, and before it counts."""
+    late, session = server(store), session_of(store)
+    put, registered = store.put, []
+
+    def put_late(key: Key, value: bytes, expected: Condition, **options: Session) -> int:
+        if key[0] == "incarnations":
+            monkeypatch.undo()
+            session.close()
+            registered.append(server(store).register(session_of(store)))
+        return put(key, value, expected, **options)
+
+    monkeypatch.setattr(store, "put", put_late)
+    with pytest.raises(DuplicateServerError):
+        late.register(session)
+
+    assert registered == [1]
 
 
 def test_a_server_without_a_live_session_is_not_registered(store: MetadataStore) -> None:

@@ -649,7 +649,7 @@ _WRITE_ERRORS = (
     *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
-_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
+_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
@@ -936,6 +936,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
     "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),

@@ -3,11 +3,12 @@
 attributes := [key: bin | nil, [tag: str ...], [[name: str, value: bin] ...]]    MessagePack
 """
 
+import re
 from functools import lru_cache
 
 import msgpack
 
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, TagFilter
 
 _CACHED_COUNT_MAX = 1_024  # decoded attributes; messages of one kind often have the same
 _CACHED_BYTES_MAX = 256  # of an encoding; with the count it bounds the memory to about 1 MiB
@@ -46,3 +47,20 @@ def _is_header(value: object) -> bool:
             return True
         case _:
             return False
+
+
+class StoredTagFilter:
+    """A tag filter over stored attributes. Those that can't match are not decoded."""
+
+    def __init__(self, tags: TagFilter) -> None:
+        self._tags = tags
+        # Attributes with all tags of an alternative contain the bytes of its longest one.
+        needed = sorted({max(each, key=len).encode() for each in tags.alternatives})
+        self._search = re.compile(b"|".join(map(re.escape, needed))).search
+
+    def selects(self, data: bytes, start: int = 0, stop: int | None = None) -> bool:
+        """Whether it selects a message with these attributes: a part of the data."""
+        stop = len(data) if stop is None else stop
+        if self._search(data, start, stop) is None:
+            return False
+        return self._tags.selects(decode_attributes(data[start:stop]).tags)

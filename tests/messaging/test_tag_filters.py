@@ -262,7 +262,7 @@ def test_messages_that_are_cut_take_their_attributes_with_them() -> None:
 async def test_attributes_count_in_the_bound_of_waiting_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 5_000)
+    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 2_500)
     world = World()
     one = request(b"")._replace(attributes=[Attributes(key=bytes(3_000))])
     async with world.running(audit={}) as service:

@@ -114,9 +114,12 @@ def test_a_filter_that_selects_nothing_makes_progress(monkeypatch: pytest.Monkey
     assert starts == sorted(set(starts))
 
 
+@pytest.mark.parametrize("others", [MessageRow(payload=b"plain"), _tagged("a")])
 @pytest.mark.parametrize("flipped", [0, 5, 9])
-def test_a_corrupt_row_stops_a_reader_that_would_not_select_it(flipped: int) -> None:
-    stored = [_tagged("a"), _tagged("b"), _tagged("a"), *[MessageRow(payload=b"plain")] * 7]
+def test_a_corrupt_row_stops_a_reader_that_would_not_select_it(
+    flipped: int, others: MessageRow
+) -> None:
+    stored = [_tagged("a"), _tagged("b"), _tagged("a"), *[others] * 7]
     table = _store_of(stored, flipped=flipped)
     packed = packed_store(
         _store_of(stored, flipped=None).rows,

@@ -295,8 +295,11 @@ class Program:
         first_attempt = len(self._load.recorded.attempts)
         with ExitStack() as lasting:
             chosen = [name]
-            if self._chance.random() < TWO_AT_ONCE:
-                chosen.append(self._chance.choice(names))
+            # Not two faults of one ZooKeeper: it can't be paused while it is killed.
+            is_of_all = name in self._faults.of_all
+            others = [each for each in names if not (is_of_all and each in self._faults.of_all)]
+            if others and self._chance.random() < TWO_AT_ONCE:
+                chosen.append(self._chance.choice(others))
             victims = self._faults.victims(len(chosen))
             details = []
             for each, victim in zip(chosen, victims, strict=True):
@@ -305,7 +308,7 @@ class Program:
                 else:
                     fault = self._faults.of_one[each](victim)
                 details.append(lasting.enter_context(fault))
-        if len(chosen) > 1 or name in self._faults.of_all:
+        if len(chosen) > 1 or is_of_all:
             reference_s = time.monotonic()
         self._settle(reference_s)
         settled_s = time.monotonic()

@@ -28,6 +28,18 @@ class Isolation(StrEnum):
 IsolationLike = Isolation | Literal["all", "committed"]
 
 
+class Ack(StrEnum):
+    """When a publish without a transaction is answered (Kafka: acks): once it is checked, once its
+    messages have their ids, or once they are durable."""
+
+    NONE = "none"
+    RECEIVED = "received"
+    DURABLE = "durable"
+
+
+AckLike = Ack | Literal["none", "received", "durable"]
+
+
 def too_many_messages(count: int) -> RequestTooLargeError:
     """The refusal of a request with more than `MESSAGES_COUNT_MAX` messages."""
     return RequestTooLargeError(

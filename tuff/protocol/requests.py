@@ -38,6 +38,7 @@ class Ack(StrEnum):
 
 
 AckLike = Ack | Literal["none", "received", "durable"]
+AckWithIds = Literal[Ack.RECEIVED, Ack.DURABLE, "received", "durable"]  # the reply has ids
 
 
 def too_many_messages(count: int) -> RequestTooLargeError:

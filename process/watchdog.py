@@ -5,18 +5,25 @@ Threads of the metadata client keep the session, so a hung server stays a member
 lead would stay with it, and nothing would be answered.
 """
 
-import asyncio
 import faulthandler
 import time
 from collections.abc import Callable
 from threading import Event
+from typing import Protocol
 
 CHECK_S = 1.0
 HANGS_COUNT = 30  # checks; longer than any work on the event loop takes
 
 
+class Loop(Protocol):
+    """What is needed of an event loop (asyncio.AbstractEventLoop)."""
+
+    def is_running(self) -> bool: ...
+    def call_soon_threadsafe(self, call: Callable[[], None], /) -> object: ...
+
+
 def watch(
-    loop: asyncio.AbstractEventLoop,
+    loop: Loop,
     die: Callable[[str], None],
     *,
     check_s: float = CHECK_S,

@@ -271,6 +271,25 @@ def test_every_page_can_be_found_from_the_map() -> None:
     assert lost == ["README.md"]
 
 
+def test_every_statement_about_another_system_has_a_source_that_is_listed() -> None:
+    text = (ROOT / "docs/comparison.md").read_text("utf-8")
+    tables, _, listed = text.partition("\n## Sources\n")
+    sources = re.findall(r"^- \[(\w+)\] .*<https://", listed, re.MULTILINE)
+    cells = [
+        (system, cell)
+        for line in tables.splitlines()
+        if line.startswith("| ") and not line.startswith("| |")
+        for system, cell in zip("KRPN", line.strip("|").split("|")[2:], strict=True)
+    ]
+    bare = [cell for _, cell in cells if cell.strip() and not re.search(r"\[\w+\]|\(\d\)", cell)]
+    foreign = [cell for system, cell in cells if set(re.findall(r"\[(\w)\d+\]", cell)) - {system}]
+
+    assert bare == []
+    assert foreign == []
+    assert set(re.findall(r"\[([A-Z]\d+)\]", tables)) == set(sources)
+    assert len(cells) > 100
+
+
 def test_every_section_that_the_code_cites_exists() -> None:
     headings = {
         "design": (ROOT / "docs/architecture.md").read_text("utf-8"),

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
     from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
+    from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
     from tuff.participant import Positions as Positions
     from tuff.participant import TransactionAware as TransactionAware
     from tuff.participant import hook_transaction_id as hook_transaction_id
+    from tuff.protocol.attributes import Attributes as Attributes
     from tuff.protocol.errors import BadRequestError as BadRequestError
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError

@@ -38,8 +38,9 @@ class Poll(Sequence[Message]):
     """The messages of one read, and where to continue (protocol §3.4).
 
     `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
-    even without messages. `blocked_by`: the id of the transaction that holds this reader back.
-    `expired`: messages may have been missed, as the start is older than the topic's time to live.
+    even without messages. `caught_up`: no message is left. `blocked_by`: the id of the transaction
+    that holds this reader back. `expired`: messages may have been missed, as the start is older
+    than the topic's time to live.
     """
 
     messages: tuple[Message, ...]

@@ -5,7 +5,6 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic
 
-from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.batching import (
     Accumulator,
@@ -15,8 +14,8 @@ from tuff.batching import (
     fail,
     require_own_process,
 )
-from tuff.calls import Payload
 from tuff.client_errors import ConnectionLostError, WrongStateError
+from tuff.new_messages import Checked, Publishable, checked
 from tuff.protocol.ids import MessageId
 
 if TYPE_CHECKING:
@@ -48,10 +47,10 @@ class AsyncPublisher(Generic[V]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
 
-    async def send(self, payload: Payload) -> "asyncio.Future[V]":
+    async def send(self, message: Publishable) -> "asyncio.Future[V]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
         self._require_own_loop()
-        data = calls.payload_of(payload)
+        data = checked(message)
         if self._max_block_s is None:
             return await self._add_in_turn(data)
         try:
@@ -60,9 +59,9 @@ class AsyncPublisher(Generic[V]):
         except TimeoutError:
             raise self._accumulator.full() from None
 
-    async def _add_in_turn(self, payload: bytes) -> "asyncio.Future[V]":
+    async def _add_in_turn(self, message: Checked) -> "asyncio.Future[V]":
         async with self._turn:
-            while not (self._accumulator.has_room(payload) or self._is_closed):
+            while not (self._accumulator.has_room(message) or self._is_closed):
                 # What waits may be less than a batch, and would linger.
                 self._accumulator.flush()
                 self._added.set()
@@ -70,7 +69,7 @@ class AsyncPublisher(Generic[V]):
             loop = self._require_open()
             receipt: asyncio.Future[V] = loop.create_future()
             was_empty = self._accumulator.is_empty
-            self._accumulator.add(payload, receipt, now_s=loop.time())
+            self._accumulator.add(message, receipt, now_s=loop.time())
             if was_empty or self._accumulator.is_full:
                 self._added.set()
         return receipt

@@ -11,7 +11,6 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic
 
-from tuff import calls
 from tuff.batching import (
     Accumulator,
     Batch,
@@ -21,8 +20,8 @@ from tuff.batching import (
     require_own_process,
 )
 from tuff.blocking.driver import Driver
-from tuff.calls import Payload
 from tuff.client_errors import ConnectionLostError, WrongStateError
+from tuff.new_messages import Checked, Publishable, checked
 from tuff.protocol.ids import MessageId
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Publisher(Generic[V]):
         self._failure: BaseException | None = None
         self._process_id = os.getpid()
 
-    def send(self, payload: Payload) -> "Future[V]":
+    def send(self, message: Publishable) -> "Future[V]":
         """Send one message; the future has its id once it is durable.
 
             with client.publisher(orders) as publisher:
@@ -89,7 +88,7 @@ class Publisher(Generic[V]):
             WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
-        data = calls.payload_of(payload)
+        data = checked(message)
         receipt: _Receipt[V] = _Receipt()
         with self._added:
             self._wait_for_room(data)
@@ -100,11 +99,11 @@ class Publisher(Generic[V]):
                 self._added.notify()
         return receipt
 
-    def _wait_for_room(self, payload: bytes) -> None:
+    def _wait_for_room(self, message: Checked) -> None:
         until_s = None if self._max_block_s is None else self._elapsed_s() + self._max_block_s
         # A callback of a future runs in the publisher's own thread, which makes the room: it would
         # wait for itself.
-        while not (self._accumulator.has_room(payload) or self._is_own_thread or self._is_closed):
+        while not (self._accumulator.has_room(message) or self._is_own_thread or self._is_closed):
             left_s = None if until_s is None else until_s - self._elapsed_s()
             if left_s is not None and left_s <= 0:
                 raise self._accumulator.full()

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call
@@ -23,8 +23,15 @@ from tuff.retries import Retries
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
+if TYPE_CHECKING:
+    # Type checkers know this module, installed or not. What the future of a message gets is its
+    # id, except with the ack `NONE`.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Result = TypeVarWithDefault("Result", default=MessageId)
+else:
+    Result = TypeVar("Result")
 
 BATCHES_HELD = 8  # batches of `batch_bytes` in memory by default; then `send` waits
 LINGER_S = 0.002  # seconds; about as long as a sync, so a lone message is at most twice as late
@@ -196,16 +203,16 @@ class Receipt(Protocol[V_contra]):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(Generic[V]):
+class Delivery(Generic[Result]):
     """Publishes batches to one topic. `publish` is `with_ids` or `without_ids`, with the topic."""
 
     topic: TopicId
-    publish: Callable[[Sequence[Checked]], Flow[list[V]]]
+    publish: Callable[[Sequence[Checked]], Flow[list[Result]]]
 
     def __post_init__(self) -> None:
         calls.checked_topic(self.topic)
 
-    def deliver(self, batch: Batch[Receipt[V]]) -> Flow[BaseException | None]:
+    def deliver(self, batch: Batch[Receipt[Result]]) -> Flow[BaseException | None]:
         """Publish a batch and settle its receipts; returns the error of a failed publish, or None.
 
         Like any plain publish, it is repeated only if the server says that it did not execute it.
@@ -267,7 +274,7 @@ def _ids(published: Published, count: int) -> Iterator[MessageId]:
         yield MessageId(*Offset.from_int(number))
 
 
-def fail(batch: Batch[Receipt[V]], error: BaseException) -> None:
+def fail(batch: Batch[Receipt[Result]], error: BaseException) -> None:
     """Let every receipt that is not settled raise this error."""
     for receipt in batch.receipts:
         if not receipt.done():

@@ -1,7 +1,7 @@
 """Keys, tags and headers of messages in the client, and reads that select by tags."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import fastavro
 import pytest
@@ -207,6 +207,21 @@ def test_a_subscriber_processes_what_it_selects(
         pass
 
     assert seen == [b"0", b"2", b"4"]
+
+
+def test_a_dead_letter_has_the_attributes_of_its_message(
+    client: tuff.Client, topic: tuff.TopicId, table: tuff.TransactionalTable
+) -> None:
+    def fail(messages: Sequence[tuff.Message], tx: tuff.TransactionContext) -> None:
+        raise ZeroDivisionError
+
+    client.publish(topic, SOLD)
+    positions = tuff.TablePositions(table, "me")
+    client.subscriber(topic, fail, positions=positions, attempts=1, wait=0).step()
+
+    (letter,) = client.poll(tuff.TopicId(topic.namespace, f"{topic.name}.dlq"))
+    assert attributes(letter) == ATTRIBUTES
+    assert b'"payload": "sold"' in letter.payload
 
 
 @given(

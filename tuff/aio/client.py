@@ -16,6 +16,7 @@ from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
+from tuff.aio.typed_topic import AsyncTypedTopic
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.calls import (
     Call,
@@ -42,6 +43,7 @@ from tuff.protocol.requests import (
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
@@ -313,6 +315,18 @@ class AsyncClient:
         while True:
             for message in await self._driver.run(subscription.poll()):
                 yield message
+
+    def topic(self, id: TopicId, serializer: Serializer[T]) -> AsyncTypedTopic[T]:
+        """The topic as one of values: those that the serializer converts to payloads and back.
+
+            orders = client.topic(tuff.TopicId("shop", "orders"), tuff.json_serializer())
+            await orders.publish({"item": "apple", "count": 3})
+
+        `serializer`: `tuff.BYTES`, `tuff.STR`, `tuff.json_serializer(…)`,
+        `tuff.avro_serializer(schema)`, or an object of yours with the methods of
+        `tuff.Serializer`.
+        """
+        return AsyncTypedTopic(self, calls.checked_topic(id), serializer)
 
     @overload
     def publisher(

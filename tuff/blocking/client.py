@@ -18,6 +18,7 @@ from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
+from tuff.blocking.typed_topic import TypedTopic
 from tuff.calls import (
     Call,
     Duration,
@@ -43,6 +44,7 @@ from tuff.protocol.requests import (
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
@@ -310,6 +312,18 @@ class Client:
         subscription = Subscription(topic, question)
         while True:
             yield from self._driver.run(subscription.poll())
+
+    def topic(self, id: TopicId, serializer: Serializer[T]) -> TypedTopic[T]:
+        """The topic as one of values: those that the serializer converts to payloads and back.
+
+            orders = client.topic(tuff.TopicId("shop", "orders"), tuff.json_serializer())
+            orders.publish({"item": "apple", "count": 3})
+
+        `serializer`: `tuff.BYTES`, `tuff.STR`, `tuff.json_serializer(…)`,
+        `tuff.avro_serializer(schema)`, or an object of yours with the methods of
+        `tuff.Serializer`.
+        """
+        return TypedTopic(self, calls.checked_topic(id), serializer)
 
     @overload
     def publisher(

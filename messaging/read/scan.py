@@ -14,11 +14,12 @@ count again. A reader that was warned of an incomplete group, and continues insi
 there (decision 0008).
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import NamedTuple, NoReturn
 
@@ -56,6 +57,7 @@ from messaging.storage.packed_rows import (
 )
 from messaging.storage.rows import (
     ATTRIBUTES_MARK,
+    HAS_ATTRIBUTES,
     HEAD,
     MESSAGES,
     OFFSET_SIZE,
@@ -87,7 +89,10 @@ _PAST_GROUP = b"\xff" * OFFSET_SIZE  # the second half of an id behind all that 
 _WARNED = Offset(0, 1)  # in a group, before all payloads: the reader knows that it is incomplete
 _HEAD_SIZE = HEAD.size
 _ATTRIBUTES_AT = _HEAD_SIZE + 4  # in a row that has nothing but attributes; their size comes before
+_SIMPLE_MARKS = (PLAIN_MARK, ATTRIBUTES_MARK)
+_SMALL_ROW_BYTES_MAX = 1_024  # on average, of rows that are filtered together
 _VALUE = itemgetter(1)
+_FLAGS = itemgetter(0)  # of a value
 assert PLAIN == 0
 
 
@@ -341,7 +346,8 @@ class _Scan:
         Raises: StoreError.
         """
         while chunk := records.chunk():
-            count = self._take_from(chunk, rows)
+            is_taken = self._take_tagged(chunk, rows)
+            count = len(chunk) if is_taken else self._take_each(chunk, rows)
             if count < len(chunk):
                 records.give_back(chunk[count + 1 :])
                 return chunk[count]
@@ -349,7 +355,33 @@ class _Scan:
                 return records.next()
         return None
 
-    def _take_from(self, chunk: list[Row], rows: _RowRange) -> int:
+    def _take_tagged(self, chunk: list[Row], rows: _RowRange) -> bool:
+        """Take from a chunk of whole rows that all have attributes and nothing else. False, and
+        nothing is taken, if it is another chunk, or if its rows are so large that it is no cheaper
+        to handle them together."""
+        keys, values = zip(*chunk, strict=True)
+        if (
+            set(map(_FLAGS, values)) != {HAS_ATTRIBUTES}
+            or sum(map(len, values)) > len(chunk) * _SMALL_ROW_BYTES_MAX
+            or keys[-1][-OFFSET_SIZE:] > rows.through
+        ):
+            return False
+        bodies = [value[_HEAD_SIZE:] for value in values]
+        checksums = map(crc32, map(ATTRIBUTES_MARK.join, zip(keys, bodies, strict=True)))
+        stored = b"".join([value[1:_HEAD_SIZE] for value in values])
+        if stored != struct.pack(f">{len(chunk)}I", *checksums):
+            return False
+        assert self._tags is not None
+        found = [*compress(chunk, map(self._tags.may_select, bodies))]
+        starts = [_simple_payload_at(value) for _, value in found]
+        if not all(starts):
+            return False
+        for (key, value), payload_at in zip(found, starts, strict=True):
+            self._take_if_selected(key[-OFFSET_SIZE:], value, payload_at, rows)
+        self._skip_to(rows.front + keys[-1][-OFFSET_SIZE:] + rows.back)
+        return True
+
+    def _take_each(self, chunk: list[Row], rows: _RowRange) -> int:
         """How many records from the beginning of the chunk were taken or passed over."""
         passed = b""  # the offset of the last row that was passed over
         try:
@@ -358,8 +390,8 @@ class _Scan:
                     if not self._take_slice(key, value, rows):
                         return count
                     continue
-                offset_bytes, payload_at = key[-OFFSET_SIZE:], _simple_payload_at(key, value)
-                if not payload_at or offset_bytes > rows.through:
+                offset_bytes, payload_at = key[-OFFSET_SIZE:], _simple_payload_at(value)
+                if not payload_at or offset_bytes > rows.through or not _is_whole(key, value):
                     return count
                 if not self._take_if_selected(offset_bytes, value, payload_at, rows):
                     passed = offset_bytes
@@ -372,13 +404,11 @@ class _Scan:
         self, offset_bytes: bytes, value: bytes, payload_at: int, rows: _RowRange
     ) -> bool:
         """Take the message of a row without pointer and time to live, if it has the right tags."""
-        if payload_at == _HEAD_SIZE:
-            return False
         assert self._tags is not None
-        if not self._tags.selects(value, _ATTRIBUTES_AT, payload_at):
+        attributes = value[_ATTRIBUTES_AT:payload_at]
+        if not self._tags.selects(attributes):
             return False
-        message_id = rows.front + offset_bytes + rows.back
-        attributes, payload = value[_ATTRIBUTES_AT:payload_at], value[payload_at:]
+        message_id, payload = rows.front + offset_bytes + rows.back, value[payload_at:]
         if not self._messages.append(
             message_id, payload, pointer=rows.pointer, attributes=attributes
         ):
@@ -605,17 +635,18 @@ class _Scan:
             raise damaged_block_error(self._next, behind, error)
 
 
-def _simple_payload_at(key: bytes, value: bytes) -> int:
-    """Where the payload begins in a whole row that has at most attributes before it; 0 for any
-    other record."""
+def _simple_payload_at(value: bytes) -> int:
+    """Where the payload begins in a row that has at most attributes before it; 0 for any other
+    record. The value need not be whole."""
     mark, payload_at = value[:1], _HEAD_SIZE
     if mark == ATTRIBUTES_MARK:
         payload_at = _ATTRIBUTES_AT + int.from_bytes(value[_HEAD_SIZE:_ATTRIBUTES_AT], "big")
-    elif mark != PLAIN_MARK:
-        return 0
-    checksum = crc32(value[_HEAD_SIZE:], crc32(key + mark)).to_bytes(_HEAD_SIZE - 1, "big")
-    is_whole = value.startswith(checksum, 1) and payload_at <= len(value)
-    return payload_at if is_whole else 0
+    return payload_at if mark in _SIMPLE_MARKS and payload_at <= len(value) else 0
+
+
+def _is_whole(key: bytes, value: bytes) -> bool:
+    checksum = crc32(value[_HEAD_SIZE:], crc32(key + value[:1]))
+    return value.startswith(checksum.to_bytes(_HEAD_SIZE - 1, "big"), 1)
 
 
 def damaged_record_error(id_bytes: bytes, behind: bytes, finding: str) -> DamagedRecordError:

@@ -4,6 +4,7 @@ attributes := [key: bin | nil, [tag: str ...], [[name: str, value: bin] ...]]   
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgpack
@@ -50,17 +51,22 @@ def _is_header(value: object) -> bool:
 
 
 class StoredTagFilter:
-    """A tag filter over stored attributes. Those that can't match are not decoded."""
+    """A tag filter over stored attributes. Those that can't match are not decoded.
+
+    `may_select` is a quick test of bytes that contain attributes: its result is falsy only if the
+    filter does not select them.
+    """
 
     def __init__(self, tags: TagFilter) -> None:
         self._tags = tags
         # Attributes with all tags of an alternative contain the bytes of its longest one.
         needed = sorted({max(each, key=len).encode() for each in tags.alternatives})
-        self._search = re.compile(b"|".join(map(re.escape, needed))).search
+        self.may_select: Callable[[bytes], object] = re.compile(
+            b"|".join(map(re.escape, needed))
+        ).search
 
-    def selects(self, data: bytes, start: int = 0, stop: int | None = None) -> bool:
-        """Whether it selects a message with these attributes: a part of the data."""
-        stop = len(data) if stop is None else stop
-        if self._search(data, start, stop) is None:
+    def selects(self, attributes: bytes) -> bool:
+        """Whether it selects a message with these attributes."""
+        if not self.may_select(attributes):
             return False
-        return self._tags.selects(decode_attributes(data[start:stop]).tags)
+        return self._tags.selects(decode_attributes(attributes).tags)

@@ -395,7 +395,7 @@ def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
     reader = _Reader(body, "ConsumeResponse")
     messages: list[tuple[bytes, bytes, Attributes]] = []
-    for count in reader.blocks():
+    for count in reader.blocks(too_many=too_many_messages):
         reader.read_messages(count, messages)
     reader.end()
     return messages

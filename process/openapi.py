@@ -134,6 +134,7 @@ _VALUES: dict[str, Schema] = {
     },
     "Isolation": _one_of("all", "committed"),
     "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
+    "Ack": {**_one_of("none", "received", "durable"), "default": "durable"},
     "TransactionType": _one_of("short", "long"),
     "TransactionState": _one_of("in_progress", "committing", "committed", "aborted", "invalid"),
     "InvalidReason": {
@@ -692,7 +693,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
         body="PublishRequest", reply="PublishResponse", avro=True, reply_is_optional=True,
-        query=("ttl",), headers=_WRITTEN_HEADERS,
+        query=("ttl", "ack"), headers=(*_WRITTEN_HEADERS, "Tuff-Ack"),
         errors=(*_WRITE_ERRORS, "empty_publish", "not_acceptable"),
     ),
     Endpoint(
@@ -928,6 +929,7 @@ _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": (_of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
+    "ack": (ref("Ack"), "when the publish is answered; not durable only without a transaction"),
     "isolation": (ref("Isolation"), "what to read"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
@@ -961,6 +963,7 @@ _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),

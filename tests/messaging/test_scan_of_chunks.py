@@ -164,6 +164,15 @@ stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
     bytes_max=200,
     tags=None,
 )
+@example(
+    stored=[PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20,
+    changed=None,
+    start=0,
+    through=5,
+    limit=41,
+    bytes_max=2_000,
+    tags=TagFilter.parse("eu"),
+)
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
     changed: tuple[int, bool] | None,

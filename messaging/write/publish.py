@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -301,7 +300,9 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = _values(keys, entry, pointer=None)
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -377,19 +378,13 @@ def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = _values(keys, entry, pointer=entry.pointer)
+    values = inline_values(
+        keys,
+        entry.payloads,
+        pointer=entry.pointer,
+        ttls_s=entry.ttls_s,
+        attributes=entry.attributes,
+    )
     is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
-
-
-def _values(
-    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
-) -> list[bytes]:
-    attributes = entry.attributes
-    stored = None
-    if attributes is not None:
-        stored = [None if each is None else encode_attributes(each) for each in attributes]
-    return inline_values(
-        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
-    )

@@ -10,7 +10,8 @@
     hold row    := prefix UTF8(name)            a position row likewise
 
 One physical store contains all tables, each under a one-byte tag, since one batch must span them.
-No name contains `:`, so no prefix of a topic begins another.
+A name has no `:`, and `topic` may be followed by parts (`tuff/protocol/ids.py`). A generation is
+below 0x2d000000, so its first byte is no character of a name, and no prefix begins another.
 
 Stored values, with a checksum over key and value (design §5).
 
@@ -44,6 +45,7 @@ older than any other row; later batches write it when a member changed.
 """
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -69,6 +71,9 @@ ROWS_STOP = b"q"
 LAST_BATCH_KEY = METADATA + b"mark"
 METADATA_KEY = METADATA + b"facts"
 
+# The first byte of a generation is no character of a name: 0x2d000000 would take 755 million
+# creations of one topic.
+_PREFIX = re.compile(rb"[^:]*:(?:[0-9A-Za-z._-]+:)+[\x00-\x2c].{3}", re.DOTALL)
 _GENERATION = struct.Struct(">I")
 _OFFSET = struct.Struct(">QH")
 _WRITE_POINTER = struct.Struct(">Q")
@@ -142,11 +147,11 @@ def split_named_row_key(key: bytes) -> tuple[TopicId, int, str]:
     Raises:
         ValueError: no such key has these bytes.
     """
-    namespace, colon, rest = key[1:].partition(b":")
-    name, second, tail = rest.partition(b":")
-    topic, generation = split_prefix(namespace + colon + name + second + tail[: _GENERATION.size])
+    found = _PREFIX.match(key, 1)
+    prefix, name = (found[0], key[found.end() :]) if found else (key[1:], b"")
+    topic, generation = split_prefix(prefix)
     try:
-        return topic, generation, check_name(tail[_GENERATION.size :].decode("ascii"), what="name")
+        return topic, generation, check_name(name.decode("ascii"), what="name")
     except (UnicodeDecodeError, InvalidNameError) as error:
         raise ValueError(f"{key!r} has no name at its end") from error
 
@@ -199,10 +204,10 @@ def split_topic(names: bytes) -> TopicId:
         ValueError: there can be no such topic.
     """
     try:
-        namespace, name, rest = names.decode("ascii").split(":")
-        if rest:
+        namespace, colon, name = names.decode("ascii").partition(":")
+        if not (colon and name.endswith(":")):
             raise ValueError(f"{names!r} does not end with a colon")
-        return TopicId(namespace, name)
+        return TopicId(namespace, name[:-1])
     except (UnicodeDecodeError, InvalidNameError) as error:
         raise ValueError(f"{names!r} names no topic") from error
 

@@ -35,7 +35,9 @@ from messaging.storage.rows import (
     pointer_in,
     prefix_of,
     row_prefix,
+    split_named_row_key,
     split_prefix,
+    split_topic,
     topic_key,
     unframe,
 )
@@ -133,6 +135,27 @@ def test_the_parts_of_a_key_can_be_read_back() -> None:
     assert (offset_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
     assert row_prefix(PAYLOAD_KEY) == row_prefix(MESSAGE_KEY) == PREFIX
     assert split_prefix(PREFIX) == (TOPIC, 1)
+
+
+@pytest.mark.parametrize("topic", ["t", "t:3", "t:3:delayed", "g:group"])
+@pytest.mark.parametrize("generation", [1, 0x3A, 0x3A3A3A, 0x2CFFFFFF])
+@pytest.mark.parametrize("name", ["0", "nightly", "3"])
+def test_topic_generation_and_name_of_a_hold_can_be_read_back(
+    topic: str, generation: int, name: str
+) -> None:
+    of = TopicId("n", topic)
+    key = named_row_key(HOLDS, prefix_of(of, generation), name)
+
+    assert split_named_row_key(key) == (of, generation, name)
+    assert split_topic(topic_key(of)[1:]) == of
+
+
+@pytest.mark.parametrize(
+    "key", [b"h", b"hn:t:", b"hn:t:\0\0\0\1", b"hn:t:\0\0\0\1:", b"hn:t:x:\0\0\0\1a", b"hn:t"]
+)
+def test_a_key_of_no_hold_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError, match="b'"):
+        split_named_row_key(key)
 
 
 @pytest.mark.parametrize("name", ROWS)

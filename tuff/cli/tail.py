@@ -128,7 +128,8 @@ class _Reader:
             if not self._follow and (poll.caught_up or not has_moved):
                 return
             # The next poll does not wait, so that a blocking transaction is reported at once.
-            wait_s = 0.0 if poll or self._is_new_blocker(poll) else WAIT_S
+            is_idle = self._follow and not (poll or self._is_new_blocker(poll))
+            wait_s = WAIT_S if is_idle else 0.0
             at, inclusive = poll.next_id, False
 
     def _poll(

@@ -84,6 +84,16 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     undecided=st.sampled_from(Undecided),
     tags=filters,
 )
+@example(
+    stored=[MessageRow(attributes=TAGGED[each]) for each in (1, 1, 1, 0, 0, 1)],
+    flipped=None,
+    start=0,
+    limit=3,
+    bytes_max=60,
+    snapshot=None,
+    undecided=Undecided.HOLD,
+    tags=TagFilter.parse("us"),
+)
 def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
     flipped: int | None,

@@ -18,6 +18,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.rows import (
+    DELAYED,
     HOLDS,
     INDEX,
     LAST_BATCH_KEY,
@@ -41,7 +42,7 @@ from messaging.storage.rows import (
     split_topic,
 )
 from messaging.topics import TopicRecord
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import DelayedId, Offset
 from tuff.protocol.json_forms import payload_to_json
 
 Row = Mapping[str, object]
@@ -124,6 +125,16 @@ def _payload(key: bytes, value: bytes) -> Row:
     return {**_offset(key), **pointer, "ttl_s": row.ttl_s, "payload": payload_to_json(row.payload)}
 
 
+def _delayed(key: bytes, value: bytes) -> Row:
+    row = MessageRow.from_bytes(key, value)
+    return {
+        **_offset(key),
+        "due_ms": DelayedId.from_bytes(key).due_ms,
+        "ttl_s": row.ttl_s,
+        "payload": payload_to_json(row.payload),
+    }
+
+
 def _topic(key: bytes, value: bytes) -> Row:
     record = TopicRecord.from_bytes(key, value)
     return {
@@ -202,6 +213,7 @@ def _pointer(pointer: int | None) -> str | None:
 _DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
     MESSAGES: _message,
     PAYLOADS: _payload,
+    DELAYED: _delayed,
     TOPICS: _topic,
     INDEX: _index,
     METADATA: _fact,

@@ -17,6 +17,7 @@ from messaging.topics import (
     TTL_S_MAX,
     Topic,
     TopicRecord,
+    created,
     live_holds,
     topic_of,
     with_log_start,
@@ -27,7 +28,6 @@ from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     OwnershipMovingError,
     StorageUnavailableError,
-    TopicExistsError,
     TopicHeldError,
 )
 from tuff.protocol.exchange import (
@@ -98,6 +98,9 @@ class TopicChanges:
 
         def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
+            delayed_log = self._state.topics.maybe_find(topic.delayed_log)
+            if delayed_log is not None and (held := delayed_log.decided) is not None:
+                batch.change_topic(delayed_log, deleted(held))
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
                 for name in names:
@@ -148,7 +151,7 @@ class TopicChanges:
         """The messages and payload bytes that were published to each topic since the start; topics
         without any are left out."""
         for topic in self._state.topics:
-            if topic.messages_published:
+            if topic.messages_published and not topic.id.is_delayed_log:
                 yield topic.id, topic.messages_published, topic.bytes_published
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -168,23 +171,6 @@ class TopicChanges:
         batch.touch(topic)
 
 
-def created(
-    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
-) -> TopicRecord:
-    """The record of a topic that is created, for the first time or again.
-
-    Raises:
-        TopicExistsError: it exists.
-    """
-    if record is None:
-        return TopicRecord(generation=1, properties=properties)
-    if record.generation > 0:
-        raise TopicExistsError(
-            f"the topic {topic} exists already; change its properties, or delete it first"
-        )
-    return TopicRecord(generation=1 - record.generation, properties=properties)
-
-
 def updated(
     record: TopicRecord, properties: Mapping[str, str], *, expire_ms: int | None
 ) -> TopicRecord:
@@ -200,8 +186,7 @@ def updated(
 
 def deleted(record: TopicRecord) -> TopicRecord:
     """The record of a deleted topic, without its holds and positions."""
-    assert record.generation > 0
-    return replace(record, generation=-record.generation, holds={}, positions={})
+    return replace(record, generation=-abs(record.generation), holds={}, positions={})
 
 
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:

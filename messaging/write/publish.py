@@ -2,6 +2,7 @@
 reply (protocol §3.1 to §3.3)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -11,19 +12,29 @@ from messaging.storage.rows import (
     NO_PAYLOADS,
     MessageRow,
     PayloadRange,
+    delayed_key,
     index_key,
     inline_values,
+    log_message,
     message_key,
     message_keys,
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
-from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
+from messaging.topics import (
+    TOPIC_PATH,
+    TTL_S_MAX,
+    Topic,
+    created,
+    topic_of,
+    topic_was_replaced,
+)
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
+    InvalidDelayError,
     InvalidTtlError,
     TopicNotFoundError,
 )
@@ -37,13 +48,21 @@ from tuff.protocol.exchange import (
     json_reply,
     reply_type,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.json_forms import parse_json
-from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    DELAY_MS_MAX,
+    Delay,
+    PublishEntry,
+    PublishRequest,
+    RollbackDetail,
+)
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-_PARAMETERS = frozenset({"ttl"})
+_LOG_PROPERTIES = {"ttl": str(TTL_S_MAX)}  # a log never expires: its log start follows its reader
+_STORE_PARAMETERS = frozenset({"ttl"})
+_PARAMETERS = _STORE_PARAMETERS | {"delay", "at"}
 
 
 def routes(publisher: "Publisher") -> list[Route]:
@@ -67,7 +86,7 @@ class _Routes:
         return _published(published, reply_type(request.accept, asked_in=asked_in))
 
     async def store(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_STORE_PARAMETERS)
         _, publish = _publish_request(request)
         await self._publisher.store(topic, publish)
         return EMPTY_REPLY
@@ -86,23 +105,26 @@ class _Routes:
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
     asked_in = body_type(request.content_type, body)
+    query = dict(request.query)
+    of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
         publish = avro.decode_publish_request(body)
+        if of_all is not None:
+            publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
-    if not request.query:
+        publish = json_forms.publish_request_from_json(
+            parse_json(body) if body else {}, of_all=of_all
+        )
+    if "ttl" not in query:
         return asked_in, publish
-    ((_, text),) = request.query
-    ttl_s = json_forms.ttl_from_json(text)
+    ttl_s = json_forms.ttl_from_json(query["ttl"])
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
-    first = published.first.hex()
-    last = first if published.last is published.first else published.last.hex()
-    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    headers = _ids(published) if published.delayed is None else _delayed_ids(published.delayed)
     if published.rollback is None:
         return Reply(headers=headers)
     if media_type is MediaType.AVRO:
@@ -111,20 +133,48 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
     return json_reply(json_forms.rollback_detail_to_json(published.rollback), headers=headers)
 
 
+def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
+    first = published.first.hex()
+    last = first if published.last is published.first else published.last.hex()
+    return (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+
+
+def _delayed_ids(delayed: "DelayedRange") -> tuple[tuple[str, str], ...]:
+    return (
+        ("Tuff-Delayed", str(delayed.count)),
+        ("Tuff-Delayed-First", delayed.first.hex()),
+        ("Tuff-Delayed-Last", delayed.last.hex()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRange:
+    """The ids of the first and the last message of a delayed publish, in the order of the request,
+    and their count."""
+
+    first: DelayedId
+    last: DelayedId
+    count: int
+
+
 class Published(NamedTuple):
-    """The ids of the first and the last row written; `rollback` is None without a transaction."""
+    """The ids of the first and the last row written; `rollback` is None without a transaction,
+    `delayed` if the messages are not delayed."""
 
     first: MessageId
     last: MessageId
     rollback: RollbackDetail | None
+    delayed: DelayedRange | None = None
 
 
 class _Target(NamedTuple):
-    """One publish of a batch: its topic and generation when the request was accepted."""
+    """One publish of a batch: its topic and generation when the request was accepted, and when its
+    messages are due, in ms; None if they are not delayed."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
+    due_ms: Sequence[int] | None = None
 
 
 class Publisher:
@@ -144,19 +194,28 @@ class Publisher:
                 )
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        put = partial(self._put_all, [self._target(topic, request)], final=False)
+            if request.delays is not None:
+                raise json_forms.no_delay_of_stored()
+        target = self._target(topic, request)
+        put = partial(self._put_all, [target], final=False)
         permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(payloads), permit=permit)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
-        return Published(first_id, first_id if last is first else MessageId(*last), detail)
+        last_id = first_id if last is first else MessageId(*last)
+        if (due_ms := target.due_ms) is None:
+            return Published(first_id, last_id, detail)
+        ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
+        return Published(first_id, last_id, detail, DelayedRange(*ids, len(due_ms)))
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
+        if request.delays is not None:
+            raise json_forms.no_delay_of_stored()
         put = partial(self._put_stored, self._target(topic, request))
         permit = await self._state.transactions.enter(request.pointer, topic)
         await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
@@ -204,7 +263,10 @@ class Publisher:
                     f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
                     f"{record.ttl_s} s"
                 )
-        return _Target(topic, record.generation, entry)
+        due_ms = None
+        if entry.delays is not None:
+            due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
+        return _Target(topic, record.generation, entry, due_ms)
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
@@ -219,6 +281,8 @@ class Publisher:
         self, target: _Target, batch: WriteBatch, *, final: bool
     ) -> tuple[Offset, Offset]:
         payloads = target.entry.payloads
+        if target.due_ms is not None:
+            return self._put_delayed(target, target.due_ms, batch, final=final)
         if payloads:
             offsets = _put_messages(target, batch)
             batch.published(target.topic, count=len(payloads), size_bytes=sum(map(len, payloads)))
@@ -226,6 +290,31 @@ class Publisher:
             offsets = self._put_reference(target, batch)
         if target.entry.pointer is not None:
             self._index(target, batch, MESSAGE_ROWS, offsets, final=final)
+        return offsets
+
+    def _put_delayed(
+        self, target: _Target, due_ms: Sequence[int], batch: WriteBatch, *, final: bool
+    ) -> tuple[Offset, Offset]:
+        """Put delayed rows, or under a transaction the messages of the log that contain them."""
+        entry = target.entry
+        offsets = batch.next_offsets(len(entry.payloads))
+        number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
+        ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
+        keys = [delayed_key(prefix, each) for each in ids]
+        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        if entry.pointer is None:
+            batch.delayed += zip(keys, values, strict=True)
+            note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
+            batch.on_durable(note)
+            return offsets
+        log = self._state.topics.find_or_add(target.topic.id.delayed_log)
+        generation = _open_log(log, batch)
+        messages = list(map(log_message, ids, values))
+        held = PublishEntry(topic=log.id, payloads=messages, pointer=entry.pointer)
+        in_log = _Target(log, generation, held)
+        _put_messages(in_log, batch, offsets)
+        batch.published(log, count=len(messages), size_bytes=sum(map(len, messages)))
+        self._index(in_log, batch, MESSAGE_ROWS, offsets, final=final)
         return offsets
 
     def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
@@ -294,12 +383,15 @@ class Publisher:
         batch.on_lost(partial(self._state.index.discard, entry))
 
     def _invert(self, topic: Topic, detail: RollbackDetail, batch: WriteBatch) -> None:
-        generation = topic.require_decided().generation
+        topic.require_decided()
         for entry in self._state.index.message_ranges(detail.pointer):
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
-            if (entry.topic, entry.generation) == (topic.id, generation) and first <= last:
-                batch.invert(detail.pointer, topic.prefix(generation), first, last)
-                batch.touch(topic)
+            if entry.topic.home != topic.id or first > last:
+                continue
+            found = self._state.topics.find(entry.topic)
+            if found.decided is not None and found.decided.generation == entry.generation:
+                batch.invert(detail.pointer, entry.prefix, first, last)
+                batch.touch(found)
 
     def _require_same(self, target: _Target) -> None:
         if target.topic.require_decided().generation != target.generation:
@@ -328,9 +420,35 @@ def _size(payloads: Sequence[bytes]) -> int:
     return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
 
 
-def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
+def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
+    """When messages with these delays are due, if they are published now. Raises:
+    InvalidDelayError."""
+    due_ms = [each.due_ms(now_ms) for each in delays]
+    if max(due_ms) > now_ms + DELAY_MS_MAX:
+        raise InvalidDelayError(
+            f"a message is due within {DELAY_MS_MAX // 1000} seconds, and {max(due_ms)} ms since "
+            "the epoch is later"
+        )
+    return due_ms
+
+
+def _open_log(delayed_log: Topic, batch: WriteBatch) -> int:
+    """The generation of a topic's delayed log, which the batch creates if there is none. Raises:
+    DamagedRecordError, OwnershipMovingError."""
+    delayed_log.require_readable()
+    record = delayed_log.decided
+    if record is None or record.generation < 0:
+        record = created(record, delayed_log.id, _LOG_PROPERTIES)
+        batch.change_topic(delayed_log, record)
+    return record.generation
+
+
+def _put_messages(
+    target: _Target, batch: WriteBatch, offsets: tuple[Offset, Offset] | None = None
+) -> tuple[Offset, Offset]:
+    """`offsets`: those that are assigned already."""
     prefix, entry = target.topic.prefix(target.generation), target.entry
-    offsets = batch.next_offsets(len(entry.payloads))
+    offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
     is_plain = entry.pointer is None and not any(entry.ttls_s or ())

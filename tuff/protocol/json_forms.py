@@ -2,16 +2,19 @@
 
 import json
 import math
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from datetime import UTC, datetime
+from typing import NoReturn, TypeVar
 
 import orjson
 
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
     BadRequestError,
+    InvalidDelayError,
     InvalidTransactionError,
     InvalidTtlError,
     TuffError,
@@ -19,8 +22,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset, topic_id
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import (
+    DELAY_MS_MAX,
     MESSAGES_COUNT_MAX,
     ConsumeRequest,
+    Delay,
     PublishEntry,
     PublishRequest,
     RollbackDetail,
@@ -33,12 +38,14 @@ from tuff.protocol.transaction import (
     VisibilityLevel,
 )
 
+T = TypeVar("T")
 TTL_S_MAX = (1 << 31) - 1  # seconds
 SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
+_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
-_MESSAGE_MEMBERS = frozenset({"payload", "ttl"})
-_ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer"})
+_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "delay", "at"})
+_ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer", "delay", "at"})
 _CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
 _ROLLBACK_MEMBERS = frozenset(
     {"transactionWritePointer", "startTimestamp", "startSequenceId", "endTimestamp",
@@ -248,13 +255,91 @@ def ttl_from_json(value: object) -> int:
     return number
 
 
-def publish_request_from_json(value: object, *, what: str = "the request") -> PublishRequest:
-    """Raises: BadRequestError (its kinds): malformed; the text says where."""
+def time_ms_from_iso(text: str) -> int:
+    """The time in ms since the epoch that an ISO 8601 text names; without an offset it is UTC.
+    Raises: ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return math.floor(moment.timestamp() * 1000)
+
+
+def delay_from_json(members: Mapping[str, object]) -> Delay | None:
+    """The delay that the members `delay` (seconds) or `at` (ms, or an ISO 8601 time) name.
+
+    Raises:
+        InvalidDelayError: one is out of range or malformed, or both are there.
+    """
+    seconds, at = members.get("delay"), members.get("at")
+    if seconds is None:
+        return None if at is None else Delay(_time_ms(at), is_time=True)
+    if at is not None:
+        raise InvalidDelayError("a message is delayed by either delay or at, and not by both")
+    number = seconds
+    if isinstance(seconds, str) and _SECONDS.fullmatch(seconds):
+        number = float(seconds)
+    match number:
+        case bool():
+            pass
+        case int() | float() if 0.001 <= number <= DELAY_MS_MAX // 1000:
+            return Delay(round(number * 1000), is_time=False)
+    raise InvalidDelayError(
+        f"a delay is 0.001 to {DELAY_MS_MAX // 1000} seconds, not {shown(seconds)}"
+    )
+
+
+def _time_ms(value: object) -> int:
+    number = value
+    if isinstance(value, str):
+        try:
+            is_digits = value.isascii() and value.isdigit() and len(value) <= _POINTER_DIGITS_MAX
+            number = int(value) if is_digits else max(0, time_ms_from_iso(value))
+        except (ValueError, OverflowError):
+            number = None
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= POINTER_MAX:
+        return number
+    raise InvalidDelayError(
+        f"at is a time in ms since the epoch or in ISO 8601, not {shown(value)}"
+    )
+
+
+def all_delayed(
+    own: Sequence[Delay | None] | None, of_all: Delay | None, *, count: int
+) -> list[Delay] | None:
+    """The delays of `count` messages: each its own, or else that of all; None if there are none.
+
+    Raises:
+        InvalidDelayError: some messages are delayed, and others are not.
+    """
+    if own is None:
+        return None if of_all is None else [of_all] * count
+    delays = [of_all if each is None else each for each in own]
+    delayed = [each for each in delays if each is not None]
+    if len(delayed) < len(delays):
+        raise InvalidDelayError(
+            f"{len(delayed)} of {count} messages are delayed; send the others in a request or an "
+            "entry of their own"
+        )
+    return delayed
+
+
+def publish_request_from_json(
+    value: object, *, what: str = "the request", of_all: Delay | None = None
+) -> PublishRequest:
+    """`of_all`: the delay of messages without one of their own.
+
+    Raises: BadRequestError (its kinds): malformed; the text says where.
+    """
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
-    payloads, ttls_s = _messages_from_json(body.get("messages"))
-    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
+    payloads, ttls_s, delays = _messages_from_json(body.get("messages"))
+    return PublishRequest(
+        pointer=pointer,
+        payloads=payloads,
+        ttls_s=ttls_s,
+        delays=all_delayed(delays, of_all, count=len(payloads)),
+    )
 
 
 def publish_entries_from_json(value: object) -> list[PublishEntry]:
@@ -275,13 +360,17 @@ def _entry_from_json(value: object) -> PublishEntry:
         raise BadRequestError(
             f"an entry of publish names its namespace and its topic, not {shown(names)}"
         )
-    payloads, ttls_s = _messages_from_json(entry.get("messages"))
+    payloads, ttls_s, own = _messages_from_json(entry.get("messages"))
+    delays = all_delayed(own, delay_from_json(entry), count=len(payloads))
+    if delays is not None and not payloads:
+        raise no_delay_of_stored()
     pointer = entry.get("pointer")
     return PublishEntry(
         topic=topic_id(names[0], names[1]),
         payloads=payloads,
         ttls_s=ttls_s,
         pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
+        delays=delays,
     )
 
 
@@ -289,14 +378,23 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
     form: dict[str, object] = {
         "namespace": entry.topic.namespace,
         "topic": entry.topic.name,
-        "messages": _messages_to_json(entry.payloads, entry.ttls_s),
+        "messages": _messages_to_json(entry.payloads, entry.ttls_s, entry.delays),
     }
     if entry.pointer is not None:
         form["pointer"] = pointer_to_json(entry.pointer)
     return form
 
 
-def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
+def no_delay_of_stored() -> InvalidDelayError:
+    """The refusal to delay messages that are or were stored."""
+    return InvalidDelayError(
+        "messages that are stored can't be delayed; publish them under the transaction instead"
+    )
+
+
+def _messages_from_json(
+    value: object,
+) -> tuple[list[bytes], list[int | None] | None, list[Delay | None] | None]:
     if value is None:
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
@@ -305,32 +403,50 @@ def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | 
         raise too_many_messages(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
-        return plain, None
+        return plain, None, None
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
+    delays: list[Delay | None] = []
     for item in value:
-        ttl_s = None
+        ttl_s = delay = None
         if isinstance(item, dict) and "base64" not in item:
             check_object(item, members=_MESSAGE_MEMBERS, what="a message")
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
+            delay = delay_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
         ttls_s.append(ttl_s)
-    return payloads, ttls_s if any(ttl_s is not None for ttl_s in ttls_s) else None
+        delays.append(delay)
+    return payloads, _unless_none(ttls_s), _unless_none(delays)
+
+
+def _unless_none(members: list[T | None]) -> list[T | None] | None:
+    """The members; None if no message has one."""
+    return members if any(each is not None for each in members) else None
 
 
 def _messages_to_json(
-    payloads: Sequence[bytes], ttls_s: Sequence[int | None] | None
+    payloads: Sequence[bytes], ttls_s: Sequence[int | None] | None, delays: Sequence[Delay] | None
 ) -> list[object]:
-    forms = [payload_to_json(payload) for payload in payloads]
-    if ttls_s is None:
+    forms: list[object] = [payload_to_json(payload) for payload in payloads]
+    if ttls_s is None and delays is None:
         return forms
+    members: list[dict[str, object]] = [{} for _ in forms]
+    for each, ttl_s in zip(members, ttls_s or (), strict=False):
+        each |= {} if ttl_s is None else {"ttl": ttl_s}
+    for each, delay in zip(members, delays or (), strict=False):
+        each |= delay_to_json(delay)
     return [
-        form if ttl_s is None else {"payload": form, "ttl": ttl_s}
-        for form, ttl_s in zip(forms, ttls_s, strict=True)
+        {"payload": form, **each} if each else form
+        for form, each in zip(forms, members, strict=True)
     ]
+
+
+def delay_to_json(delay: Delay) -> dict[str, object]:
+    """The member that `delay_from_json` reads."""
+    return {"at": delay.ms} if delay.is_time else {"delay": delay.ms / 1000}
 
 
 def rollback_detail_to_json(detail: RollbackDetail) -> dict[str, object]:

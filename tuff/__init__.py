@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.calls import PollBatch as PollBatch
     from tuff.calls import PollQuestion as PollQuestion
+    from tuff.client_errors import BufferFullError as BufferFullError
     from tuff.client_errors import ClientClosedError as ClientClosedError
     from tuff.client_errors import ConnectionLostError as ConnectionLostError
     from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError
     from tuff.protocol.errors import DamagedRecordError as DamagedRecordError
+    from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
     from tuff.protocol.errors import HostNotAllowedError as HostNotAllowedError
     from tuff.protocol.errors import InternalError as InternalError
+    from tuff.protocol.errors import InvalidDelayError as InvalidDelayError
     from tuff.protocol.errors import InvalidMessageIdError as InvalidMessageIdError
     from tuff.protocol.errors import InvalidNameError as InvalidNameError
     from tuff.protocol.errors import InvalidTimeoutError as InvalidTimeoutError
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId
+    from tuff.protocol.requests import Ack as Ack
     from tuff.protocol.requests import Isolation as Isolation
     from tuff.protocol.requests import Message as Message
     from tuff.protocol.requests import PublishEntry as PublishEntry
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
     from tuff.replies import ClusterLeader as ClusterLeader
     from tuff.replies import ClusterServer as ClusterServer
     from tuff.replies import ClusterState as ClusterState
+    from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
     from tuff.replies import Health as Health
@@ -108,6 +113,7 @@ if TYPE_CHECKING:
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
     from tuff.replies import Published as Published
+    from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed
     from tuff.replies import Sink as Sink
     from tuff.replies import SnapshotFile as SnapshotFile

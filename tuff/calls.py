@@ -26,15 +26,26 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
+    payload_from_json,
     pointer_from_json,
     rollback_detail_from_json,
     rollback_detail_to_json,
     shown,
     whole_number,
 )
-from tuff.protocol.requests import Isolation, IsolationLike, Message, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    Ack,
+    AckLike,
+    Delay,
+    Isolation,
+    IsolationLike,
+    Message,
+    PublishRequest,
+    RollbackDetail,
+)
 from tuff.protocol.transaction import Transaction
 from tuff.replies import (
+    DelayedMessage,
     Health,
     HealthCheck,
     HealthStatus,
@@ -43,6 +54,7 @@ from tuff.replies import (
     Offsets,
     Poll,
     Published,
+    PublishedDelayed,
     Split,
     Splits,
     TopicInfo,
@@ -470,10 +482,23 @@ def _read_position(body: Mapping[str, object]) -> NamedPosition:
     )
 
 
+def ack_of(ack: AckLike) -> Ack:
+    """Raises: ValueError: there is no such level."""
+    if ack not in tuple(Ack):
+        raise ValueError(f"ack is none, received or durable, not {shown(ack)}")
+    return Ack(ack)
+
+
 def publish(
-    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
+    topic: TopicId,
+    payloads: list[bytes],
+    *,
+    pointer: int | None,
+    ttl_s: int | None,
+    ack: Ack = Ack.DURABLE,
 ) -> Call[Published]:
-    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+    """A publish whose reply has ids: `ack` is not `NONE`."""
+
     def read(response: Response) -> Published:
         return Published(
             first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
@@ -481,14 +506,97 @@ def publish(
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
         )
 
-    request = Request(
+    # An older server does not know the parameter, and its answers are durable.
+    level = None if ack is Ack.DURABLE else ack
+    return Call(_publish_request(topic, payloads, pointer=pointer, ttl=ttl_s, ack=level), read)
+
+
+def publish_unacknowledged(
+    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
+) -> Call[None]:
+    """A publish whose reply has no ids."""
+    request = _publish_request(topic, payloads, pointer=pointer, ttl=ttl_s, ack=Ack.NONE)
+    return Call(request, nothing)
+
+
+def _publish_request(
+    topic: TopicId,
+    payloads: list[bytes],
+    *,
+    pointer: int | None,
+    **parameters: str | float | None,
+) -> Request:
+    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+    return Request(
         method="POST",
-        path=f"{topic_path(topic)}/publish{query(ttl=ttl_s)}",
+        path=f"{topic_path(topic)}/publish{query(**parameters)}",
         body=encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads)),
         content_type=MediaType.AVRO.value,
         accept=MediaType.JSON.value,
     )
-    return Call(request, read)
+
+
+def publish_delayed(
+    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None, delay: Delay
+) -> Call[PublishedDelayed]:
+    """A publish of messages that enter the topic later."""
+
+    def read(response: Response) -> PublishedDelayed:
+        return PublishedDelayed(
+            count=int(response.headers["tuff-delayed"]),
+            first_id=response.headers["tuff-delayed-first"],
+            last_id=response.headers["tuff-delayed-last"],
+            rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
+        )
+
+    ms = delay.ms if delay.is_time else delay.ms / 1000
+    when = {"at" if delay.is_time else "delay": ms}
+    return Call(_publish_request(topic, payloads, pointer=pointer, ttl=ttl_s, **when), read)
+
+
+def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
+    """The delay that a publish names; `at` is a time with a zone, or ms since the epoch.
+
+    Raises:
+        TypeError, ValueError: it is none, or both are there.
+    """
+    if at is None:
+        if delay is None:
+            return None
+        return Delay(round(seconds_of(delay, what="delay") * 1000), is_time=False)
+    if delay is not None:
+        raise ValueError("messages are delayed by either delay or at, and not by both")
+    at_ms = _start_form(at)
+    if not isinstance(at_ms, int):
+        raise TypeError(f"at is a datetime or ms since the epoch, not {at!r}")
+    return Delay(at_ms, is_time=True)
+
+
+def list_delayed(
+    topic: TopicId, *, after: str | None, limit: int, payloads: bool
+) -> Call[list[DelayedMessage]]:
+    with_payloads = "true" if payloads else None
+    parameters = query(after=after, limit=limit, payloads=with_payloads)
+
+    def read(response: Response) -> list[DelayedMessage]:
+        found = json_array(reply_object(response)["delayed"])
+        return [_read_delayed(json_object(each)) for each in found]
+
+    return get(f"{topic_path(topic)}/delayed{parameters}", read)
+
+
+def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
+    return DelayedMessage(
+        id=text(body["id"]),
+        due_ms=whole_number(body["due"], what="due"),
+        size=whole_number(body["size"], what="size"),
+        ttl_s=whole_number(body["ttl"], what="ttl") if "ttl" in body else None,
+        payload=payload_from_json(body["payload"]) if "payload" in body else None,
+    )
+
+
+def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named_path(topic, "delayed", delayed_id)), nothing)
 
 
 def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:

@@ -7,7 +7,7 @@ After an error before the commit: rollback_tx of all; abort if every one succeed
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
@@ -26,7 +26,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import Delay, PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
@@ -262,11 +262,24 @@ class CommitProtocol:
             raise
 
     def publish(
-        self, topic: TopicId, messages: Sequence[Payload], *, ttl_s: int | None
+        self,
+        topic: TopicId,
+        messages: Sequence[Payload],
+        *,
+        ttl_s: int | None,
+        delay: Delay | None = None,
     ) -> Flow[None]:
-        """Let the commit publish these; messages that do not fit into memory are stored now."""
-        pointer = self.transaction.write_pointer
-        for call in self._messages.add(topic, pointer, payloads_of(topic, messages), ttl_s=ttl_s):
+        """Let the commit publish these; messages that do not fit into memory are stored now, and
+        those with a delay are published now, under the transaction."""
+        pointer, payloads = self.transaction.write_pointer, payloads_of(topic, messages)
+        sent: Iterable[Call[Any]]
+        if delay is None:
+            sent = self._messages.add(topic, pointer, payloads, ttl_s=ttl_s)
+        else:
+            sent = [
+                calls.publish_delayed(topic, payloads, pointer=pointer, ttl_s=ttl_s, delay=delay)
+            ]
+        for call in sent:
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from messaging.read.poll import Poll, boolean, query_of, whole_digits
 from messaging.read.scan import ReadResult, read
 from messaging.settings import MessagingSettings
+from messaging.storage.attributes import decode_attributes
 from messaging.storage.engine import Store
 from messaging.storage.look_times import AT_ONCE
 from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
@@ -62,7 +63,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.protocol.requests import Isolation
 
 log = logging.getLogger(__name__)
@@ -448,6 +449,8 @@ def _form(waiting: Waiting, *, with_payloads: bool) -> dict[str, object]:
     }
     if row.ttl_s is not None:
         form["ttl"] = row.ttl_s
+    if row.attributes is not None:
+        form |= attributes_to_json(decode_attributes(row.attributes))
     if with_payloads:
         form["payload"] = payload_to_json(row.payload)
     return form

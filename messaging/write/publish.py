@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -31,6 +32,7 @@ from messaging.topics import (
 )
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -44,14 +46,15 @@ from tuff.protocol.exchange import (
     Reply,
     Request,
     Route,
-    body_type,
+    body_form,
     json_reply,
-    reply_type,
+    reply_form,
 )
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import parse_json
+from tuff.protocol.json_forms import parse_json, shown
 from tuff.protocol.requests import (
     DELAY_MS_MAX,
+    Ack,
     Delay,
     PublishEntry,
     PublishRequest,
@@ -62,7 +65,7 @@ ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
 _LOG_PROPERTIES = {"ttl": str(TTL_S_MAX)}  # a log never expires: its log start follows its reader
 _STORE_PARAMETERS = frozenset({"ttl"})
-_PARAMETERS = _STORE_PARAMETERS | {"delay", "at"}
+_PUBLISH_PARAMETERS = _STORE_PARAMETERS | {"ack", "delay", "at"}
 
 
 def routes(publisher: "Publisher") -> list[Route]:
@@ -80,10 +83,18 @@ class _Routes:
         self._publisher = publisher
 
     async def publish(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        published = await self._publisher.publish(topic, publish)
-        return _published(published, reply_type(request.accept, asked_in=asked_in))
+        form = reply_form(request.accept, asked_in=asked_in)
+        ack = _named_ack(request, publish) if request.query else None
+        if ack is Ack.NONE:
+            self._publisher.enqueue(topic, publish)
+            return Reply(headers=(("Tuff-Ack", ack.value),))
+        published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
+        reply = _published(published, form.media_type)
+        if ack is None:
+            return reply
+        return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
@@ -94,7 +105,7 @@ class _Routes:
     async def rollback(self, request: Request) -> Reply:
         topic = topic_of(request)
         body = request.body
-        if body_type(request.content_type, body) is MediaType.AVRO:
+        if body_form(request.content_type, body).media_type is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
@@ -104,11 +115,12 @@ class _Routes:
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
-    asked_in = body_type(request.content_type, body)
+    asked_in, schema = body_form(request.content_type, body)
     query = dict(request.query)
     of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
-        publish = avro.decode_publish_request(body)
+        decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
+        publish = decode(body)
         if of_all is not None:
             publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
@@ -121,6 +133,21 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
+    text = dict(request.query).get("ack")
+    if text is None:
+        return None
+    if text not in tuple(Ack):
+        raise BadRequestError(f"ack is none, received or durable, not {shown(text)}")
+    ack = Ack(text)
+    if publish.pointer is not None and ack is not Ack.DURABLE:
+        raise BadRequestError(
+            f"ack={ack} is only for a publish without a transaction: a commit promises that the "
+            "messages of its transaction are durable; omit ack"
+        )
+    return ack
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
@@ -184,23 +211,16 @@ class Publisher:
         self._state = state
         self._committer = committer
 
-    async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
-        """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
-        pointer, payloads = request.pointer, request.payloads
-        if not payloads:
-            if pointer is None:
-                raise EmptyPublishError(
-                    "messages is empty, which only a publish under a transaction may be"
-                )
-            if request.ttl_s is not None:
-                raise BadRequestError("a publish without messages takes no ttl: store takes it")
-            if request.delays is not None:
-                raise json_forms.no_delay_of_stored()
-        target = self._target(topic, request)
+    async def publish(
+        self, topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE
+    ) -> Published:
+        """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
+        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
+        target, pointer = self._checked_target(topic, request), request.pointer
         put = partial(self._put_all, [target], final=False)
         permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
         ((first, last),) = await self._committer.submit(
-            Write(put, size_bytes=_size(payloads), permit=permit)
+            Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
@@ -210,6 +230,24 @@ class Publisher:
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
         return Published(first_id, last_id, detail, DelayedRange(*ids, len(due_ms)))
 
+    def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
+        """Let messages without a transaction be written with the next batch (§3.1). They may be
+        lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
+        put = partial(self._put_all, [self._checked_target(topic, request)], final=False)
+        self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
+
+    def _checked_target(self, topic: TopicId, request: PublishRequest) -> _Target:
+        if not request.payloads:
+            if request.pointer is None:
+                raise EmptyPublishError(
+                    "messages is empty, which only a publish under a transaction may be"
+                )
+            if request.ttl_s is not None:
+                raise BadRequestError("a publish without messages takes no ttl: store takes it")
+            if request.delays is not None:
+                raise json_forms.no_delay_of_stored()
+        return self._target(topic, request)
+
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
@@ -218,7 +256,7 @@ class Publisher:
             raise json_forms.no_delay_of_stored()
         put = partial(self._put_stored, self._target(topic, request))
         permit = await self._state.transactions.enter(request.pointer, topic)
-        await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
+        await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
@@ -241,7 +279,7 @@ class Publisher:
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
         targets = [self._target(entry.topic, entry) for entry in entries]
-        size_bytes = sum(_size(entry.payloads) for entry in entries)
+        size_bytes = sum(map(_size, entries))
         offsets = await self._committer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
         )
@@ -301,7 +339,7 @@ class Publisher:
         number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
         ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
         keys = [delayed_key(prefix, each) for each in ids]
-        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        values = _values(keys, entry, pointer=None)
         if entry.pointer is None:
             batch.delayed += zip(keys, values, strict=True)
             note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
@@ -349,7 +387,7 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        values = _values(keys, entry, pointer=None)
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -416,8 +454,12 @@ def _pointer_of(entry: PublishEntry | PublishRequest) -> int:
     return entry.pointer
 
 
-def _size(payloads: Sequence[bytes]) -> int:
-    return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+def _size(entry: PublishEntry | PublishRequest) -> int:
+    payloads = entry.payloads
+    size = sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+    if entry.attributes is None:
+        return size
+    return size + sum(stored_size(each) for each in entry.attributes if each is not None)
 
 
 def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
@@ -450,7 +492,19 @@ def _put_messages(
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ())
+    values = _values(keys, entry, pointer=entry.pointer)
+    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
+
+
+def _values(
+    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
+) -> list[bytes]:
+    attributes = entry.attributes
+    stored = None
+    if attributes is not None:
+        stored = [None if each is None else encode_attributes(each) for each in attributes]
+    return inline_values(
+        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
+    )

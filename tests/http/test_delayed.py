@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,27 @@ def test_a_list_has_the_ids_that_the_publish_returned(topic: Topic) -> None:
     assert waiting(topic) == ["b"]
 
 
+def test_a_delayed_message_keeps_its_attributes(topic: Topic) -> None:
+    own = {"key": "k", "tags": ["red"], "headers": {"trace": "1"}}
+    ok(topic.publish({"payload": "a", "delay": NEVER, **own}))
+    (found,) = listed(topic)
+    assert {name: found[name] for name in own} == own
+    ok(topic.publish({"payload": "b", "delay": SOON, **own}, {"payload": "c", "delay": 0.1}))
+    until(lambda: len(topic.read()) == 2)
+    assert topic.read(tags="red") == ["b"]
+
+
+def test_a_delayed_publish_can_be_acknowledged_early(topic: Topic) -> None:
+    received = ok(topic.publish("a", delay=NEVER, ack="received"))
+    assert received.header("Tuff-Delayed") == "1"
+    none = ok(topic.publish("b", delay=NEVER, ack="none"))
+    assert (none.header("Tuff-Ack"), none.header("Tuff-Delayed")) == ("none", None)
+    assert until(lambda: len(waiting(topic)) == 2)
+    assert listed(topic)[0]["id"] == received.header("Tuff-Delayed-First")
+
+
 def test_a_time_can_be_named_in_ms_or_in_iso_8601(topic: Topic) -> None:
-    moment = datetime(2035, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    moment = (datetime.now(UTC) + timedelta(days=30)).replace(microsecond=678_000)
     ms = int(moment.timestamp() * 1000)
     ok(topic.publish("a", at=ms))
     ok(topic.publish("b", at=moment.isoformat()))

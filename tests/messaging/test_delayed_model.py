@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from messaging.service import MessagingService
 from tests.messaging.test_delayed import after, delayed, looked
-from tests.messaging.world import AUDIT, NOON_MS, FlakyWorld, World, polled
+from tests.messaging.world import AUDIT, NOON_MS, FlakyWorld, polled
 from tuff.protocol.errors import DelayedNotFoundError
 from tuff.protocol.ids import DelayedId, Offset
 from tuff.protocol.requests import RollbackDetail

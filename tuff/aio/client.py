@@ -1,9 +1,11 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
+from datetime import datetime
+from functools import partial
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
@@ -12,10 +14,10 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.publisher import AsyncPublisher
 from tuff.aio.subscriber import AsyncSubscriber
-from tuff.aio.topics import AsyncTopics
+from tuff.aio.topics import AsyncDelayed, AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
-from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.calls import (
     Call,
     Duration,
@@ -29,9 +31,9 @@ from tuff.calls import (
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.requests import Ack, AckLike, AckWithIds, IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published
+from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
@@ -86,6 +88,7 @@ class AsyncClient:
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
         self.topics = AsyncTopics(self._send)
+        self.delayed = AsyncDelayed(self._send)
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
@@ -113,13 +116,52 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    @overload
     async def publish(
         self,
         topic: TopicId,
         *messages: Payload,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
-    ) -> Published:
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Published: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+    ) -> Published | None: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        delay: Duration,
+    ) -> PublishedDelayed: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        at: datetime | int,
+    ) -> PublishedDelayed: ...
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
 
             await client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
@@ -128,20 +170,36 @@ class AsyncClient:
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
+        `ack`, without a transaction: return when they are `durable`; when they have their ids and
+        are about to be written (`received`); or when the server has accepted them (`none`, which
+        returns None). A crash of the server may lose messages that were not durable.
+        `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
+        they were published at that moment; until then `delayed` lists and cancels them. Under a
+        transaction they do so only if it commits. They are always durable, whatever `ack` is.
 
         Raises:
             TopicNotFoundError: create it first.
             TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8.
             EmptyPublishError: there are no messages; see `publish_stored`.
-            InvalidTtlError: the ttl is out of range.
+            InvalidTtlError, InvalidDelayError: the ttl or the delay is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
             ConnectionLostError: with `outcome_unknown`, they may have been published.
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if (delayed := calls.delay_of(delay, at)) is not None:
+            return await self._send(
+                calls.publish_delayed(topic, payloads, pointer=pointer, ttl_s=ttl_s, delay=delayed)
+            )
+        if level is Ack.NONE:
+            await self._send(
+                calls.publish_unacknowledged(topic, payloads, pointer=pointer, ttl_s=ttl_s)
+            )
+            return None
         return await self._send(
-            calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl))
+            calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl_s, ack=level)
         )
 
     async def store(
@@ -273,6 +331,7 @@ class AsyncClient:
             for message in await self._driver.run(subscription.poll()):
                 yield message
 
+    @overload
     def publisher(
         self,
         topic: TopicId,
@@ -280,7 +339,36 @@ class AsyncClient:
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
-    ) -> AsyncPublisher:
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> AsyncPublisher: ...
+    @overload
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike,
+    ) -> AsyncPublisher | AsyncPublisher[None]: ...
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> AsyncPublisher | AsyncPublisher[None]:
         """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
 
             async with client.publisher(orders) as publisher:
@@ -290,14 +378,28 @@ class AsyncClient:
         For many small messages of one program: one durable publish of a whole batch is many times
         as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
         (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
-        message was sent. `ttl`: as in `publish`.
+        message was sent. `ttl` and `ack`: as in `publish`.
+
+        Memory is bounded: `send` waits while `buffer_bytes` (default: eight batches) or
+        `buffer_messages` (default: no bound of their own) wait or are in flight, for `max_block`
+        seconds at most (default: without limit).
 
         Raises:
             ValueError: a number is out of its range.
         """
-        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
-        linger_s = calls.seconds_of(linger, what="linger")
-        return AsyncPublisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+        limits = Limits(
+            batch_bytes=batch_bytes,
+            linger_s=calls.seconds_of(linger, what="linger"),
+            buffer_bytes=buffer_bytes,
+            buffer_count=buffer_messages,
+            max_block_s=calls.maybe_seconds_of(max_block, what="max_block"),
+        )
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            publish = partial(without_ids, topic, self._retries, ttl_s)
+            return AsyncPublisher(Delivery(topic, publish), self._driver, limits)
+        acknowledged = partial(with_ids, topic, self._retries, level, ttl_s)
+        return AsyncPublisher(Delivery(topic, acknowledged), self._driver, limits)
 
     async def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and up to where this reader can read it (protocol §3.6).

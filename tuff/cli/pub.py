@@ -4,22 +4,25 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 
 import click
 
 from tuff.cli.options import (
+    SECONDS,
     TRANSACTION,
     Session,
     WholeNumber,
     output_options,
     server_options,
     session,
+    time_of,
     topic_of,
 )
 from tuff.cli.output import Progress, counted, print_json
 from tuff.protocol.errors import RequestTooLargeError
-from tuff.protocol.ids import TopicId
-from tuff.replies import Published
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.replies import Published, PublishedDelayed
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
 LINE_BYTES_MAX = 16 << 20  # bytes; no server accepts a larger request
@@ -44,6 +47,12 @@ Batches = Iterator[list[bytes]]
 @click.option(
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
 )
+@click.option(
+    "--delay", type=SECONDS, metavar="SECONDS", help="Let them enter TOPIC so much later."
+)
+@click.option(
+    "--at", type=time_of, metavar="TIME", help="Let them enter TOPIC then: ISO 8601, or ms."
+)
 @server_options
 @output_options
 @session
@@ -55,6 +64,8 @@ def pub(
     ttl: int | None,
     batch: int | None,
     transaction: int | None,
+    delay: float | None,
+    at: int | None,
     as_json: bool,
 ) -> None:
     """Publish MESSAGES to TOPIC; without MESSAGES, each line of standard input as it arrives."""
@@ -62,12 +73,20 @@ def pub(
     source = _Input()
     size_bytes = 0 if given else source.size_bytes()
     lines = iter([given]) if given else read_lines(source.read)
-    done: list[Published] = []
+    done: list[Published | PublishedDelayed] = []
+    if delay is not None and at is not None:
+        raise click.UsageError("give either --delay or --at, and not both")
     count = 0
     try:
         with session.client() as client, closing(Progress(size_bytes)) as progress:
+            publish: Callable[..., Published | PublishedDelayed]
+            publish = partial(client.publish, topic, transaction=transaction, ttl=ttl)
+            if delay is not None:
+                publish = partial(publish, delay=delay)
+            elif at is not None:
+                publish = partial(publish, at=at)
             for some in split_groups(lines) if batch is None else gather(lines, count=batch):
-                done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
+                done[1:] = [publish(*some)]
                 count += len(some)
                 progress.update(count, read_bytes=source.read_bytes)
     except BaseException:
@@ -130,10 +149,18 @@ def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
         yield held
 
 
-def _print_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
+def _print_published(
+    topic: TopicId, count: int, done: list[Published | PublishedDelayed], *, as_json: bool
+) -> None:
+    is_delayed = bool(done) and isinstance(done[0], PublishedDelayed)
+    did = "delayed" if is_delayed else "published"
     if as_json:
-        first = done[0].first_id.hex() if done else None
-        last = done[-1].last_id.hex() if done else None
-        print_json({"published": count, "firstId": first, "lastId": last})
+        first = _hex(done[0].first_id) if done else None
+        last = _hex(done[-1].last_id) if done else None
+        print_json({did: count, "firstId": first, "lastId": last})
     else:
-        click.echo(f"published {counted(count, 'message')} to {topic}")
+        click.echo(f"{did} {counted(count, 'message')} {'for' if is_delayed else 'to'} {topic}")
+
+
+def _hex(found: MessageId | str) -> str:
+    return found if isinstance(found, str) else found.hex()

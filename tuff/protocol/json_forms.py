@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 import orjson
 
+from tuff.protocol.attributes import Attributes, checked_attributes
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
     BadRequestError,
@@ -38,13 +39,13 @@ from tuff.protocol.transaction import (
     VisibilityLevel,
 )
 
-T = TypeVar("T")
+Member = TypeVar("Member")
 TTL_S_MAX = (1 << 31) - 1  # seconds
 SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
-_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "delay", "at"})
+_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "key", "tags", "headers", "delay", "at"})
 _ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer", "delay", "at"})
 _CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
 _ROLLBACK_MEMBERS = frozenset(
@@ -333,11 +334,12 @@ def publish_request_from_json(
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
-    payloads, ttls_s, delays = _messages_from_json(body.get("messages"))
+    payloads, ttls_s, attributes, delays = _messages_from_json(body.get("messages"))
     return PublishRequest(
         pointer=pointer,
         payloads=payloads,
         ttls_s=ttls_s,
+        attributes=attributes,
         delays=all_delayed(delays, of_all, count=len(payloads)),
     )
 
@@ -360,7 +362,7 @@ def _entry_from_json(value: object) -> PublishEntry:
         raise BadRequestError(
             f"an entry of publish names its namespace and its topic, not {shown(names)}"
         )
-    payloads, ttls_s, own = _messages_from_json(entry.get("messages"))
+    payloads, ttls_s, attributes, own = _messages_from_json(entry.get("messages"))
     delays = all_delayed(own, delay_from_json(entry), count=len(payloads))
     if delays is not None and not payloads:
         raise no_delay_of_stored()
@@ -370,6 +372,7 @@ def _entry_from_json(value: object) -> PublishEntry:
         payloads=payloads,
         ttls_s=ttls_s,
         pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
+        attributes=attributes,
         delays=delays,
     )
 
@@ -378,7 +381,7 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
     form: dict[str, object] = {
         "namespace": entry.topic.namespace,
         "topic": entry.topic.name,
-        "messages": _messages_to_json(entry.payloads, entry.ttls_s, entry.delays),
+        "messages": _messages_to_json(entry),
     }
     if entry.pointer is not None:
         form["pointer"] = pointer_to_json(entry.pointer)
@@ -394,7 +397,12 @@ def no_delay_of_stored() -> InvalidDelayError:
 
 def _messages_from_json(
     value: object,
-) -> tuple[list[bytes], list[int | None] | None, list[Delay | None] | None]:
+) -> tuple[
+    list[bytes],
+    list[int | None] | None,
+    list[Attributes | None] | None,
+    list[Delay | None] | None,
+]:
     if value is None:
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
@@ -403,50 +411,98 @@ def _messages_from_json(
         raise too_many_messages(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
-        return plain, None, None
+        return plain, None, None, None
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
+    attributes: list[Attributes | None] = []
     delays: list[Delay | None] = []
     for item in value:
-        ttl_s = delay = None
+        ttl_s = attributes_of_item = delay = None
         if isinstance(item, dict) and "base64" not in item:
             check_object(item, members=_MESSAGE_MEMBERS, what="a message")
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
+            attributes_of_item = _attributes_from_json(item)
             delay = delay_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
         ttls_s.append(ttl_s)
+        attributes.append(attributes_of_item)
         delays.append(delay)
-    return payloads, _unless_none(ttls_s), _unless_none(delays)
+    return (
+        payloads,
+        _unless_all_none(ttls_s),
+        _unless_all_none(attributes),
+        _unless_all_none(delays),
+    )
 
 
-def _unless_none(members: list[T | None]) -> list[T | None] | None:
-    """The members; None if no message has one."""
-    return members if any(each is not None for each in members) else None
+def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:
+    return column if any(each is not None for each in column) else None
 
 
-def _messages_to_json(
-    payloads: Sequence[bytes], ttls_s: Sequence[int | None] | None, delays: Sequence[Delay] | None
-) -> list[object]:
-    forms: list[object] = [payload_to_json(payload) for payload in payloads]
-    if ttls_s is None and delays is None:
-        return forms
-    members: list[dict[str, object]] = [{} for _ in forms]
-    for each, ttl_s in zip(members, ttls_s or (), strict=False):
-        each |= {} if ttl_s is None else {"ttl": ttl_s}
-    for each, delay in zip(members, delays or (), strict=False):
-        each |= delay_to_json(delay)
-    return [
-        {"payload": form, **each} if each else form
-        for form, each in zip(forms, members, strict=True)
-    ]
+def _attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+    key, tags, headers = message.get("key"), message.get("tags"), message.get("headers")
+    if key is None and tags is None and headers is None:
+        return None
+    if tags is not None and not isinstance(tags, list):
+        raise BadRequestError(f"tags is an array of strings, not {shown(tags)}")
+    for tag in tags or ():
+        if not isinstance(tag, str):
+            raise BadRequestError(f"an element of tags is a string, not {shown(tag)}")
+    if headers is not None and not isinstance(headers, dict):
+        raise BadRequestError(f"headers is a JSON object, not {shown(headers)}")
+    return checked_attributes(
+        None if key is None else payload_from_json(key, what="a key"),
+        tags or (),
+        [pair for name, value in (headers or {}).items() for pair in _headers_of(name, value)],
+    )
+
+
+def _headers_of(name: str, value: object) -> list[tuple[str, bytes]]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise BadRequestError(f"the header {shown(name)} has an array without a value")
+    return [(name, payload_from_json(each, what="the value of a header")) for each in values]
+
+
+def attributes_to_json(attributes: Attributes) -> dict[str, object]:
+    """The members `key`, `tags` and `headers` of a message. Headers of one name are together, in
+    their order."""
+    headers: dict[str, object] = {}
+    for name, value in attributes.headers:
+        form, earlier = payload_to_json(value), headers.get(name)
+        if earlier is None:
+            headers[name] = form
+        elif isinstance(earlier, list):
+            earlier.append(form)
+        else:
+            headers[name] = [earlier, form]
+    key = None if attributes.key is None else payload_to_json(attributes.key)
+    return {"key": key, "tags": list(attributes.tags), "headers": headers}
 
 
 def delay_to_json(delay: Delay) -> dict[str, object]:
     """The member that `delay_from_json` reads."""
     return {"at": delay.ms} if delay.is_time else {"delay": delay.ms / 1000}
+
+
+def _messages_to_json(entry: PublishEntry) -> list[object]:
+    forms: list[object] = [payload_to_json(payload) for payload in entry.payloads]
+    if entry.ttls_s is None and entry.attributes is None and entry.delays is None:
+        return forms
+    members: list[dict[str, object]] = [{} for _ in forms]
+    for found, ttl_s in zip(members, entry.ttls_s or (), strict=False):
+        found |= {} if ttl_s is None else {"ttl": ttl_s}
+    for found, attributes in zip(members, entry.attributes or (), strict=False):
+        found |= {} if attributes is None else attributes_to_json(attributes)
+    for found, delay in zip(members, entry.delays or (), strict=False):
+        found |= delay_to_json(delay)
+    return [
+        {"payload": form, **found} if found else form
+        for form, found in zip(forms, members, strict=True)
+    ]
 
 
 def rollback_detail_to_json(detail: RollbackDetail) -> dict[str, object]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
@@ -27,6 +28,19 @@ class Isolation(StrEnum):
 
 
 IsolationLike = Isolation | Literal["all", "committed"]
+
+
+class Ack(StrEnum):
+    """When a publish without a transaction is answered (Kafka: acks): once it is checked, once its
+    messages have their ids, or once they are durable."""
+
+    NONE = "none"
+    RECEIVED = "received"
+    DURABLE = "durable"
+
+
+AckLike = Ack | Literal["none", "received", "durable"]
+AckWithIds = Literal[Ack.RECEIVED, Ack.DURABLE, "received", "durable"]  # the reply has ids
 
 
 def too_many_messages(count: int) -> RequestTooLargeError:
@@ -54,13 +68,15 @@ class PublishRequest(NamedTuple):
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None if no
     message has its own. `ttl_s` is that of the request; `ttls_s` includes it for messages without
-    their own. `delays` has those of all messages, or is None if no message is delayed.
+    their own. `attributes` has those of each message (None: it has none), or is None if no message
+    has any. `delays` has those of all messages, or is None if no message is delayed.
     """
 
     pointer: int | None
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     ttl_s: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
     delays: Sequence[Delay] | None = None
 
 
@@ -76,6 +92,7 @@ class PublishEntry:
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     pointer: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
     delays: Sequence[Delay] | None = None
 
 

@@ -79,6 +79,6 @@ def test_impossible_delays_are_refused(client: tuff.Client, topic: tuff.TopicId)
     with pytest.raises(tuff.InvalidDelayError):
         client.publish(topic, "x", delay=0)
     with pytest.raises(ValueError, match="either delay or at"):
-        client.publish(topic, "x", delay=1, at=1)  # type: ignore[call-overload]
+        client.publish(topic, "x", delay=1, at=1)  # type: ignore[call-overload] # that is the test
     with pytest.raises(ValueError, match="no time zone"):
-        client.publish(topic, "x", at=datetime(2035, 1, 1))  # noqa: DTZ001
+        client.publish(topic, "x", at=datetime(2035, 1, 1))  # noqa: DTZ001 - that is the test

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import TypeVar
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import (
     SECONDS,
     TRANSACTION,
@@ -30,6 +32,17 @@ BATCH_COUNT_MAX = 1_000  # messages of one publish without --batch
 GIVEN_BATCH_COUNT_MAX = 100_000  # messages of --batch in memory; the server limits their bytes
 
 Batches = Iterator[list[bytes]]
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def _delay_options(command: Command) -> Command:
+    delay = click.option(
+        "--delay", type=SECONDS, metavar="SECONDS", help="Let them enter TOPIC so much later."
+    )
+    at = click.option(
+        "--at", type=time_of, metavar="TIME", help="Let them enter TOPIC then: ISO 8601, or ms."
+    )
+    return delay(at(command))
 
 
 @click.command()
@@ -47,12 +60,7 @@ Batches = Iterator[list[bytes]]
 @click.option(
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
 )
-@click.option(
-    "--delay", type=SECONDS, metavar="SECONDS", help="Let them enter TOPIC so much later."
-)
-@click.option(
-    "--at", type=time_of, metavar="TIME", help="Let them enter TOPIC then: ISO 8601, or ms."
-)
+@_delay_options
 @server_options
 @output_options
 @session
@@ -74,19 +82,12 @@ def pub(
     size_bytes = 0 if given else source.size_bytes()
     lines = iter([given]) if given else read_lines(source.read)
     done: list[Published | PublishedDelayed] = []
-    if delay is not None and at is not None:
-        raise click.UsageError("give either --delay or --at, and not both")
+    publish = partial(_publish, topic, transaction, ttl, delay, at)
     count = 0
     try:
         with session.client() as client, closing(Progress(size_bytes)) as progress:
-            publish: Callable[..., Published | PublishedDelayed]
-            publish = partial(client.publish, topic, transaction=transaction, ttl=ttl)
-            if delay is not None:
-                publish = partial(publish, delay=delay)
-            elif at is not None:
-                publish = partial(publish, at=at)
             for some in split_groups(lines) if batch is None else gather(lines, count=batch):
-                done[1:] = [publish(*some)]
+                done[1:] = [publish(client, *some)]
                 count += len(some)
                 progress.update(count, read_bytes=source.read_bytes)
     except BaseException:
@@ -94,6 +95,24 @@ def pub(
             _print_published(topic, count, done, as_json=as_json)
         raise
     _print_published(topic, count, done, as_json=as_json)
+
+
+def _publish(
+    topic: TopicId,
+    transaction: int | None,
+    ttl: int | None,
+    delay: float | None,
+    at: int | None,
+    client: Client,
+    *messages: bytes,
+) -> Published | PublishedDelayed:
+    if delay is not None and at is not None:
+        raise click.UsageError("give either --delay or --at, and not both")
+    if delay is not None:
+        return client.publish(topic, *messages, transaction=transaction, ttl=ttl, delay=delay)
+    if at is not None:
+        return client.publish(topic, *messages, transaction=transaction, ttl=ttl, at=at)
+    return client.publish(topic, *messages, transaction=transaction, ttl=ttl)
 
 
 class _Input:

@@ -14,9 +14,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
-from tuff.calls import Call, Payload, PollQuestion, payloads_of
+from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
+from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
@@ -264,21 +265,20 @@ class CommitProtocol:
     def publish(
         self,
         topic: TopicId,
-        messages: Sequence[Payload],
+        messages: Sequence[Publishable],
         *,
         ttl_s: int | None,
         delay: Delay | None = None,
     ) -> Flow[None]:
         """Let the commit publish these; messages that do not fit into memory are stored now, and
         those with a delay are published now, under the transaction."""
-        pointer, payloads = self.transaction.write_pointer, payloads_of(topic, messages)
+        pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
         sent: Iterable[Call[Any]]
         if delay is None:
-            sent = self._messages.add(topic, pointer, payloads, ttl_s=ttl_s)
+            sent = self._messages.add(topic, pointer, checked, ttl_s=ttl_s)
         else:
-            sent = [
-                calls.publish_delayed(topic, payloads, pointer=pointer, ttl_s=ttl_s, delay=delay)
-            ]
+            request = publish_request(checked, pointer=pointer, ttl_s=ttl_s)
+            sent = [calls.publish_delayed(topic, request, delay)]
         for call in sent:
             try:
                 yield from self._retries.ask(call)

@@ -5,8 +5,9 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
-from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
+from tuff.calls import Duration, PollQuestion, Start, Undecided
 from tuff.commit_protocol import CommitProtocol
+from tuff.new_messages import Publishable
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
@@ -68,7 +69,7 @@ class AsyncTransactionContext:
     async def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         ttl: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | int | None = None,
@@ -97,6 +98,7 @@ class AsyncTransactionContext:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read in the transaction's snapshot; the parameters are those of `tuff.Client.poll`.
 
@@ -111,6 +113,7 @@ class AsyncTransactionContext:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return await self._driver.run(self._protocol.poll(topic, question))
 

@@ -6,8 +6,9 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.blocking.driver import Driver
-from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
+from tuff.calls import Duration, PollQuestion, Start, Undecided
 from tuff.commit_protocol import CommitProtocol
+from tuff.new_messages import Publishable
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
@@ -69,7 +70,7 @@ class TransactionContext:
     def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         ttl: Duration | None = None,
         delay: Duration | None = None,
         at: datetime | int | None = None,
@@ -98,6 +99,7 @@ class TransactionContext:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read in the transaction's snapshot; the parameters are those of `tuff.Client.poll`.
 
@@ -112,6 +114,7 @@ class TransactionContext:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return self._driver.run(self._protocol.poll(topic, question))
 

@@ -21,8 +21,8 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import TypeVar
 
-from tuff.protocol.attributes import Attributes, checked_attributes
-from tuff.protocol.errors import BadRequestError, InvalidTtlError
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, checked_attributes
+from tuff.protocol.errors import BadRequestError, InvalidTtlError, TuffError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
@@ -35,6 +35,7 @@ from tuff.protocol.transaction import Transaction
 
 _LENGTHS_COUNT_MAX = 4_096  # cached encodings; messages of one kind have few different lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
+_TWO_BYTES_LIMIT = 1 << 14  # a larger varint has more than two bytes
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
 _ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
@@ -107,15 +108,16 @@ class _Reader:
     def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
         """The byte strings of an array whose items consist of `values_per_item` byte strings."""
         items: list[bytes] = []
-        for count in self.blocks():
+        for count in self.blocks(too_many=too_many_messages):
             self._read_items(count * values_per_item, items)
         return items
 
     def read_items(self, read_item: Callable[[], Item]) -> list[Item]:
         """The items of an array."""
-        return [read_item() for count in self.blocks() for _ in range(count)]
+        blocks = self.blocks(too_many=self._too_many_items)
+        return [read_item() for count in blocks for _ in range(count)]
 
-    def blocks(self) -> Iterator[int]:
+    def blocks(self, *, too_many: Callable[[int], TuffError]) -> Iterator[int]:
         """The number of items in each block of an array; the caller reads the items."""
         item_count = 0
         while count := self.read_long():
@@ -125,7 +127,7 @@ class _Reader:
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
             item_count += abs(count)
             if item_count > MESSAGES_COUNT_MAX:
-                raise too_many_messages(item_count)
+                raise too_many(item_count)
             yield abs(count)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
@@ -148,6 +150,36 @@ class _Reader:
             else:
                 at = start + size
                 items.append(data[start:at])
+        self._at = at
+
+    def _too_many_items(self, count: int) -> TuffError:
+        return self._error(f"has an array of {count} items, and {MESSAGES_COUNT_MAX} is the most")
+
+    def read_messages(self, count: int, messages: list[tuple[bytes, bytes, Attributes]]) -> None:
+        """Append `count` messages of the second version of the schema."""
+        # Inline, for the reason of `_read_items`; nearly all messages have no attributes.
+        data, at, stop = self._data, self._at, len(self._data)
+        for _ in range(count):
+            id_stop = at + 1 + MESSAGE_ID_SIZE
+            start = id_stop + 1
+            if start < stop and data[at] == _ID_HEAD[0]:
+                size = data[id_stop]
+                if size >= 0x80:
+                    size, start = size & 0x7F | data[start] << 7, start + 1
+                payload_stop = start + (size >> 1)
+                next_at = payload_stop + len(_WITHOUT_ATTRIBUTES)
+                if (
+                    not size & 1
+                    and size < _TWO_BYTES_LIMIT
+                    and data[payload_stop:next_at] == _WITHOUT_ATTRIBUTES
+                ):
+                    id, payload = data[at + 1 : id_stop], data[start:payload_stop]
+                    messages.append((id, payload, NO_ATTRIBUTES))
+                    at = next_at
+                    continue
+            self._at = at
+            messages.append((self.read_bytes(), self.read_bytes(), _read_attributes(self)))
+            at = self._at
         self._at = at
 
     def _block_size(self) -> int:
@@ -191,7 +223,7 @@ def decode_publish_request_2(body: bytes) -> PublishRequest:
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     attributes: list[Attributes | None] = []
-    for count in reader.blocks():
+    for count in reader.blocks(too_many=too_many_messages):
         for _ in range(count):
             payloads.append(reader.read_bytes())
             attributes.append(checked_attributes(*_read_attributes(reader)))
@@ -362,9 +394,9 @@ def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     """The id, the payload and the attributes of each message, in the second version of the schema.
     Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
     reader = _Reader(body, "ConsumeResponse")
-    messages = reader.read_items(
-        lambda: (reader.read_bytes(), reader.read_bytes(), _read_attributes(reader))
-    )
+    messages: list[tuple[bytes, bytes, Attributes]] = []
+    for count in reader.blocks(too_many=too_many_messages):
+        reader.read_messages(count, messages)
     reader.end()
     return messages
 

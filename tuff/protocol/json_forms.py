@@ -483,7 +483,7 @@ def attributes_to_json(attributes: Attributes) -> dict[str, object]:
     return {"key": key, "tags": list(attributes.tags), "headers": headers}
 
 
-def delay_to_json(delay: Delay) -> dict[str, object]:
+def delay_to_json(delay: Delay) -> dict[str, float]:
     """The member that `delay_from_json` reads."""
     return {"at": delay.ms} if delay.is_time else {"delay": delay.ms / 1000}
 

@@ -64,7 +64,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.json_forms import attributes_to_json, payload_to_json
-from tuff.protocol.requests import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ RETRY_MS = 1_000  # ms until the next look at a topic after one that failed
 LISTED_COUNT_MAX = 1_000  # messages in one page of a list; keeps a reply without payloads small
 LISTED_COUNT = 100  # the same, unless the request says how many
 
-_LOG_POLL = Poll(limit=ENTERED_COUNT_MAX, isolation=Isolation.COMMITTED)
+_LOG_POLL = Poll(limit=ENTERED_COUNT_MAX)
 
 
 class Waiting(NamedTuple):

@@ -161,8 +161,10 @@ async def test_more_messages_than_a_batch_enter_at_once(
 ) -> None:
     texts = [b"%d" % number for number in range(2 * ENTERED_COUNT_MAX + 1)]
     await delayed(service, *texts, delays=[after(1)])
+    world.observed.clear()
     await advance(world, service, 1)
     assert await polled(service) == texts
+    assert [name for name, _ in world.observed].count("store_batch_requests") == 3
     assert service.delayed.entered_count == len(texts)
 
 
@@ -187,6 +189,39 @@ async def test_a_start_reads_one_row_of_each_topic(world: World) -> None:
         await delayed(service, b"first", delays=[after(10)])
     async with world.running() as service:
         assert service.state.look_times.next_ms() == NOON_MS + 10
+
+
+async def test_a_start_does_not_look_for_messages_of_deleted_generations(world: World) -> None:
+    async with world.running(audit={"ttl": "100"}) as service:
+        await delayed(service, b"old", delays=[after(1_000)])
+        await service.topics.delete(AUDIT)
+        await service.topics.create(AUDIT, {"ttl": "100"})
+    async with world.running() as service:
+        assert service.state.look_times.next_ms() is None
+
+
+async def test_a_tick_looks_for_what_became_due_while_timers_stood_still(
+    world: World, service: MessagingService
+) -> None:
+    await delayed(service, b"x", delays=[after(1_000_000)])
+    world.clock.now_ms += 1_000_000
+    await settle_down(service.tick())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert await polled(service) == [b"x"]
+
+
+async def test_a_large_transaction_enters_in_several_batches(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    texts = [b"%d" % number for number in range(2 * ENTERED_COUNT_MAX + 1)]
+    await delayed(service, *texts, delays=[after(1)], pointer=POINTER)
+    world.commit(service, POINTER)
+    service.rows.wake_readers([POINTER])
+    await advance(world, service, 1)
+    await looked(service)
+    assert await polled(service) == texts
 
 
 async def test_a_message_of_a_transaction_enters_once_it_has_committed(
@@ -435,6 +470,24 @@ async def test_a_deleted_topic_takes_its_delayed_messages_along(
     service.rows.wake_readers([8])
     await advance(world, service, 10)
     assert await polled(service) == [b"new"]
+
+
+async def test_a_topic_that_is_replaced_while_its_messages_enter_gets_none(world: World) -> None:
+    gate = world.gate_writes()
+    async with world.running(audit={"ttl": "100"}) as service:
+        await delayed(service, b"old", delays=[after(10)])
+        gate.clear()
+        delete = await settle_down(service.topics.delete(AUDIT))
+        create = await settle_down(service.topics.create(AUDIT, {"ttl": "100"}))
+        # This look reads before the deletion is durable, and writes after the creation.
+        world.clock.now_ms += 10
+        service.state.look_times.changed.set()
+        await settle_down(asyncio.sleep(0))
+        gate.set()
+        await asyncio.gather(delete, create)
+        await looked(service)
+        assert await polled(service) == []
+        assert rows_of(world, MESSAGES) == []
 
 
 async def test_retention_drops_the_delayed_messages_of_a_deleted_topic(

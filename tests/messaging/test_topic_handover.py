@@ -422,15 +422,19 @@ async def test_index_rows_of_a_committed_transaction_are_deleted_before_the_new_
     assert not [key for key in tables.rows() if key.startswith(INDEX)]
 
 
+@pytest.mark.parametrize("is_delayed", [False, True])
 @pytest.mark.parametrize("is_written", [False, True], ids=["in the wait", "in the last batch"])
 async def test_index_rows_that_settle_during_the_handover_are_deleted_in_time(
-    tables: SharedTables, b: Member, is_written: bool
+    tables: SharedTables, b: Member, is_written: bool, is_delayed: bool
 ) -> None:
     a = Member(tables, "a")
     gate = a.gate_writes()
     async with a.serving(AUDIT):
         a.transactions.start(7)
-        await publish(a.service, b"1", pointer=7)
+        if is_delayed:
+            await later(a, b"1", delay_ms=HOUR_MS, pointer=7)
+        else:
+            await publish(a.service, b"1", pointer=7)
         wait = a.opener.store.wait_until_shared
 
         def waited() -> None:
@@ -701,6 +705,7 @@ async def test_delayed_messages_move_with_their_topic_and_enter_at_the_next_owne
 ) -> None:
     await later(a, b"late", b"later", delay_ms=1_000)
     await a.pass_on(AUDIT, b)
+    assert a.service.state.look_times.next_ms() is None
     for member in (a, b):
         member.clock.now_ms += 1_000
         await looked(member.service)

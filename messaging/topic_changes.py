@@ -99,7 +99,8 @@ class TopicChanges:
         def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
             delayed_log = self._state.topics.maybe_find(topic.delayed_log)
-            if delayed_log is not None and (held := delayed_log.decided) is not None:
+            held = None if delayed_log is None else delayed_log.decided
+            if delayed_log is not None and held is not None and held.generation > 0:
                 batch.change_topic(delayed_log, deleted(held))
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
@@ -186,7 +187,8 @@ def updated(
 
 def deleted(record: TopicRecord) -> TopicRecord:
     """The record of a deleted topic, without its holds and positions."""
-    return replace(record, generation=-abs(record.generation), holds={}, positions={})
+    assert record.generation > 0
+    return replace(record, generation=-record.generation, holds={}, positions={})
 
 
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:

@@ -275,7 +275,8 @@ def _next_due_ms(
             start = key + b"\x00"
             continue
         record = topics.get(topic)
-        if isinstance(record, TopicRecord) and record.generation == generation:
+        current = record.generation if isinstance(record, TopicRecord) else None
+        if generation == current:
             found[topic] = DelayedId.from_bytes(key).due_ms
         start = delayed_stop(prefix)
     return found

@@ -178,7 +178,7 @@ class DelayedMessages:
         self._state.look_times.changed.set()
         cancels, self._cancels = self._cancels, defaultdict(list)
         for cancel in [each for waiting in cancels.values() for each in waiting]:
-            _fail(cancel, ShuttingDownError("the server is stopping; nothing was cancelled"))
+            _fail(cancel, _stopping())
 
     async def listed(
         self, topic: TopicId, *, after: DelayedId | None = None, count_max: int
@@ -204,6 +204,8 @@ class DelayedMessages:
         """
         self._committer.require_ready()
         require_topic(self._store, self._state, topic)
+        if self._is_closing:
+            raise _stopping()
         cancel = _Cancel(delayed_id, asyncio.get_running_loop().create_future())
         self._cancels[topic].append(cancel)
         self._state.look_times.note(topic, AT_ONCE)
@@ -289,7 +291,7 @@ class DelayedMessages:
         query = query_of(self._state, self._settings, delayed_log, record, _LOG_POLL, 0, snapshot)
         result = await self._store.read(partial(read, query=query))
         # Rows that were rolled back are passed over, and retention drops them.
-        has_passed = result.caught_up and published_count > self._passed.get(log_id, 0)
+        has_passed = result.caught_up and published_count != self._passed.get(log_id, 0)
         if result.messages or has_passed:
             put = partial(self._put_from_log, delayed_log, record.generation, result)
             size_bytes = WRITE_OVERHEAD_BYTES + sum(len(payload) for _, payload in result.items)
@@ -395,6 +397,10 @@ def _answer(cancels: Sequence[_Cancel], cancelled: Set[DelayedId]) -> None:
 def _fail(cancel: _Cancel, error: TuffError) -> None:
     if not cancel.done.done():
         cancel.done.set_exception(error)
+
+
+def _stopping() -> ShuttingDownError:
+    return ShuttingDownError("the server is stopping; nothing was cancelled")
 
 
 def _not_found(delayed_id: DelayedId) -> DelayedNotFoundError:

@@ -440,6 +440,8 @@ async def test_a_stop_refuses_a_cancel_that_waits(world: World) -> None:
         service.delayed.close()
         with pytest.raises(ShuttingDownError):
             await cancel
+        with pytest.raises(ShuttingDownError):
+            await service.delayed.cancel(AUDIT, published.delayed.first)
 
 
 async def test_a_list_has_pages(world: World, service: MessagingService) -> None:

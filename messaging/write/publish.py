@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -339,7 +338,9 @@ class Publisher:
         number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
         ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
         keys = [delayed_key(prefix, each) for each in ids]
-        values = _values(keys, entry, pointer=None)
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
         if entry.pointer is None:
             batch.delayed += zip(keys, values, strict=True)
             note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
@@ -387,7 +388,9 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = _values(keys, entry, pointer=None)
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -492,19 +495,13 @@ def _put_messages(
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = _values(keys, entry, pointer=entry.pointer)
+    values = inline_values(
+        keys,
+        entry.payloads,
+        pointer=entry.pointer,
+        ttls_s=entry.ttls_s,
+        attributes=entry.attributes,
+    )
     is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
-
-
-def _values(
-    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
-) -> list[bytes]:
-    attributes = entry.attributes
-    stored = None
-    if attributes is not None:
-        stored = [None if each is None else encode_attributes(each) for each in attributes]
-    return inline_values(
-        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
-    )

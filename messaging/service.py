@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from messaging.groups.coordinator import GroupCoordinator
+from messaging.groups.settings import GroupSettings
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -56,6 +58,7 @@ class MessagingService:
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
+        groups: GroupSettings = GroupSettings(),  # noqa: B008 - a frozen value
         new_store_refusal: Callable[[], str | None] = _no_reason,
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
@@ -76,6 +79,16 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, observe=observe)
+        self.groups = GroupCoordinator(
+            state,
+            committer,
+            self.publisher,
+            self.polls,
+            self.topics,
+            self.offsets,
+            groups,
+            log_ttl_s=settings.max_ttl,
+        )
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -102,6 +115,7 @@ class MessagingService:
             await self.committer.recover()
         if self.store.is_up:
             await self.rows.retry_marks()
+            await self.groups.tick()
             await self._flush_if_due()
 
     async def close(self) -> None:

@@ -135,14 +135,20 @@ class TopicChanges:
         return require_topic(self._store, self._state, topic)[1]
 
     def names(self, namespace: str) -> list[str]:
-        """The names of a namespace's topics, in byte order."""
+        """The names of a namespace's topics, in byte order. Logs that belong to a topic or a group
+        are left out."""
         self._store.require_up()
-        return [each.name for each in self._state.topics.live() if each.namespace == namespace]
+        return [
+            each.name
+            for each in self._state.topics.live()
+            if each.namespace == namespace and not each.is_internal
+        ]
 
     def namespaces(self) -> list[str]:
         """Every namespace that has a topic, in byte order."""
         self._store.require_up()
-        return sorted({each.namespace for each in self._state.topics.live()})
+        live = self._state.topics.live()
+        return sorted({each.namespace for each in live if not each.is_internal})
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
         """The messages and payload bytes that were published to each topic since the start; topics

@@ -74,6 +74,11 @@ class TopicId:
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
 
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is a log that belongs to a topic or to a consumer group."""
+        return ":" in self.name
+
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
 def topic_id(namespace: str, name: str) -> TopicId:

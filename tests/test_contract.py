@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.routes import routes as cluster_routes
+from messaging.groups.routes import routes as group_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
@@ -77,6 +78,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(poll_routes(unused))
         | addresses(offset_routes(unused))
         | addresses(topic_routes(unused))
+        | addresses(group_routes(unused))
         | addresses(routes_of_jobs(unused))
         | addresses(transaction_routes(unused))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))

@@ -16,10 +16,16 @@ from messaging.groups.decisions import (
     reset,
 )
 from messaging.groups.state import (
+    AssignmentRecord,
     DamagedRecordOfGroupError,
     GroupState,
+    MemberLeftRecord,
+    MemberRecord,
     OffsetRecord,
     Record,
+    ResetRecord,
+    SummaryRecord,
+    TargetRecord,
     from_bytes,
     to_bytes,
 )
@@ -350,13 +356,46 @@ def test_what_is_no_record_is_refused(payload: bytes) -> None:
         from_bytes(payload)
 
 
-def test_the_form_of_a_commit_in_a_transaction() -> None:
-    record = OffsetRecord(
-        partition="t:1", after=MessageId(1, 2), member_id="m1", at_ms=7, pointer=5
-    )
-
-    assert to_bytes(record) == (
-        b'{"type":"offset","partition":"t:1","after":"0000000000000001000200000000000000000000",'
-        b'"memberId":"m1","at":7,"pointer":"5"}'
-    )
-    assert from_bytes(to_bytes(record)) == record
+@pytest.mark.parametrize(
+    ("record", "payload"),
+    [
+        (
+            OffsetRecord(
+                partition="t:1", after=MessageId(1, 2), member_id="m1", at_ms=7, pointer=5
+            ),
+            b'{"type":"offset","partition":"t:1",'
+            b'"after":"0000000000000001000200000000000000000000","memberId":"m1","at":7,'
+            b'"pointer":"5"}',
+        ),
+        (
+            ResetRecord(partition="t", at_ms=7),
+            b'{"type":"reset","partition":"t","at":7}',
+        ),
+        (
+            MemberRecord(member_id="m1", topics=("t",), assignor="range", instance_id="i1"),
+            b'{"type":"member","memberId":"m1","topics":["t"],"assignor":"range",'
+            b'"instanceId":"i1","client":""}',
+        ),
+        (MemberLeftRecord(member_id="m1"), b'{"type":"left","memberId":"m1"}'),
+        (
+            TargetRecord(
+                epoch=2, assignor="range", partitions={"t": ("t",)}, target={"m1": ("t",)}
+            ),
+            b'{"type":"target","epoch":2,"assignor":"range","partitions":{"t":["t"]},'
+            b'"target":{"m1":["t"]}}',
+        ),
+        (
+            AssignmentRecord(
+                member_id="m1", epoch=2, previous_epoch=1, assigned={"t": 1}, revoking={"t": 2}
+            ),
+            b'{"type":"assignment","memberId":"m1","epoch":2,"previousEpoch":1,'
+            b'"assigned":{"t":1},"revoking":{"t":2}}',
+        ),
+        (SummaryRecord(), b'{"type":"summary"}'),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_the_form_of_a_record(record: Record, payload: bytes) -> None:
+    """Logs that were written have it."""
+    assert to_bytes(record) == payload
+    assert from_bytes(payload) == record

@@ -1,4 +1,4 @@
-"""The HTTP routes of consumer groups (protocol §3.10)."""
+"""The HTTP routes of consumer groups (protocol §3.11)."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Consumer groups of a running server (protocol §3.10)."""
+"""Consumer groups of a running server (protocol §3.11)."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -338,7 +338,9 @@ class Publisher:
         number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
         ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
         keys = [delayed_key(prefix, each) for each in ids]
-        values = _values(keys, entry, pointer=None)
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
         if entry.pointer is None:
             batch.delayed += zip(keys, values, strict=True)
             note = partial(self._state.look_times.note, target.topic.id, min(due_ms))

@@ -13,7 +13,6 @@ from cluster.membership import Identity, Membership
 from cluster.peers import Peers
 from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.topic_ownership import TopicOwnership
-from messaging.groups.coordinator import GROUP_LOG
 from messaging.groups.routes import GROUPS_PATH
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
@@ -27,7 +26,7 @@ from tuff.protocol.errors import (
     TopicNotMovableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object, read_query
-from tuff.protocol.ids import TopicId, check_name, topic_id
+from tuff.protocol.ids import GROUP_LOG, TopicId, check_name, topic_id
 from tuff.protocol.json_forms import shown
 
 T = TypeVar("T")

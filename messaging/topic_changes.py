@@ -98,10 +98,9 @@ class TopicChanges:
 
         def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
-            delayed_log = self._state.topics.maybe_find(topic.delayed_log)
-            held = None if delayed_log is None else delayed_log.decided
-            if delayed_log is not None and held is not None and held.generation > 0:
-                batch.change_topic(delayed_log, deleted(held))
+            for log in filter(None, map(self._state.topics.maybe_find, topic.with_logs[1:])):
+                if log.decided is not None and log.decided.generation > 0:
+                    batch.change_topic(log, deleted(log.decided))
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
                 for name in names:

@@ -40,13 +40,12 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
-GROUP_LOG = ":group"  # behind the name of a group: its log
 RECORDS_COUNT_MAX = 5_000  # of a log behind its summary; a coordinator reads them in some 100 ms
 
 

@@ -50,6 +50,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
     async with nodes(tmp_path, 2) as (front, owner):
         await owner.components.messaging.topics.create(AUDIT, {})
         front.owners.of_topics[AUDIT] = owner.owner
+        front.owners.of_topics[TopicId("default", "g:group")] = owner.owner
         front.owners.leading = owner.owner
         yield front, owner
 
@@ -68,7 +69,7 @@ def problem(body: bytes) -> dict[str, object]:
 
 # Those of a cluster are tested in test_routes.py.
 SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
-FORWARDED = [each for each in SHARED if "{t}" in each.path or each.tag in
+FORWARDED = [each for each in SHARED if "{t}" in each.path or "{g}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
 LOCAL = [each for each in SHARED if each not in FORWARDED and each.name != "takeBackup"]
 
@@ -78,7 +79,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
     pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
 ) -> None:
     front, owner = pair
-    names = {"name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
+    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
     path = endpoint.path.format(ns="default", t="audit", tx="17", **names)
 
     through = await call(session, endpoint.method, f"{front.url}{path}?bogus=1")

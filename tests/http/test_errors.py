@@ -19,8 +19,9 @@ def test_a_call_names_a_parameter_it_does_not_know(
 ) -> None:
     tx = begin(client)
     path = endpoint.path.format(
-        ns=topic.namespace, t=topic.name, tx=tx.id, name="x", sink="x", epoch="1"
-    )
+        ns=topic.namespace, t=topic.name, tx=tx.id, name="x", sink="x", epoch="1", g="g",
+        id=f"{0:040x}",
+    )  # fmt: skip
     body: object = {} if endpoint.method in {"PUT", "POST"} else None
 
     reply = client.call(endpoint.method, path, body, bogus="1")

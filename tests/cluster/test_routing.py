@@ -127,6 +127,22 @@ async def test_a_publish_and_a_read_through_another_server(
     assert through.lasting == direct.lasting
 
 
+async def test_an_acknowledgement_level_passes_through_another_server(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession
+) -> None:
+    front, owner = pair
+
+    for ack in ("none", "received", "durable"):
+        target = f"{front.url}{AUDIT_PATH}/publish?ack={ack}"
+        body = b'{"messages":["%s"]}' % ack.encode()
+        published = await call(session, "POST", target, body=body, Content_Type=JSON)
+        assert (published.status, published.headers["tuff-ack"]) == (200, ack)
+        assert ("tuff-first-id" in published.headers) == (ack != "none")
+
+    direct = await call(session, "GET", f"{owner.url}{AUDIT_PATH}/messages")
+    assert [each["payload"] for each in json.loads(direct.body)] == ["none", "received", "durable"]
+
+
 async def test_a_topic_is_created_changed_and_deleted_through_another_server(
     pair: tuple[Node, Node], session: aiohttp.ClientSession
 ) -> None:

@@ -35,14 +35,14 @@ from tuff.protocol import avro, json_forms
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
 from tuff.protocol.exchange import (
     BROWSE_TYPES,
-    JSON_REPLY_TYPE,
     POLL_TYPES,
+    Form,
     MediaType,
     Reply,
     Request,
     Route,
-    body_type,
-    reply_type,
+    body_form,
+    reply_form,
 )
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import parse_json, shown
@@ -341,14 +341,14 @@ class _Routes:
     async def poll(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
-        asked_in = body_type(request.content_type, body)
+        asked_in = body_form(request.content_type, body).media_type
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
             consume = json_forms.consume_request_from_json(parse_json(body) if body else {})
         poll = _poll(dict(request.query), consume)
-        form = reply_type(request.accept, asked_in=asked_in, offered=POLL_TYPES)
-        if form is MediaType.ARROW:
+        form = reply_form(request.accept, asked_in=asked_in, offered=POLL_TYPES)
+        if form.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
         return _polled(await self._polls.poll(topic, poll), form)
 
@@ -361,8 +361,8 @@ class _Routes:
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
         poll = _poll(query, consume)
-        form = reply_type(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
-        if form is MediaType.ARROW:
+        form = reply_form(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        if form.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
         start = query.get("from", "earliest")
         if start == "latest":
@@ -401,7 +401,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
     )
 
 
-def _polled(result: PollResult, media_type: MediaType) -> Reply:
+def _polled(result: PollResult, form: Form) -> Reply:
     headers: tuple[tuple[str, str], ...] = (
         ("Tuff-Next", result.next_id.hex()),
         ("Tuff-Caught-Up", "true" if result.caught_up else "false"),
@@ -410,14 +410,8 @@ def _polled(result: PollResult, media_type: MediaType) -> Reply:
         headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
-    match media_type:
-        case MediaType.AVRO:
-            return Reply(200, media_type.value, result.messages.avro(), headers)
-        case MediaType.ARROW:
-            body = result.messages.arrow(generation=result.generation)
-            return Reply(200, media_type.value, body, headers)
-        case MediaType.JSON:
-            return Reply(200, JSON_REPLY_TYPE, result.messages.json(), headers)
+    body = result.messages.encoded(form, generation=result.generation)
+    return Reply(200, form.content_type, body, headers)
 
 
 def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:

@@ -266,7 +266,7 @@ class _Scan:
         try:
             for message_id, payload, row in rows:
                 if row is None:
-                    self._deliver(message_id, payload, None)
+                    self._deliver(message_id, payload, None, None)
                 else:
                     self._read_row(message_id[:OFFSET_SIZE], row)
             self._caught_up = True
@@ -393,7 +393,8 @@ class _Scan:
         if found is Verdict.HOLD:
             self._hold(offset, row)
         if found is Verdict.ACCEPT and row.reference is None:
-            self._deliver(offset_bytes + NO_PAYLOAD, row.payload, row.tx_pointer)
+            message_id = offset_bytes + NO_PAYLOAD
+            self._deliver(message_id, row.payload, row.tx_pointer, row.attributes)
             return
         if found is Verdict.ACCEPT:
             self._read_group(offset, row)
@@ -456,7 +457,7 @@ class _Scan:
         if is_past_own_ttl(self._query, offset, row.ttl_s):
             self._skip_to(message_id)
         else:
-            self._deliver(message_id, row.payload, rows.pointer)
+            self._deliver(message_id, row.payload, rows.pointer, row.attributes)
 
     def _read_whole_group(
         self, offset: Offset, group: PayloadRange, records: _ReadAhead, rows: _RowRange
@@ -498,14 +499,16 @@ class _Scan:
         self._skipped_to = skipped_to
         self._caught_up = False
 
-    def _deliver(self, message_id: bytes, payload: bytes, pointer: int | None) -> None:
+    def _deliver(
+        self, message_id: bytes, payload: bytes, pointer: int | None, attributes: bytes | None
+    ) -> None:
         if message_id < self._start_bytes:
             return
         if message_id > self._through_bytes:
             self._caught_up = True
             raise _Stop
         pointer = None if pointer is None else abs(pointer)
-        if not self._messages.append(message_id, payload, pointer=pointer):
+        if not self._messages.append(message_id, payload, pointer=pointer, attributes=attributes):
             raise _Stop
 
     def _skip_to(self, message_id: bytes) -> None:

@@ -23,7 +23,7 @@ Stored values, with a checksum over key and value (design §5).
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
-the wrong key is damage too. Attributes are for later use: they are kept and not decoded. The topic,
+the wrong key is damage too. Attributes are bytes here (messaging/storage/attributes.py). The topic,
 index and metadata rows frame their bodies the same way, with flags 0.
 
 A value with a correct checksum and unknown flags was written by a newer version. It is refused like
@@ -49,6 +49,7 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import repeat
 from typing import Any
 
 from tuff.checksum import crc32
@@ -359,9 +360,18 @@ def inline_values(
     *,
     pointer: int | None,
     ttls_s: Sequence[int | None] | None = None,
+    attributes: Sequence[bytes | None] | None = None,
 ) -> list[bytes]:
-    """The stored values of rows of one publish or, without a pointer, of one store. It does what
-    `frame` does for each row, in a third of the time."""
+    """The stored values of rows of one publish or, without a pointer, of one store. Without
+    attributes it does what `frame` does for each row, in a third of the time."""
+    if attributes is not None:
+        columns = keys, payloads, ttls_s or repeat(None, len(keys)), attributes
+        return [
+            MessageRow(tx_pointer=pointer, ttl_s=ttl_s, payload=payload, attributes=each).to_bytes(
+                key
+            )
+            for key, payload, ttl_s, each in zip(*columns, strict=True)
+        ]
     ttl_s = ttls_s[0] if ttls_s else None
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -21,6 +22,7 @@ from messaging.storage.store_state import StoreState
 from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -33,9 +35,9 @@ from tuff.protocol.exchange import (
     Reply,
     Request,
     Route,
-    body_type,
+    body_form,
     json_reply,
-    reply_type,
+    reply_form,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.json_forms import parse_json
@@ -63,8 +65,9 @@ class _Routes:
     async def publish(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PARAMETERS)
         asked_in, publish = _publish_request(request)
+        form = reply_form(request.accept, asked_in=asked_in)
         published = await self._publisher.publish(topic, publish)
-        return _published(published, reply_type(request.accept, asked_in=asked_in))
+        return _published(published, form.media_type)
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PARAMETERS)
@@ -75,7 +78,7 @@ class _Routes:
     async def rollback(self, request: Request) -> Reply:
         topic = topic_of(request)
         body = request.body
-        if body_type(request.content_type, body) is MediaType.AVRO:
+        if body_form(request.content_type, body).media_type is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
@@ -85,9 +88,10 @@ class _Routes:
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
-    asked_in = body_type(request.content_type, body)
+    asked_in, schema = body_form(request.content_type, body)
     if asked_in is MediaType.AVRO:
-        publish = avro.decode_publish_request(body)
+        decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
+        publish = decode(body)
     else:
         publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
     if not request.query:
@@ -147,7 +151,7 @@ class Publisher:
         put = partial(self._put_all, [self._target(topic, request)], final=False)
         permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
         ((first, last),) = await self._committer.submit(
-            Write(put, size_bytes=_size(payloads), permit=permit)
+            Write(put, size_bytes=_size(request), permit=permit)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
@@ -159,7 +163,7 @@ class Publisher:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         put = partial(self._put_stored, self._target(topic, request))
         permit = await self._state.transactions.enter(request.pointer, topic)
-        await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
+        await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
@@ -182,7 +186,7 @@ class Publisher:
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
         targets = [self._target(entry.topic, entry) for entry in entries]
-        size_bytes = sum(_size(entry.payloads) for entry in entries)
+        size_bytes = sum(map(_size, entries))
         offsets = await self._committer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
         )
@@ -260,7 +264,7 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        values = _values(keys, entry, pointer=None)
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -324,15 +328,31 @@ def _pointer_of(entry: PublishEntry | PublishRequest) -> int:
     return entry.pointer
 
 
-def _size(payloads: Sequence[bytes]) -> int:
-    return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+def _size(entry: PublishEntry | PublishRequest) -> int:
+    payloads = entry.payloads
+    size = sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+    if entry.attributes is None:
+        return size
+    return size + sum(stored_size(each) for each in entry.attributes if each is not None)
 
 
 def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ())
+    values = _values(keys, entry, pointer=entry.pointer)
+    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
+
+
+def _values(
+    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
+) -> list[bytes]:
+    attributes = entry.attributes
+    stored = None
+    if attributes is not None:
+        stored = [None if each is None else encode_attributes(each) for each in attributes]
+    return inline_values(
+        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
+    )

@@ -283,7 +283,7 @@ def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:
         ({}, "messages is missing"),
         ({"messages": [1]}, "a message is a string"),
         ({"messages": [], "topic": "t"}, 'no member "topic"'),
-        ({"messages": [{"payload": "a", "key": "k"}]}, 'no member "key"'),
+        ({"messages": [{"payload": "a", "colour": "k"}]}, 'no member "colour"'),
         ({"messages": [{"ttl": 1}]}, "has none"),
         ({"messages": [{"payload": "a", "ttl": 0}]}, "a ttl is"),
         ({"messages": [], "transactionWritePointer": "x"}, "transactionWritePointer is"),

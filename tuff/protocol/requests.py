@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
@@ -41,13 +42,15 @@ class PublishRequest(NamedTuple):
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None if no
     message has its own. `ttl_s` is that of the request; `ttls_s` includes it for messages without
-    their own.
+    their own. `attributes` has those of each message (None: it has none), or is None if no message
+    has any.
     """
 
     pointer: int | None
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     ttl_s: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
 
 
 @frozen_value(kw_only=True)
@@ -61,6 +64,7 @@ class PublishEntry:
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     pointer: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
 
 
 @frozen_value()

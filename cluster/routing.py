@@ -97,7 +97,7 @@ def topic_route(
 
     async def owner_of(request: Request) -> Owner | None:
         try:
-            topic = topic_id(request.parameters["ns"], request.parameters["t"])
+            topic = _topic_of(request)
         except InvalidNameError:
             return None  # this server refuses it as well as any
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
@@ -227,12 +227,12 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
         try:
             reply = await route.handler(request)
         except OwnershipMovingError:
-            ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+            ownership.forget(_topic_of(request))
             raise
         if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
             return reply
         # Without this, requests would be forwarded to the former owner for ever.
-        ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+        ownership.forget(_topic_of(request))
         return await route.handler(request)
 
     return route._replace(handler=handler)
@@ -245,9 +245,14 @@ def _noted(route: Route, ownership: Ownership) -> Route:
         finally:
             # Also after an error: an earlier call may have changed the topic, with an unknown
             # outcome, and then a later one is refused since it is done already.
-            await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
+            await ownership.note_change(_topic_of(request))
 
     return route._replace(handler=handler)
+
+
+def _topic_of(request: Request) -> TopicId:
+    """The topic or partition that owners are found by. Raises: InvalidNameError."""
+    return topic_id(request.parameters["ns"], request.parameters["t"]).log
 
 
 def _may_wait(request: Request) -> bool:

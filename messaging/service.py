@@ -76,7 +76,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, observe=observe)
-        self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
+        self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
 

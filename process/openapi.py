@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from messaging.partitions import PARTITIONS_COUNT_MAX
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
+from tuff.protocol.ids import PARTITION_NUMBER_MAX
 from tuff.protocol.requests import MESSAGES_COUNT_MAX
 from tx.edits import InvalidReason
 
@@ -67,6 +69,7 @@ _SECONDS = _of_type(
 )
 _TTL = _of_type("integer", minimum=1, maximum=2147483647, description="whole seconds")
 _GENERATION = _of_type("integer", minimum=1)
+_PARTITION = _of_type("integer", minimum=0, maximum=PARTITION_NUMBER_MAX)
 _COUNT = _of_type("integer", format="int64", minimum=0)
 _SEQ_ID = _of_type("integer", minimum=0, maximum=65535)
 _TEXT = _of_type("string")
@@ -79,6 +82,11 @@ _MESSAGES_TO_PUBLISH: Schema = {
 
 _VALUES: dict[str, Schema] = {
     "Name": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
+    "TopicName": _of_type(
+        "string",
+        pattern=r"^(?!\.{1,2}(:|$))[A-Za-z0-9._-]{1,128}(:(0|[1-9][0-9]{0,3}))?$",
+        description="a name, or one with the number of a partition",
+    ),
     "SinkName": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
     "Pointer": _of_type(
         "string",
@@ -158,6 +166,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_invalidated": _REASON_MEMBER,
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
+    "partition_required": {"partitions": _array(_PARTITION, "those that can be read, ascending")},
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "damaged_record": {
         "id": _of_type("string", description="the record, as its key or its message id in hex"),
@@ -178,28 +187,38 @@ _PROBLEM: dict[str, Schema] = {
         **_reply({**_OF_EVERY_PROBLEM, **_OF_SOME_PROBLEMS}, optional=tuple(_OF_SOME_PROBLEMS)),
         "description": "RFC 9457. Beside the first five, a member comes with the codes that have "
         "it: `key`, the change that both transactions wrote, and who committed it first; `reason`, "
-        "why the transaction is invalid; `epoch`; `holds`; `id`, and `next`, the exclusive start "
-        "of a read that goes on behind a damaged record",
+        "why the transaction is invalid; `epoch`; `holds`; `partitions`; `id`, and `next`, the "
+        "exclusive start of a read that goes on behind a damaged record",
     },
 }
 
 _TOPICS: dict[str, Schema] = {
     "Topic": _reply(
         {
-            "name": ref("Name"),
+            "name": ref("TopicName"),
             "properties": ref("TopicProperties"),
             "generation": _GENERATION,
-        }
+            "partitions": _array(_PARTITION, "those that take messages, ascending; of a topic"),
+            "retired": _array(_PARTITION, "those that can only be read, ascending; of a topic"),
+        },
+        optional=("partitions", "retired"),
     ),
     "TopicProperties": _of_type("object", additionalProperties=_TEXT),
     "TopicTtl": {
         "description": "whole seconds, as a number or as digits",
         "anyOf": [_TTL, _of_type("string", pattern="^(?!0+$)[0-9]{1,10}$")],
     },
+    "PartitionCount": {
+        "description": "how many partitions take messages, as a number or as digits",
+        "anyOf": [
+            _of_type("integer", minimum=1, maximum=PARTITIONS_COUNT_MAX),
+            _of_type("string", pattern="^(?!0+$)[0-9]{1,4}$"),
+        ],
+    },
     "TopicPropertyValue": {"anyOf": [_TEXT, _of_type("number")]},
     "TopicPropertiesInput": {
         "type": "object",
-        "properties": {"ttl": ref("TopicTtl")},
+        "properties": {"ttl": ref("TopicTtl"), "partitions": ref("PartitionCount")},
         "additionalProperties": ref("TopicPropertyValue"),
         "not": {"required": ["generation"]},
     },
@@ -378,7 +397,7 @@ _TRANSACTIONS: dict[str, Schema] = {
     "PublishEntry": _request(
         {
             "namespace": ref("Name"),
-            "topic": ref("Name"),
+            "topic": ref("TopicName"),
             "messages": _MESSAGES_TO_PUBLISH,
             "pointer": ref("PointerInput"),
         },
@@ -643,17 +662,19 @@ _ENDED = (
 )
 _NAMED = ("invalid_name",)
 _TOPIC_ERRORS = (*_NAMED, "topic_not_found")
+_LOG_ERRORS = (*_TOPIC_ERRORS, "partition_required")
 _STORED = "storage_unavailable"
 _DOWN = "transactions_unavailable"
 _WRITE_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", _STORED, _DOWN,
+    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "partition_retired", _STORED,
+    _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
-_VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
+_VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
-_WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
+_WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -726,40 +747,40 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
         summary="Split a range into parts of about equal size, for parallel readers",
         reply="SplitList",
-        query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id"),
+        query=("start", "end", "n"), errors=(*_LOG_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/holds", name="listHolds", tag="topics",
-        summary="The retention holds of a topic", reply="HoldList", errors=_TOPIC_ERRORS,
+        summary="The retention holds of a topic", reply="HoldList", errors=_LOG_ERRORS,
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/holds/{{name}}", name="setHold", tag="topics",
         summary="Set a retention hold: keep messages beyond the topic's time to live",
         body="HoldRequest",
-        reply="Hold", errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds"),
+        reply="Hold", errors=(*_LOG_ERRORS, "invalid_message_id", "too_many_holds"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/holds/{{name}}", name="deleteHold", tag="topics",
-        summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found"),
+        summary="End a retention hold", errors=(*_LOG_ERRORS, "hold_not_found"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions", name="listPositions", tag="topics",
-        summary="The named positions of a topic", reply="PositionList", errors=_TOPIC_ERRORS,
+        summary="The named positions of a topic", reply="PositionList", errors=_LOG_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions/{{name}}", name="getPosition", tag="topics",
         summary="One named position", reply="Position",
-        errors=(*_TOPIC_ERRORS, "position_not_found"),
+        errors=(*_LOG_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/positions/{{name}}", name="setPosition", tag="topics",
         summary="Record a named position", body="PositionRequest", reply="Position",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", "too_many_positions"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
         tag="topics",
-        summary="Delete a named position", errors=(*_TOPIC_ERRORS, "position_not_found"),
+        summary="Delete a named position", errors=(*_LOG_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
@@ -949,7 +970,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
 _SPELLED_OUT = {"ns": "namespace", "t": "topic", "tx": "transaction"}
 _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
-    "topic": (ref("Name"), "topic"),
+    "topic": (ref("TopicName"), "topic, or one of its partitions"),
     "name": (ref("Name"), "hold or position"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
@@ -960,6 +981,10 @@ _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Partitions": (
+        _of_type("string", pattern=r"^[0-9]+(,[0-9]+)*$"),
+        "the partitions that have the rows, of a topic with several",
+    ),
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),

@@ -27,7 +27,7 @@ from messaging.read.visibility import (
 from messaging.retention.expiry import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
@@ -132,7 +132,7 @@ class Polls:
     def latest(self, topic: TopicId) -> MessageId:
         """An id behind everything published so far: as an exclusive start, it leads to what is
         published from now on."""
-        require_topic(self._store, self._state, topic)
+        require_log(self._store, self._state, topic)
         return past_group(self._state.high_water_mark)
 
     def stop_waiting(self) -> None:
@@ -147,7 +147,7 @@ class Polls:
             await self._store.read(lambda _store: arrow_form())
 
     async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from messaging.partitions import Partitions, divided
 from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
@@ -106,7 +107,9 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
 def _published(published: "Published", media_type: MediaType) -> Reply:
     first = published.first.hex()
     last = first if published.last is published.first else published.last.hex()
-    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    headers: tuple[tuple[str, str], ...] = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    if published.partitions:
+        headers += (("Tuff-Partitions", ",".join(map(str, published.partitions))),)
     if published.rollback is None:
         return Reply(headers=headers)
     if media_type is MediaType.AVRO:
@@ -116,19 +119,32 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
 
 
 class Published(NamedTuple):
-    """The ids of the first and the last row written; `rollback` is None without a transaction."""
+    """The ids of the first and the last row written; `rollback` is None without a transaction. The
+    numbers of the partitions that have the rows, for a topic with several."""
 
     first: MessageId
     last: MessageId
     rollback: RollbackDetail | None
+    partitions: Sequence[int] = ()
 
 
 class _Target(NamedTuple):
-    """One publish of a batch: its topic and generation when the request was accepted."""
+    """One publish of a batch: its topic and generation when the request was accepted. `is_divided`:
+    the topic has several partitions, and when the rows are made it is divided among them."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
+    is_divided: bool = False
+
+
+class _Rows(NamedTuple):
+    """The first and last offset of the rows of a publish, and their partitions if the topic has
+    several."""
+
+    first: Offset
+    last: Offset
+    partitions: Sequence[int] = ()
 
 
 class Publisher:
@@ -148,32 +164,40 @@ class Publisher:
                 )
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        put = partial(self._put_all, [self._target(topic, request)], final=False)
-        permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
-        ((first, last),) = await self._committer.submit(
+        target = self._target(topic, request)
+        put = partial(self._put_all, [target], final=False)
+        permit = None
+        if pointer is not None:
+            permit = await self._state.transactions.enter(pointer, target.topic.id)
+        ((first, last, partitions),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
-        return Published(first_id, first_id if last is first else MessageId(*last), detail)
+        last_id = first_id if last is first else MessageId(*last)
+        return Published(first_id, last_id, detail, partitions)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
-        put = partial(self._put_stored, self._target(topic, request))
-        permit = await self._state.transactions.enter(request.pointer, topic)
+        target = self._target(topic, request)
+        put = partial(self._put_stored, target)
+        permit = await self._state.transactions.enter(request.pointer, target.topic.id)
         await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
         self._committer.require_ready()
         found = self._state.topics.find(topic)
-        found.require_durable()
-        permit = await self._state.transactions.enter_rollback(detail.pointer, topic)
+        record = found.require_durable()
+        logs = [found]
+        if record.is_several(topic):
+            logs = self._logs(found, record.partitions.readable)
+        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id)
         if permit is not None:
             await self._committer.submit(
-                Write(partial(self._invert, found, detail), permit=permit, internal=True)
+                Write(partial(self._invert, logs, detail), permit=permit, internal=True)
             )
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
@@ -181,24 +205,27 @@ class Publisher:
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
-                self._require_stored_here(target)
+                for _, part in self._parts(target):
+                    self._require_same(part)
+                    self._require_stored_here(part)
 
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
         targets = [self._target(entry.topic, entry) for entry in entries]
         size_bytes = sum(map(_size, entries))
-        offsets = await self._committer.submit(
+        written = await self._committer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
         )
         return [
-            RollbackDetail(_pointer_of(entry), first, last)
-            for entry, (first, last) in zip(entries, offsets, strict=True)
+            RollbackDetail(_pointer_of(entry), rows.first, rows.last)
+            for entry, rows in zip(entries, written, strict=True)
         ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
         self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
         record = topic.require_durable()
+        record.require_active(topic_id)
         if entry.ttls_s:
             # That of the request is checked even if every message has its own.
             of_request_s = entry.ttl_s if isinstance(entry, PublishRequest) else None
@@ -208,16 +235,58 @@ class Publisher:
                     f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
                     f"{record.ttl_s} s"
                 )
-        return _Target(topic, record.generation, entry)
+        return _Target(topic, record.generation, entry, record.is_several(topic_id))
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
-    ) -> list[tuple[Offset, Offset]]:
-        for target in targets:
-            self._require_same(target)
-            if not target.entry.payloads:
-                self._require_stored_here(target)
-        return [self._put_publish(target, batch, final=final) for target in targets]
+    ) -> list[_Rows]:
+        parts_of = [self._parts(target) for target in targets]
+        for parts in parts_of:
+            for _, part in parts:
+                self._require_same(part)
+                if not part.entry.payloads:
+                    self._require_stored_here(part)
+        rows = []
+        for target, parts in zip(targets, parts_of, strict=True):
+            written = [self._put_publish(part, batch, final=final) for _, part in parts]
+            numbers = [number for number, _ in parts] if target.is_divided else ()
+            rows.append(_Rows(written[0][0], written[-1][1], numbers))
+        return rows
+
+    def _parts(self, target: _Target) -> Sequence[tuple[int, _Target]]:
+        """A publish by the number of the partition. They are those at the time at which it is
+        written."""
+        if not target.is_divided:
+            return [(0, target)]
+        self._require_same(target)
+        topic, entry = target.topic, target.entry
+        partitions = topic.require_decided().partitions
+        if entry.payloads:
+            parts = divided(entry, partitions.active, turn=topic.turn)
+            topic.turn += 1
+        else:
+            parts = [(number, entry) for number in self._stored_in(target, partitions)]
+        logs = self._logs(topic, [number for number, _ in parts])
+        return [
+            (number, _Target(log, log.require_decided().generation, part))
+            for log, (number, part) in zip(logs, parts, strict=True)
+        ]
+
+    def _stored_in(self, target: _Target, partitions: Partitions) -> Sequence[int]:
+        """The partitions for which a transaction stored messages; the first one if there is
+        none."""
+        pointer = _pointer_of(target.entry)
+        found = [
+            number
+            for number in partitions.readable
+            if self._state.index.stored(pointer, target.topic.id.partition(number).log)
+        ]
+        return found or partitions.active[:1]
+
+    def _logs(self, topic: Topic, numbers: Sequence[int]) -> list[Topic]:
+        """These partitions of a topic."""
+        find = self._state.topics.find
+        return [find(topic.id.partition(number)) if number else topic for number in numbers]
 
     def _put_publish(
         self, target: _Target, batch: WriteBatch, *, final: bool
@@ -258,7 +327,13 @@ class Publisher:
         return offsets
 
     def _put_stored(self, target: _Target, batch: WriteBatch) -> None:
-        self._require_same(target)
+        parts = self._parts(target)
+        for _, part in parts:
+            self._require_same(part)
+        for _, part in parts:
+            self._put_payloads(part, batch)
+
+    def _put_payloads(self, target: _Target, batch: WriteBatch) -> None:
         prefix, entry = target.topic.prefix(target.generation), target.entry
         pointer = _pointer_of(entry)
         offsets = batch.next_offsets(len(entry.payloads))
@@ -297,17 +372,20 @@ class Publisher:
         self._state.index.add_under(key, entry)
         batch.on_lost(partial(self._state.index.discard, entry))
 
-    def _invert(self, topic: Topic, detail: RollbackDetail, batch: WriteBatch) -> None:
-        generation = topic.require_decided().generation
+    def _invert(self, logs: Sequence[Topic], detail: RollbackDetail, batch: WriteBatch) -> None:
+        current = {(log.id, log.require_decided().generation): log for log in logs}
         for entry in self._state.index.message_ranges(detail.pointer):
+            topic = current.get((entry.topic, entry.generation))
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
-            if (entry.topic, entry.generation) == (topic.id, generation) and first <= last:
-                batch.invert(detail.pointer, topic.prefix(generation), first, last)
+            if topic is not None and first <= last:
+                batch.invert(detail.pointer, topic.prefix(entry.generation), first, last)
                 batch.touch(topic)
 
     def _require_same(self, target: _Target) -> None:
-        if target.topic.require_decided().generation != target.generation:
+        record = target.topic.require_decided()
+        if record.generation != target.generation:
             raise topic_was_replaced(target.topic.id)
+        record.require_active(target.topic.id)
 
     def _require_stored_here(self, target: _Target) -> None:
         # If the topic was deleted since the store, its messages are gone. A reference to them would

@@ -142,6 +142,7 @@ _VALUES: dict[str, Schema] = {
     },
     "Isolation": _one_of("all", "committed"),
     "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
+    "Ack": {**_one_of("none", "received", "durable"), "default": "durable"},
     "TransactionType": _one_of("short", "long"),
     "TransactionState": _one_of("in_progress", "committing", "committed", "aborted", "invalid"),
     "InvalidReason": {
@@ -670,7 +671,7 @@ _WRITE_ERRORS = (
     _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
-_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
+_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
@@ -713,7 +714,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
         body="PublishRequest", reply="PublishResponse", avro=True, reply_is_optional=True,
-        query=("ttl",), headers=_WRITTEN_HEADERS,
+        query=("ttl", "ack"), headers=(*_WRITTEN_HEADERS, "Tuff-Ack"),
         errors=(*_WRITE_ERRORS, "empty_publish", "not_acceptable"),
     ),
     Endpoint(
@@ -949,6 +950,7 @@ _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": (_of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
+    "ack": (ref("Ack"), "when the publish is answered; not durable only without a transaction"),
     "isolation": (ref("Isolation"), "what to read"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
@@ -957,6 +959,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
     "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
@@ -985,6 +988,7 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
         _of_type("string", pattern=r"^[0-9]+(,[0-9]+)*$"),
         "the partitions that have the rows, of a topic with several",
     ),
+    "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.calls import PollBatch as PollBatch
     from tuff.calls import PollQuestion as PollQuestion
+    from tuff.client_errors import BufferFullError as BufferFullError
     from tuff.client_errors import ClientClosedError as ClientClosedError
     from tuff.client_errors import ConnectionLostError as ConnectionLostError
     from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId
+    from tuff.protocol.requests import Ack as Ack
     from tuff.protocol.requests import Isolation as Isolation
     from tuff.protocol.requests import Message as Message
     from tuff.protocol.requests import PublishEntry as PublishEntry

@@ -12,18 +12,20 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call
-from tuff.client_errors import ConnectionLostError, WrongStateError
+from tuff.client_errors import BufferFullError, ConnectionLostError, WrongStateError
 from tuff.flows import Flow
 from tuff.protocol.errors import InternalError
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import Ack, PublishEntry
 from tuff.replies import Published
 from tuff.retries import Retries
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+V = TypeVar("V")
+V_contra = TypeVar("V_contra", contravariant=True)
 
-BATCHES_HELD_MAX = 8  # batches of `batch_bytes` in memory; then `send` waits
+BATCHES_HELD = 8  # batches of `batch_bytes` in memory by default; then `send` waits
 LINGER_S = 0.002  # seconds; about as long as a sync, so a lone message is at most twice as late
 BATCH_BYTES = 256 << 10  # bytes; several hundred small messages share a sync
 LINGER_S_MAX = 60.0  # seconds; a program that waits longer can collect messages itself
@@ -48,6 +50,40 @@ class Batch(Generic[R_co]):
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a publisher sends a batch, and how much it keeps in memory, what is in flight included.
+
+    `buffer_bytes` None: eight batches. `buffer_count`: messages; None: as many as fit into the
+    bytes. `max_block_s`: how long `send` waits for room; None: without limit.
+
+    Raises: ValueError: a number is out of its range.
+    """
+
+    batch_bytes: int = BATCH_BYTES
+    linger_s: float = LINGER_S
+    buffer_bytes: int | None = None
+    buffer_count: int | None = None
+    max_block_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_bytes <= BUFFER_BYTES_MAX:
+            raise ValueError(
+                f"batch_bytes is a number from 1 to {BUFFER_BYTES_MAX}, not {self.batch_bytes}"
+            )
+        if not 0 <= self.linger_s <= LINGER_S_MAX:
+            raise ValueError(
+                f"linger is a number of seconds from 0 to {LINGER_S_MAX:g}, not {self.linger_s:g}"
+            )
+        if self.buffer_bytes is not None and self.buffer_bytes < self.batch_bytes:
+            raise ValueError(
+                f"buffer_bytes is at least batch_bytes, which is {self.batch_bytes}, and not "
+                f"{self.buffer_bytes}"
+            )
+        if self.buffer_count is not None and self.buffer_count < 1:
+            raise ValueError(f"buffer_messages is a number from 1 on, not {self.buffer_count}")
+
+
 class Accumulator(Generic[R]):
     """Decides which messages make a batch, and when it is sent; it has no clock and no thread.
 
@@ -57,18 +93,12 @@ class Accumulator(Generic[R]):
     out. Times are seconds of a monotonic clock.
     """
 
-    def __init__(self, *, batch_bytes: int, linger_s: float, claim: Callable[[R], bool]) -> None:
-        """Raises: ValueError: a number is out of its range."""
-        if not 1 <= batch_bytes <= BUFFER_BYTES_MAX:
-            raise ValueError(
-                f"batch_bytes is a number from 1 to {BUFFER_BYTES_MAX}, not {batch_bytes}"
-            )
-        if not 0 <= linger_s <= LINGER_S_MAX:
-            raise ValueError(
-                f"linger is a number of seconds from 0 to {LINGER_S_MAX:g}, not {linger_s:g}"
-            )
-        self._batch_bytes = batch_bytes
-        self._linger_s = linger_s
+    def __init__(self, limits: Limits, *, claim: Callable[[R], bool]) -> None:
+        self._batch_bytes = limits.batch_bytes
+        self._linger_s = limits.linger_s
+        self._max_block_s = limits.max_block_s
+        self._buffer_bytes = limits.buffer_bytes or BATCHES_HELD * limits.batch_bytes
+        self._buffer_count = limits.buffer_count
         self._claim = claim
         self._waiting: deque[_Waiting[R]] = deque()
         self._waiting_bytes = 0
@@ -89,9 +119,23 @@ class Accumulator(Generic[R]):
 
     def has_room(self, payload: bytes) -> bool:
         """Whether the message may be added; any message may be added to an empty accumulator."""
+        if self._buffer_count is not None and self._held_count >= self._buffer_count:
+            return False
         held_bytes = self._waiting_bytes + self._in_flight_bytes
-        most_bytes = BATCHES_HELD_MAX * self._batch_bytes
-        return not held_bytes or held_bytes + _cost_bytes(payload) <= most_bytes
+        return not held_bytes or held_bytes + _cost_bytes(payload) <= self._buffer_bytes
+
+    def full(self) -> BufferFullError:
+        """The error of a `send` that found no room in time."""
+        return BufferFullError(
+            f"the publisher held {self._held_count} messages of "
+            f"{self._waiting_bytes + self._in_flight_bytes} bytes, and had no room for another one "
+            f"within {self._max_block_s} s; send it again later, or raise buffer_bytes, "
+            "buffer_messages or max_block"
+        )
+
+    @property
+    def _held_count(self) -> int:
+        return self.added_count - self.settled_count
 
     def add(self, payload: bytes, receipt: R, *, now_s: float) -> None:
         """Add a message behind all others."""
@@ -142,36 +186,33 @@ class Accumulator(Generic[R]):
         self.settled_count += len(batch.receipts)
 
 
-class Receipt(Protocol):
+class Receipt(Protocol[V_contra]):
     """The future of a message: one of `concurrent.futures`, or of asyncio."""
 
     def done(self) -> bool: ...
-    def set_result(self, result: MessageId, /) -> None: ...
+    def set_result(self, result: V_contra, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """Publishes batches to one topic."""
+class Delivery(Generic[V]):
+    """Publishes batches to one topic. `publish` is `with_ids` or `without_ids`, with the topic."""
 
     topic: TopicId
-    ttl_s: int | None
-    retries: Retries
+    publish: Callable[[Sequence[bytes]], Flow[list[V]]]
 
     def __post_init__(self) -> None:
         calls.checked_topic(self.topic)
 
-    def deliver(self, batch: Batch[Receipt]) -> Flow[BaseException | None]:
+    def deliver(self, batch: Batch[Receipt[V]]) -> Flow[BaseException | None]:
         """Publish a batch and settle its receipts; returns the error of a failed publish, or None.
 
         Like any plain publish, it is repeated only if the server says that it did not execute it.
         """
         if not batch.payloads:
             return None
-        call = calls.publish(self.topic, batch.payloads, pointer=None, ttl_s=self.ttl_s)
         try:
-            published = yield from self.retries.ask(call)
-            ids = list(_ids(published, len(batch.payloads)))
+            results = yield from self.publish(batch.payloads)
         except Exception as error:  # noqa: BLE001 - the senders get it, by their receipts
             fail(batch, error)
             return error
@@ -180,10 +221,28 @@ class Delivery:
             sentence = f"{type(error).__name__} ended the publisher before an answer came"
             fail(batch, ConnectionLostError(sentence, outcome_unknown=True))
             raise
-        for receipt, id in zip(batch.receipts, ids, strict=True):
+        for receipt, result in zip(batch.receipts, results, strict=True):
             if not receipt.done():
-                receipt.set_result(id)
+                receipt.set_result(result)
         return None
+
+
+def with_ids(
+    topic: TopicId, retries: Retries, ack: Ack, ttl_s: int | None, payloads: Sequence[bytes]
+) -> Flow[list[MessageId]]:
+    """Publish messages; returns the id of each. `ack` is not `NONE`."""
+    call = calls.publish(topic, list(payloads), pointer=None, ttl_s=ttl_s, ack=ack)
+    published = yield from retries.ask(call)
+    return list(_ids(published, len(payloads)))
+
+
+def without_ids(
+    topic: TopicId, retries: Retries, ttl_s: int | None, payloads: Sequence[bytes]
+) -> Flow[list[None]]:
+    """Publish messages with the ack `NONE`."""
+    call = calls.publish_unacknowledged(topic, list(payloads), pointer=None, ttl_s=ttl_s)
+    yield from retries.ask(call)
+    return [None] * len(payloads)
 
 
 def require_own_process(process_id: int) -> None:
@@ -207,7 +266,7 @@ def _ids(published: Published, count: int) -> Iterator[MessageId]:
         yield MessageId(*Offset.from_int(number))
 
 
-def fail(batch: Batch[Receipt], error: BaseException) -> None:
+def fail(batch: Batch[Receipt[V]], error: BaseException) -> None:
     """Let every receipt that is not settled raise this error."""
     for receipt in batch.receipts:
         if not receipt.done():

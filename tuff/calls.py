@@ -32,7 +32,15 @@ from tuff.protocol.json_forms import (
     shown,
     whole_number,
 )
-from tuff.protocol.requests import Isolation, IsolationLike, Message, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    Ack,
+    AckLike,
+    Isolation,
+    IsolationLike,
+    Message,
+    PublishRequest,
+    RollbackDetail,
+)
 from tuff.protocol.transaction import Transaction
 from tuff.replies import (
     Health,
@@ -470,10 +478,23 @@ def _read_position(body: Mapping[str, object]) -> NamedPosition:
     )
 
 
+def ack_of(ack: AckLike) -> Ack:
+    """Raises: ValueError: there is no such level."""
+    if ack not in tuple(Ack):
+        raise ValueError(f"ack is none, received or durable, not {shown(ack)}")
+    return Ack(ack)
+
+
 def publish(
-    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
+    topic: TopicId,
+    payloads: list[bytes],
+    *,
+    pointer: int | None,
+    ttl_s: int | None,
+    ack: Ack = Ack.DURABLE,
 ) -> Call[Published]:
-    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+    """A publish whose reply has ids: `ack` is not `NONE`."""
+
     def read(response: Response) -> Published:
         return Published(
             first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
@@ -481,14 +502,30 @@ def publish(
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
         )
 
-    request = Request(
+    # An older server does not know the parameter, and its answers are durable.
+    level = None if ack is Ack.DURABLE else ack
+    return Call(_publish_request(topic, payloads, pointer=pointer, ttl=ttl_s, ack=level), read)
+
+
+def publish_unacknowledged(
+    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
+) -> Call[None]:
+    """A publish whose reply has no ids."""
+    request = _publish_request(topic, payloads, pointer=pointer, ttl=ttl_s, ack=Ack.NONE)
+    return Call(request, nothing)
+
+
+def _publish_request(
+    topic: TopicId, payloads: list[bytes], *, pointer: int | None, **parameters: str | int | None
+) -> Request:
+    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+    return Request(
         method="POST",
-        path=f"{topic_path(topic)}/publish{query(ttl=ttl_s)}",
+        path=f"{topic_path(topic)}/publish{query(**parameters)}",
         body=encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads)),
         content_type=MediaType.AVRO.value,
         accept=MediaType.JSON.value,
     )
-    return Call(request, read)
 
 
 def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:

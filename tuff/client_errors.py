@@ -57,6 +57,12 @@ class ServerUnreachableError(ConnectionLostError):
         self.tried = tried
 
 
+class BufferFullError(TuffError):
+    """The buffer of a publisher stayed full for `max_block`. The message was not added."""
+
+    code = "buffer_full"
+
+
 class OutcomeUnknownError(ConnectionLostError):
     """The transaction may have committed: neither `rollback_tx` nor `post_commit` has run."""
 

@@ -32,6 +32,7 @@ from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
 from tuff.protocol.exchange import (
     BROWSE_TYPES,
@@ -50,11 +51,14 @@ from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
+# Seconds that a poll without `wait` looks for a message with the right tags before it answers that
+# there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
+FILTERED_READ_S = 1.0
 DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
 Choice = TypeVar("Choice", bound=Enum)
 
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
+_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through", "tags"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
 
@@ -81,7 +85,8 @@ class PollResult:
 class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
-    transaction in progress whose snapshot to read in; `through`: the last id to deliver.
+    transaction in progress whose snapshot to read in; `through`: the last id to deliver; `tags`:
+    which messages to deliver, None for all.
     """
 
     start: MessageId | int | None = None
@@ -93,6 +98,7 @@ class Poll:
     undecided: Undecided = Undecided.HOLD
     wait_s: float = 0.0
     through: MessageId | None = None
+    tags: TagFilter | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -189,10 +195,11 @@ class Polls:
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
-            if is_unfinished:
+            if is_unfinished and not self._is_given_up(poll, deadline_s=deadline_s):
                 continue
             if (
                 result.messages
+                or is_unfinished
                 or self._is_waiting_useless(poll, query, result)
                 or loop.time() >= deadline_s
             ):
@@ -204,6 +211,12 @@ class Polls:
                     continue
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
+
+    def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
+        """Whether a poll that has only passed over messages is answered before it has seen all."""
+        until_s = deadline_s + max(0.0, FILTERED_READ_S - poll.wait_s)
+        is_over = self._is_stopping or asyncio.get_running_loop().time() >= until_s
+        return poll.tags is not None and is_over
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is answered at once, since no message can come while it waits."""
@@ -298,6 +311,7 @@ def query_of(
         bytes_max=settings.poll_bytes_max,
         snapshot=snapshot,
         undecided=poll.undecided,
+        tags=poll.tags,
     )
 
 
@@ -387,7 +401,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
     if isinstance(consume.start, int):
         start_time(consume.start)
-    through = query.get("through")
+    through, tags = query.get("through"), query.get("tags")
     return Poll(
         start=consume.start,
         inclusive=consume.inclusive,
@@ -398,6 +412,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         undecided=undecided,
         wait_s=_wait(query.get("wait")),
         through=None if through is None else MessageId.from_hex(through),
+        tags=None if tags is None else TagFilter.parse(tags),
     )
 
 

@@ -3,11 +3,13 @@
 attributes := [key: bin | nil, [tag: str ...], [[name: str, value: bin] ...]]    MessagePack
 """
 
+import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgpack
 
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, TagFilter
 
 _CACHED_COUNT_MAX = 1_024  # decoded attributes; messages of one kind often have the same
 _CACHED_BYTES_MAX = 256  # of an encoding; with the count it bounds the memory to about 1 MiB
@@ -46,3 +48,25 @@ def _is_header(value: object) -> bool:
             return True
         case _:
             return False
+
+
+class StoredTagFilter:
+    """A tag filter over stored attributes. Those that can't match are not decoded.
+
+    `may_select` is a quick test of bytes that contain attributes: its result is falsy only if the
+    filter does not select them.
+    """
+
+    def __init__(self, tags: TagFilter) -> None:
+        self._tags = tags
+        # Attributes with all tags of an alternative contain the bytes of its longest one.
+        needed = sorted({max(each, key=len).encode() for each in tags.alternatives})
+        self.may_select: Callable[[bytes], object] = re.compile(
+            b"|".join(map(re.escape, needed))
+        ).search
+
+    def selects(self, attributes: bytes) -> bool:
+        """Whether it selects a message with these attributes."""
+        if not self.may_select(attributes):
+            return False
+        return self._tags.selects(decode_attributes(attributes).tags)

@@ -241,6 +241,7 @@ def count_between(first: Offset, last: Offset) -> int:
 PLAIN = 0  # the flags of a message row that contains only its payload
 PLAIN_MARK = bytes((PLAIN,))  # the same as the first byte of the value
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
+ATTRIBUTES_MARK = bytes((HAS_ATTRIBUTES,))  # of a row with attributes and a payload, and no more
 HEAD = struct.Struct(">BI")  # flags and checksum
 
 _KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE | IS_PACKED

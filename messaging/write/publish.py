@@ -41,12 +41,13 @@ from tuff.protocol.exchange import (
     reply_form,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.json_forms import parse_json
-from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.requests import Ack, PublishEntry, PublishRequest, RollbackDetail
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-_PARAMETERS = frozenset({"ttl"})
+_PUBLISH_PARAMETERS = frozenset({"ttl", "ack"})
+_STORE_PARAMETERS = frozenset({"ttl"})
 
 
 def routes(publisher: "Publisher") -> list[Route]:
@@ -64,14 +65,21 @@ class _Routes:
         self._publisher = publisher
 
     async def publish(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
         form = reply_form(request.accept, asked_in=asked_in)
-        published = await self._publisher.publish(topic, publish)
-        return _published(published, form.media_type)
+        ack = _named_ack(request, publish) if request.query else None
+        if ack is Ack.NONE:
+            self._publisher.enqueue(topic, publish)
+            return Reply(headers=(("Tuff-Ack", ack.value),))
+        published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
+        reply = _published(published, form.media_type)
+        if ack is None:
+            return reply
+        return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
     async def store(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_STORE_PARAMETERS)
         _, publish = _publish_request(request)
         await self._publisher.store(topic, publish)
         return EMPTY_REPLY
@@ -95,13 +103,28 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
         publish = decode(body)
     else:
         publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
-    if not request.query:
+    text = dict(request.query).get("ttl") if request.query else None
+    if text is None:
         return asked_in, publish
-    ((_, text),) = request.query
     ttl_s = json_forms.ttl_from_json(text)
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
+    text = dict(request.query).get("ack")
+    if text is None:
+        return None
+    if text not in tuple(Ack):
+        raise BadRequestError(f"ack is none, received or durable, not {shown(text)}")
+    ack = Ack(text)
+    if publish.pointer is not None and ack is not Ack.DURABLE:
+        raise BadRequestError(
+            f"ack={ack} is only for a publish without a transaction: a commit promises that the "
+            "messages of its transaction are durable; omit ack"
+        )
+    return ack
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
@@ -154,28 +177,39 @@ class Publisher:
         self._state = state
         self._committer = committer
 
-    async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
-        """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
-        pointer, payloads = request.pointer, request.payloads
-        if not payloads:
-            if pointer is None:
-                raise EmptyPublishError(
-                    "messages is empty, which only a publish under a transaction may be"
-                )
-            if request.ttl_s is not None:
-                raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        target = self._target(topic, request)
-        put = partial(self._put_all, [target], final=False)
+    async def publish(
+        self, topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE
+    ) -> Published:
+        """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
+        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
+        put = self._checked_put(topic, request)
+        pointer = request.pointer
         permit = None
         if pointer is not None:
-            permit = await self._state.transactions.enter(pointer, target.topic.id)
+            permit = await self._state.transactions.enter(pointer, topic.log)
         ((first, last, partitions),) = await self._committer.submit(
-            Write(put, size_bytes=_size(request), permit=permit)
+            Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
         last_id = first_id if last is first else MessageId(*last)
         return Published(first_id, last_id, detail, partitions)
+
+    def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
+        """Let messages without a transaction be written with the next batch (§3.1). They may be
+        lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
+        put = self._checked_put(topic, request)
+        self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
+
+    def _checked_put(self, topic: TopicId, request: PublishRequest) -> "partial[list[_Rows]]":
+        if not request.payloads:
+            if request.pointer is None:
+                raise EmptyPublishError(
+                    "messages is empty, which only a publish under a transaction may be"
+                )
+            if request.ttl_s is not None:
+                raise BadRequestError("a publish without messages takes no ttl: store takes it")
+        return partial(self._put_all, [self._target(topic, request)], final=False)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""

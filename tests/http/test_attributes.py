@@ -219,3 +219,58 @@ def test_a_datum_of_the_other_schema_is_malformed(topic: Topic) -> None:
     refused(send("POST", path, first, content_type=AVRO_SCHEMA_2), 400, "bad_request")
     refused(send("POST", path, second, content_type=AVRO), 400, "bad_request")
     assert topic.read() == []
+
+
+def tagged(payload: str, *tags: str) -> dict[str, object]:
+    return {"payload": payload, "tags": list(tags)}
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("a", ["1", "3", "4"]),
+        ("a,b", ["3"]),
+        ("b,a", ["3"]),
+        ("a,b|c", ["3", "4"]),
+        ("c|a,b|c", ["3", "4"]),
+        ("b|c", ["2", "3", "4"]),
+        ("ab", ["5"]),
+        ("A", []),
+        ("a,a", ["1", "3", "4"]),
+    ],
+)
+def test_a_read_with_tags_gets_the_messages_that_have_them(
+    topic: Topic, expression: str, selected: list[str]
+) -> None:
+    ok(topic.publish("0", tagged("1", "a"), tagged("2", "b"), {"payload": "x", "key": "a"}))
+    ok(topic.publish(tagged("3", "b", "x", "a"), tagged("4", "c", "a"), tagged("5", "ab"), "6"))
+
+    assert topic.read(tags=expression) == selected
+    assert [one["payload"] for one in ok(topic.browse(tags=expression)).json] == selected
+    everything = topic.poll()
+    assert topic.poll(tags=expression).header("Tuff-Next") >= everything.header("Tuff-Next")
+
+
+def test_the_expression_may_stand_in_the_address_as_it_is(topic: Topic) -> None:
+    ok(topic.publish(tagged("1", "a"), tagged("2", "b", "c"), "3"))
+
+    reply = topic.client.send("GET", f"{topic.path}/messages?tags=b,c|x&limit=5")
+
+    assert [one["payload"] for one in ok(reply).json] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "naming"),
+    [
+        ("", 'and "" has not'),
+        ("a|", 'and "" has not'),
+        (",a", 'and "" has not'),
+        ("a b", '"a b"'),
+        ("x" * 65, "1 to 64 characters"),
+        ("|".join(["a"] * 17), "tags has at most 16 alternatives, not 17"),
+        (",".join(["a"] * 17), "an alternative of tags has at most 16 tags, not 17"),
+    ],
+)
+def test_a_bad_expression_is_refused(topic: Topic, expression: str, naming: str) -> None:
+    for reply in (topic.poll(tags=expression), topic.browse(tags=expression)):
+        refused(reply, 400, "bad_request", naming=naming)

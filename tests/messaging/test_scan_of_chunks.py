@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from messaging.read.messages import Messages
 from messaging.read.scan import ReadResult, _Scan, read
 from messaging.read.visibility import Undecided, start_number
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
@@ -23,11 +24,15 @@ from tests.messaging.scan_model import (
     query,
 )
 from tests.messaging.world import NOON_MS, DamagedStore
+from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import DamagedRecordError
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 from tuff.protocol.json_forms import payload_to_json
 
+TAGGED = [
+    encode_attributes(Attributes(tags=tags)) for tags in (("eu",), ("us", "paid"), ("paid", "eu"))
+]
 rows = st.lists(
     st.builds(
         MessageRow,
@@ -36,10 +41,11 @@ rows = st.lists(
         ),
         ttl_s=st.sampled_from([None] * 12 + [1, 50]),
         payload=st.binary(max_size=9),
-        attributes=st.sampled_from([None] * 12 + [b"key"]),
+        attributes=st.sampled_from([*[None] * 12, b"later", *TAGGED * 2]),
     ),
     max_size=12,
 )
+filters = st.none() | st.sampled_from([TagFilter.parse(text) for text in ("eu", "eu,paid", "x|us")])
 
 
 def _store_of(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
@@ -75,6 +81,7 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     bytes_max=st.integers(1, 60),
     snapshot=st.sampled_from([None, SNAPSHOT]),
     undecided=st.sampled_from(Undecided),
+    tags=filters,
 )
 def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
@@ -84,6 +91,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
     bytes_max: int,
     snapshot: object,
     undecided: Undecided,
+    tags: TagFilter | None,
 ) -> None:
     table = _store_of(stored, flipped=flipped)
     asked: dict[str, object] = {
@@ -92,6 +100,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
         "bytes_max": bytes_max,
         "snapshot": snapshot,
         "undecided": undecided,
+        "tags": tags,
     }
 
     row_by_row = comparable(_read_row_by_row(table, **asked))
@@ -126,7 +135,7 @@ stored_rows = st.builds(
     PayloadRow,
     payload=st.binary(max_size=9),
     ttl_s=st.sampled_from([None] * 20 + [1, 50]),
-    attributes=st.sampled_from([None] * 20 + [b"key"]),
+    attributes=st.sampled_from([*[None] * 20, b"later", *TAGGED * 2]),
 )
 
 
@@ -137,6 +146,7 @@ stored_rows = st.builds(
     through=st.none() | st.integers(0, 41),
     limit=st.integers(1, 41),
     bytes_max=st.integers(1, 200),
+    tags=filters,
 )
 @example(
     stored=[PayloadRow(payload=b"a")] * 20,
@@ -145,6 +155,7 @@ stored_rows = st.builds(
     through=5,
     limit=41,
     bytes_max=200,
+    tags=None,
 )
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
@@ -153,6 +164,7 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
     through: int | None,
     limit: int,
     bytes_max: int,
+    tags: TagFilter | None,
 ) -> None:
     place = Offset(NOW_MS - 1_000, 0)
     table, flipped = _group(stored, changed, place)
@@ -161,6 +173,7 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
         "through": LAST_ID if through is None else MessageId(*place, NOW_MS - 2_000, through),
         "limit": limit,
         "bytes_max": bytes_max,
+        "tags": tags,
     }
 
     joined = _read(packed_store(table.rows, flipped=flipped), **asked)

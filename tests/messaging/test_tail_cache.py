@@ -30,6 +30,7 @@ from tests.messaging.world import (
     request,
     watched,
 )
+from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
@@ -54,7 +55,16 @@ STEPS = st.builds(
     Step,
     st.sampled_from(
         ["publish"] * 6
-        + ["publish_ttl", "publish_tx", "publish_tx", "store", "publish_reference", "commit"]
+        + [
+            "publish_tagged",
+            "publish_tagged",
+            "publish_ttl",
+            "publish_tx",
+            "publish_tx",
+            "store",
+            "publish_reference",
+            "commit",
+        ]
         + ["abort", "rollback", "truncate", "recreate", "sweep", "time", "fail", "fail_late"]
     ),
     st.integers(0, len(TOPICS) - 1),
@@ -95,6 +105,12 @@ class History:
         await self.service.publisher.publish(
             topic, request(*[b"p" * step.number] * (1 + step.number))
         )
+
+    async def _publish_tagged(self, step: Step, topic: TopicId) -> None:
+        tagged, other = Attributes(tags=("eu",)), Attributes(key=b"eu", tags=("us", "eu"))
+        attributes = [tagged, None, other][: 1 + step.number // 2]
+        plain = request(*[b"t" * step.number] * len(attributes))
+        await self.service.publisher.publish(topic, plain._replace(attributes=attributes))
 
     async def _publish_ttl(self, step: Step, topic: TopicId) -> None:
         await self.service.publisher.publish(topic, request(b"ttl", b"l", ttl_s=1 + step.number))
@@ -196,6 +212,8 @@ class History:
             replace(asked, snapshot=snapshot, limit=10_000, bytes_max=1 + step.number),
             replace(asked, snapshot=snapshot, undecided=Undecided.SKIP),
             replace(asked, snapshot=snapshot, through=through),
+            replace(asked, snapshot=snapshot, tags=TagFilter.parse("eu")),
+            replace(asked, snapshot=snapshot, tags=TagFilter.parse("eu,us"), through=through),
         ):
             for _ in range(2):  # the second time it may be the page of the first
                 self._same(changed)

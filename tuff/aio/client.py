@@ -1,9 +1,10 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
+from functools import partial
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
@@ -15,7 +16,7 @@ from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
-from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.calls import (
     Call,
     Duration,
@@ -29,7 +30,7 @@ from tuff.calls import (
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import AsyncPositions, AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.requests import Ack, AckLike, AckWithIds, IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
@@ -113,13 +114,32 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    @overload
     async def publish(
         self,
         topic: TopicId,
         *messages: Payload,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
-    ) -> Published:
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Published: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+    ) -> Published | None: ...
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> Published | None:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
 
             await client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
@@ -128,6 +148,9 @@ class AsyncClient:
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
+        `ack`, without a transaction: return when they are `durable`; when they have their ids and
+        are about to be written (`received`); or when the server has accepted them (`none`, which
+        returns None). A crash of the server may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -140,8 +163,14 @@ class AsyncClient:
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            await self._send(
+                calls.publish_unacknowledged(topic, payloads, pointer=pointer, ttl_s=ttl_s)
+            )
+            return None
         return await self._send(
-            calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl))
+            calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl_s, ack=level)
         )
 
     async def store(
@@ -273,6 +302,7 @@ class AsyncClient:
             for message in await self._driver.run(subscription.poll()):
                 yield message
 
+    @overload
     def publisher(
         self,
         topic: TopicId,
@@ -280,7 +310,36 @@ class AsyncClient:
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
-    ) -> AsyncPublisher:
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> AsyncPublisher: ...
+    @overload
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike,
+    ) -> AsyncPublisher | AsyncPublisher[None]: ...
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> AsyncPublisher | AsyncPublisher[None]:
         """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
 
             async with client.publisher(orders) as publisher:
@@ -290,14 +349,28 @@ class AsyncClient:
         For many small messages of one program: one durable publish of a whole batch is many times
         as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
         (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
-        message was sent. `ttl`: as in `publish`.
+        message was sent. `ttl` and `ack`: as in `publish`.
+
+        Memory is bounded: `send` waits while `buffer_bytes` (default: eight batches) or
+        `buffer_messages` (default: no bound of their own) wait or are in flight, for `max_block`
+        seconds at most (default: without limit).
 
         Raises:
             ValueError: a number is out of its range.
         """
-        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
-        linger_s = calls.seconds_of(linger, what="linger")
-        return AsyncPublisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+        limits = Limits(
+            batch_bytes=batch_bytes,
+            linger_s=calls.seconds_of(linger, what="linger"),
+            buffer_bytes=buffer_bytes,
+            buffer_count=buffer_messages,
+            max_block_s=calls.maybe_seconds_of(max_block, what="max_block"),
+        )
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            publish = partial(without_ids, topic, self._retries, ttl_s)
+            return AsyncPublisher(Delivery(topic, publish), self._driver, limits)
+        acknowledged = partial(with_ids, topic, self._retries, level, ttl_s)
+        return AsyncPublisher(Delivery(topic, acknowledged), self._driver, limits)
 
     async def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and up to where this reader can read it (protocol §3.6).

@@ -2,13 +2,14 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from ssl import SSLContext
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
-from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
@@ -30,7 +31,7 @@ from tuff.calls import (
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.requests import Ack, AckLike, AckWithIds, IsolationLike, Message, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
@@ -111,13 +112,32 @@ class Client:
     ) -> None:
         self.close()
 
+    @overload
     def publish(
         self,
         topic: TopicId,
         *messages: Payload,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
-    ) -> Published:
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Published: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+    ) -> Published | None: ...
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Payload,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> Published | None:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
 
             client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
@@ -126,6 +146,9 @@ class Client:
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
+        `ack`, without a transaction: return when they are `durable`; when they have their ids and
+        are about to be written (`received`); or when the server has accepted them (`none`, which
+        returns None). A crash of the server may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -138,7 +161,11 @@ class Client:
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
         payloads = calls.payloads_of(topic, messages)
-        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            self._send(calls.publish_unacknowledged(topic, payloads, pointer=pointer, ttl_s=ttl_s))
+            return None
+        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl_s, ack=level))
 
     def store(
         self,
@@ -268,6 +295,7 @@ class Client:
         while True:
             yield from self._driver.run(subscription.poll())
 
+    @overload
     def publisher(
         self,
         topic: TopicId,
@@ -275,7 +303,36 @@ class Client:
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
-    ) -> Publisher:
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Publisher: ...
+    @overload
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike,
+    ) -> Publisher | Publisher[None]: ...
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> Publisher | Publisher[None]:
         """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
 
             with client.publisher(orders) as publisher:
@@ -285,14 +342,28 @@ class Client:
         For many small messages of one program: one durable publish of a whole batch is many times
         as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
         (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
-        message was sent. `ttl`: as in `publish`.
+        message was sent. `ttl` and `ack`: as in `publish`.
+
+        Memory is bounded: `send` waits while `buffer_bytes` (default: eight batches) or
+        `buffer_messages` (default: no bound of their own) wait or are in flight, for `max_block`
+        seconds at most (default: without limit).
 
         Raises:
             ValueError: a number is out of its range.
         """
-        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
-        linger_s = calls.seconds_of(linger, what="linger")
-        return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+        limits = Limits(
+            batch_bytes=batch_bytes,
+            linger_s=calls.seconds_of(linger, what="linger"),
+            buffer_bytes=buffer_bytes,
+            buffer_count=buffer_messages,
+            max_block_s=calls.maybe_seconds_of(max_block, what="max_block"),
+        )
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            publish = partial(without_ids, topic, self._retries, ttl_s)
+            return Publisher(Delivery(topic, publish), self._driver, limits)
+        acknowledged = partial(with_ids, topic, self._retries, level, ttl_s)
+        return Publisher(Delivery(topic, acknowledged), self._driver, limits)
 
     def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and up to where this reader can read it (protocol §3.6).

@@ -29,6 +29,19 @@ class Isolation(StrEnum):
 IsolationLike = Isolation | Literal["all", "committed"]
 
 
+class Ack(StrEnum):
+    """When a publish without a transaction is answered (Kafka: acks): once it is checked, once its
+    messages have their ids, or once they are durable."""
+
+    NONE = "none"
+    RECEIVED = "received"
+    DURABLE = "durable"
+
+
+AckLike = Ack | Literal["none", "received", "durable"]
+AckWithIds = Literal[Ack.RECEIVED, Ack.DURABLE, "received", "durable"]  # the reply has ids
+
+
 def too_many_messages(count: int) -> RequestTooLargeError:
     """The refusal of a request with more than `MESSAGES_COUNT_MAX` messages."""
     return RequestTooLargeError(

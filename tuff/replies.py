@@ -17,11 +17,14 @@ from tuff.protocol.values import OpenStrEnum
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic; `generation` is one higher after each re-creation."""
+    """A topic; `generation` is one higher after each re-creation. `partitions` are the numbers of
+    those that take messages, and `retired` of those that can only be read."""
 
     topic: TopicId
     generation: int
     properties: Mapping[str, str]
+    partitions: tuple[int, ...] = (0,)
+    retired: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

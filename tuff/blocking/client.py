@@ -29,6 +29,7 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.merged_reads import MergedSubscription, Starts
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Ack, AckLike, AckWithIds, IsolationLike, Message, RollbackDetail
@@ -292,6 +293,36 @@ class Client:
             wait_s=calls.seconds_of(wait, what="wait"),
         )
         subscription = Subscription(topic, question)
+        while True:
+            yield from self._driver.run(subscription.poll())
+
+    def merged(
+        self,
+        topic: TopicId,
+        start: Starts = None,
+        *,
+        partitions: Collection[int] | None = None,
+        isolation: IsolationLike = "committed",
+        limit: int = 1_000,
+    ) -> Iterator[tuple[int, Message]]:
+        """All messages of several partitions in one order, each with the number of its partition,
+        and then each new one as it arrives; it never ends.
+
+            positions = {}
+            for partition, message in client.merged(orders, positions):
+                positions[partition] = message.id
+
+        The order is by message id, and every reader gets the same. A message is delivered when no
+        partition can have an earlier one; so an undecided transaction in one partition holds back
+        all of them. `start`: as in `subscribe`; or for each partition the id behind which it
+        begins, and one that is not named begins with its oldest message. `partitions`: their
+        numbers (default: all, retired ones and those that are added later). `limit`: of each poll.
+        New messages come within some tenths of a second.
+
+        Raises: as `subscribe`.
+        """
+        question = PollQuestion(isolation=isolation, limit=limit)
+        subscription = MergedSubscription(topic, partitions, start, question)
         while True:
             yield from self._driver.run(subscription.poll())
 

@@ -8,12 +8,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call
 from tuff.client_errors import BufferFullError, ConnectionLostError, WrongStateError
 from tuff.flows import Flow
+from tuff.new_messages import Checked, columns, publish_request, size_bytes, with_ttl
 from tuff.protocol.errors import InternalError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Ack, PublishEntry
@@ -22,8 +23,15 @@ from tuff.retries import Retries
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
+if TYPE_CHECKING:
+    # Type checkers know this module, installed or not. What the future of a message gets is its
+    # id, except with the ack `NONE`.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Result = TypeVarWithDefault("Result", default=MessageId)
+else:
+    Result = TypeVar("Result")
 
 BATCHES_HELD = 8  # batches of `batch_bytes` in memory by default; then `send` waits
 LINGER_S = 0.002  # seconds; about as long as a sync, so a lone message is at most twice as late
@@ -36,7 +44,7 @@ MESSAGE_BYTES = (
 
 
 class _Waiting(NamedTuple, Generic[R]):
-    payload: bytes
+    message: Checked
     receipt: R
     since_s: float
 
@@ -45,7 +53,7 @@ class _Waiting(NamedTuple, Generic[R]):
 class Batch(Generic[R_co]):
     """The messages of one publish, and the receipt of each: the future that its sender holds."""
 
-    payloads: list[bytes]
+    messages: list[Checked]
     receipts: Sequence[R_co]
     size_bytes: int
 
@@ -117,12 +125,12 @@ class Accumulator(Generic[R]):
         """Whether the messages that wait fill a batch."""
         return self._waiting_bytes >= self._batch_bytes
 
-    def has_room(self, payload: bytes) -> bool:
+    def has_room(self, message: Checked) -> bool:
         """Whether the message may be added; any message may be added to an empty accumulator."""
         if self._buffer_count is not None and self._held_count >= self._buffer_count:
             return False
         held_bytes = self._waiting_bytes + self._in_flight_bytes
-        return not held_bytes or held_bytes + _cost_bytes(payload) <= self._buffer_bytes
+        return not held_bytes or held_bytes + _cost_bytes(message) <= self._buffer_bytes
 
     def full(self) -> BufferFullError:
         """The error of a `send` that found no room in time."""
@@ -137,10 +145,10 @@ class Accumulator(Generic[R]):
     def _held_count(self) -> int:
         return self.added_count - self.settled_count
 
-    def add(self, payload: bytes, receipt: R, *, now_s: float) -> None:
+    def add(self, message: Checked, receipt: R, *, now_s: float) -> None:
         """Add a message behind all others."""
-        self._waiting.append(_Waiting(payload, receipt, now_s))
-        self._waiting_bytes += _cost_bytes(payload)
+        self._waiting.append(_Waiting(message, receipt, now_s))
+        self._waiting_bytes += _cost_bytes(message)
         self.added_count += 1
 
     def flush(self) -> None:
@@ -160,25 +168,25 @@ class Accumulator(Generic[R]):
 
         A message that is larger than a batch is a batch of its own, so that it fails alone.
         """
-        payloads: list[bytes] = []
+        messages: list[Checked] = []
         receipts: list[R] = []
         size_bytes = 0
         while self._waiting:
-            payload, receipt, _ = self._waiting[0]
-            cost_bytes = _cost_bytes(payload)
-            if payloads and size_bytes + cost_bytes > self._batch_bytes:
+            message, receipt, _ = self._waiting[0]
+            cost_bytes = _cost_bytes(message)
+            if messages and size_bytes + cost_bytes > self._batch_bytes:
                 break
             self._waiting.popleft()
             self._waiting_bytes -= cost_bytes
             self._due_count = max(0, self._due_count - 1)
             if self._claim(receipt):
-                payloads.append(payload)
+                messages.append(message)
                 receipts.append(receipt)
                 size_bytes += cost_bytes
             else:
                 self.settled_count += 1
         self._in_flight_bytes = size_bytes
-        return Batch(payloads, receipts, size_bytes)
+        return Batch(messages, receipts, size_bytes)
 
     def settled(self, batch: Batch[R]) -> None:
         """All receipts of a batch that was taken are settled."""
@@ -195,24 +203,24 @@ class Receipt(Protocol[V_contra]):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(Generic[V]):
+class Delivery(Generic[Result]):
     """Publishes batches to one topic. `publish` is `with_ids` or `without_ids`, with the topic."""
 
     topic: TopicId
-    publish: Callable[[Sequence[bytes]], Flow[list[V]]]
+    publish: Callable[[Sequence[Checked]], Flow[list[Result]]]
 
     def __post_init__(self) -> None:
         calls.checked_topic(self.topic)
 
-    def deliver(self, batch: Batch[Receipt[V]]) -> Flow[BaseException | None]:
+    def deliver(self, batch: Batch[Receipt[Result]]) -> Flow[BaseException | None]:
         """Publish a batch and settle its receipts; returns the error of a failed publish, or None.
 
         Like any plain publish, it is repeated only if the server says that it did not execute it.
         """
-        if not batch.payloads:
+        if not batch.messages:
             return None
         try:
-            results = yield from self.publish(batch.payloads)
+            results = yield from self.publish(batch.messages)
         except Exception as error:  # noqa: BLE001 - the senders get it, by their receipts
             fail(batch, error)
             return error
@@ -228,21 +236,21 @@ class Delivery(Generic[V]):
 
 
 def with_ids(
-    topic: TopicId, retries: Retries, ack: Ack, ttl_s: int | None, payloads: Sequence[bytes]
+    topic: TopicId, retries: Retries, ack: Ack, ttl_s: int | None, messages: Sequence[Checked]
 ) -> Flow[list[MessageId]]:
     """Publish messages; returns the id of each. `ack` is not `NONE`."""
-    call = calls.publish(topic, list(payloads), pointer=None, ttl_s=ttl_s, ack=ack)
-    published = yield from retries.ask(call)
-    return list(_ids(published, len(payloads)))
+    request = publish_request(messages, pointer=None, ttl_s=ttl_s)
+    published = yield from retries.ask(calls.publish(topic, request, ack=ack))
+    return list(_ids(published, len(messages)))
 
 
 def without_ids(
-    topic: TopicId, retries: Retries, ttl_s: int | None, payloads: Sequence[bytes]
+    topic: TopicId, retries: Retries, ttl_s: int | None, messages: Sequence[Checked]
 ) -> Flow[list[None]]:
     """Publish messages with the ack `NONE`."""
-    call = calls.publish_unacknowledged(topic, list(payloads), pointer=None, ttl_s=ttl_s)
-    yield from retries.ask(call)
-    return [None] * len(payloads)
+    request = publish_request(messages, pointer=None, ttl_s=ttl_s)
+    yield from retries.ask(calls.publish_unacknowledged(topic, request))
+    return [None] * len(messages)
 
 
 def require_own_process(process_id: int) -> None:
@@ -266,7 +274,7 @@ def _ids(published: Published, count: int) -> Iterator[MessageId]:
         yield MessageId(*Offset.from_int(number))
 
 
-def fail(batch: Batch[Receipt[V]], error: BaseException) -> None:
+def fail(batch: Batch[Receipt[Result]], error: BaseException) -> None:
     """Let every receipt that is not settled raise this error."""
     for receipt in batch.receipts:
         if not receipt.done():
@@ -277,8 +285,7 @@ def fail(batch: Batch[Receipt[V]], error: BaseException) -> None:
 class _Held:
     """The messages of one topic under one write pointer."""
 
-    payloads: list[bytes] = field(default_factory=list)
-    ttls_s: list[int | None] = field(default_factory=list)
+    messages: list[Checked] = field(default_factory=list)
     is_spilled: bool = False
 
 
@@ -294,34 +301,39 @@ class MessageBuffer:
         self._by_topic_and_pointer: dict[tuple[TopicId, int], _Held] = {}
 
     def add(
-        self, topic: TopicId, pointer: int, payloads: Sequence[bytes], *, ttl_s: int | None
+        self, topic: TopicId, pointer: int, messages: Sequence[Checked], *, ttl_s: int | None
     ) -> list[Call[None]]:
         """Add messages; returns the calls that store those that do not fit, to be sent in order."""
         held = self._by_topic_and_pointer.setdefault((topic, pointer), _Held())
-        spilled: list[bytes] = []
-        for payload in payloads:
-            size_bytes = self._size_bytes + _cost_bytes(payload)
+        spilled: list[Checked] = []
+        for message in messages:
+            size_bytes = self._size_bytes + _cost_bytes(message)
             # After the first stored message of a topic all later ones are stored too: the commit
             # places stored messages after inline ones, so a later inline one would overtake them.
             if held.is_spilled or size_bytes > BUFFER_BYTES_MAX:
                 held.is_spilled = True
-                spilled.append(payload)
+                spilled.append(message)
             else:
                 self._size_bytes = size_bytes
-                held.payloads.append(payload)
-                held.ttls_s.append(ttl_s)
+                held.messages.append(with_ttl(message, ttl_s))
         return [
-            calls.store(topic, batch, pointer=pointer, ttl_s=ttl_s) for batch in _batches(spilled)
+            calls.store(topic, publish_request(batch, pointer=pointer, ttl_s=ttl_s))
+            for batch in _batches(spilled)
         ]
 
     def entries(self) -> list[PublishEntry]:
         """The publishes of the commit: of each topic and pointer its messages, then the stored."""
         entries: list[PublishEntry] = []
         for (topic, pointer), held in self._by_topic_and_pointer.items():
-            if held.payloads:
+            if held.messages:
+                payloads, ttls_s, attributes = columns(held.messages)
                 entries.append(
                     PublishEntry(
-                        topic=topic, payloads=held.payloads, ttls_s=held.ttls_s, pointer=pointer
+                        topic=topic,
+                        payloads=payloads,
+                        ttls_s=ttls_s,
+                        pointer=pointer,
+                        attributes=attributes,
                     )
                 )
             if held.is_spilled:
@@ -329,18 +341,18 @@ class MessageBuffer:
         return entries
 
 
-def _cost_bytes(payload: bytes) -> int:
-    return len(payload) + MESSAGE_BYTES
+def _cost_bytes(message: Checked) -> int:
+    return size_bytes(message) + MESSAGE_BYTES
 
 
-def _batches(payloads: Sequence[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size_bytes = 0
-    for payload in payloads:
-        size_bytes += _cost_bytes(payload)
-        if batch and size_bytes > BUFFER_BYTES_MAX:
+def _batches(messages: Sequence[Checked]) -> Iterator[list[Checked]]:
+    batch: list[Checked] = []
+    batch_bytes = 0
+    for message in messages:
+        batch_bytes += _cost_bytes(message)
+        if batch and batch_bytes > BUFFER_BYTES_MAX:
             yield batch
-            batch, size_bytes = [], _cost_bytes(payload)
-        batch.append(payload)
+            batch, batch_bytes = [], _cost_bytes(message)
+        batch.append(message)
     if batch:
         yield batch

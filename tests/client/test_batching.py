@@ -55,7 +55,7 @@ def test_batches_keep_the_order_and_their_bound() -> None:
     batches = [waiting.take() for _ in range(3)]
 
     assert [batch.receipts for batch in batches] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-    assert batches[0].payloads == [b"a", b"b", b"c"]
+    assert batches[0].messages == [b"a", b"b", b"c"]
     assert waiting.is_empty
 
 

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tuff
-from tests.http.calls import Topic
-from tests.http.client import ok
 from tests.http.process import ServerProcess
 from tuff.merged_reads import Merge
 from tuff.protocol.partitioning import partition_index
@@ -215,18 +213,20 @@ def test_a_deleted_topic_ends_the_iteration(client: tuff.Client, orders: tuff.To
 
 
 def test_the_client_shows_reads_and_truncates_partitions(
-    server: ServerProcess, client: tuff.Client, orders: tuff.TopicId
+    client: tuff.Client, orders: tuff.TopicId
 ) -> None:
     info = client.topics.get(orders)
     assert (info.partitions, info.retired) == ((0, 1, 2), ())
 
-    messages = [{"payload": key, "key": key} for key in "abcdef"]
-    ok(Topic(server.client(), orders.namespace, orders.name).publish(*messages))
+    published = client.publish(orders, *[tuff.NewMessage(key, key=key) for key in "abcdef"])
+
+    assert published.partitions == (0, 1, 2)
+    assert client.publish(orders.partition(0), "x").partitions == ()
 
     found = {number: client.poll(orders.partition(number)) for number in range(3)}
     assert {
         message.payload.decode(): number for number, poll in found.items() for message in poll
-    } == {key: partition_index(key.encode(), 3) for key in "abcdef"}
+    } == {key: partition_index(key.encode(), 3) for key in "abcdef"} | {"x": 0}
     with pytest.raises(tuff.PartitionRequiredError) as raised:
         client.poll(orders)
     assert raised.value.members == {"partitions": [0, 1, 2]}

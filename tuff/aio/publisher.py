@@ -3,40 +3,30 @@
 import asyncio
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
-from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.batching import (
     Accumulator,
     Batch,
     Delivery,
     Limits,
+    Result,
     fail,
     require_own_process,
 )
-from tuff.calls import Payload
 from tuff.client_errors import ConnectionLostError, WrongStateError
-from tuff.protocol.ids import MessageId
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    V = TypeVar("V", default=MessageId)
-else:
-    from typing import TypeVar
-
-    V = TypeVar("V")
+from tuff.new_messages import Checked, Publishable, checked
 
 
-class AsyncPublisher(Generic[V]):
+class AsyncPublisher(Generic[Result]):
     """As `tuff.Publisher`, with coroutines, for the tasks of one event loop."""
 
-    def __init__(self, delivery: Delivery[V], driver: AsyncDriver, limits: Limits) -> None:
+    def __init__(self, delivery: Delivery[Result], driver: AsyncDriver, limits: Limits) -> None:
         self._delivery = delivery
         self._driver = driver
         self._max_block_s = limits.max_block_s
-        self._accumulator: Accumulator[asyncio.Future[V]] = Accumulator(
+        self._accumulator: Accumulator[asyncio.Future[Result]] = Accumulator(
             limits, claim=lambda receipt: not receipt.cancelled()
         )
         self._turn = asyncio.Lock()  # the senders that wait keep their order
@@ -48,10 +38,10 @@ class AsyncPublisher(Generic[V]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
 
-    async def send(self, payload: Payload) -> "asyncio.Future[V]":
+    async def send(self, message: Publishable) -> "asyncio.Future[Result]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
         self._require_own_loop()
-        data = calls.payload_of(payload)
+        data = checked(message)
         if self._max_block_s is None:
             return await self._add_in_turn(data)
         try:
@@ -60,17 +50,17 @@ class AsyncPublisher(Generic[V]):
         except TimeoutError:
             raise self._accumulator.full() from None
 
-    async def _add_in_turn(self, payload: bytes) -> "asyncio.Future[V]":
+    async def _add_in_turn(self, message: Checked) -> "asyncio.Future[Result]":
         async with self._turn:
-            while not (self._accumulator.has_room(payload) or self._is_closed):
+            while not (self._accumulator.has_room(message) or self._is_closed):
                 # What waits may be less than a batch, and would linger.
                 self._accumulator.flush()
                 self._added.set()
                 await self._next_settled()
             loop = self._require_open()
-            receipt: asyncio.Future[V] = loop.create_future()
+            receipt: asyncio.Future[Result] = loop.create_future()
             was_empty = self._accumulator.is_empty
-            self._accumulator.add(payload, receipt, now_s=loop.time())
+            self._accumulator.add(message, receipt, now_s=loop.time())
             if was_empty or self._accumulator.is_full:
                 self._added.set()
         return receipt
@@ -102,7 +92,7 @@ class AsyncPublisher(Generic[V]):
             if task is not None:
                 await task
 
-    async def __aenter__(self) -> "AsyncPublisher[V]":
+    async def __aenter__(self) -> "AsyncPublisher[Result]":
         return self
 
     async def __aexit__(
@@ -152,7 +142,7 @@ class AsyncPublisher(Generic[V]):
                 self._accumulator.settled(batch)
             self._settled.set()
 
-    async def _publish(self, batch: "Batch[asyncio.Future[V]]") -> None:
+    async def _publish(self, batch: "Batch[asyncio.Future[Result]]") -> None:
         try:
             failure = await self._driver.run(self._delivery.deliver(batch))
             self._failure = self._failure or failure

@@ -18,10 +18,10 @@ from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
+from tuff.blocking.typed_topic import TypedTopic
 from tuff.calls import (
     Call,
     Duration,
-    Payload,
     PollBatch,
     PollQuestion,
     Start,
@@ -30,12 +30,22 @@ from tuff.calls import (
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.merged_reads import MergedSubscription, Starts
+from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import Ack, AckLike, AckWithIds, IsolationLike, Message, RollbackDetail
+from tuff.protocol.requests import (
+    Ack,
+    AckLike,
+    AckWithIds,
+    IsolationLike,
+    Message,
+    PublishRequest,
+    RollbackDetail,
+)
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
@@ -117,7 +127,7 @@ class Client:
     def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
         ack: AckWithIds = Ack.DURABLE,
@@ -126,7 +136,7 @@ class Client:
     def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
         ack: AckLike,
@@ -134,26 +144,29 @@ class Client:
     def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
         ack: AckLike = Ack.DURABLE,
     ) -> Published | None:
-        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
+        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes, or a
+        `tuff.NewMessage` with a key, tags and headers.
 
             client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
-            client.publish(orders, *messages)
+            client.publish(orders, tuff.NewMessage("sold", key="apple", tags=["retail"]))
 
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
-        `ack`, without a transaction: return when they are `durable`; when they have their ids and
+        A topic with several partitions divides them by key, and `orders.partition(3)` is one of
+        them. `ack`, without a transaction: return when they are `durable`; when they have their ids and
         are about to be written (`received`); or when the server has accepted them (`none`, which
         returns None). A crash of the server may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.
-            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8.
+            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8; or an
+                attribute is beyond its limits.
             EmptyPublishError: there are no messages; see `publish_stored`.
             InvalidTtlError: the ttl is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
@@ -161,17 +174,19 @@ class Client:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
-        payloads = calls.payloads_of(topic, messages)
-        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        level = calls.ack_of(ack)
+        request = publish_request(
+            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
+        )
         if level is Ack.NONE:
-            self._send(calls.publish_unacknowledged(topic, payloads, pointer=pointer, ttl_s=ttl_s))
+            self._send(calls.publish_unacknowledged(topic, request))
             return None
-        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=ttl_s, ack=level))
+        return self._send(calls.publish(topic, request, ack=level))
 
     def store(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int,
         ttl: Duration | None = None,
     ) -> None:
@@ -181,8 +196,10 @@ class Client:
         Raises: as `publish`.
         """
         pointer = write_pointer_of(transaction)
-        payloads = calls.payloads_of(topic, messages)
-        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        request = publish_request(
+            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
+        )
+        self._send(calls.store(topic, request))
 
     def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
         """Publish, adjacent, everything that `store` stored in this transaction for the topic since
@@ -192,7 +209,7 @@ class Client:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
+        return self._send(calls.publish(topic, PublishRequest(pointer, payloads=())))
 
     def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever. An abort does that
@@ -216,6 +233,7 @@ class Client:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read messages from a position on. No position is stored, so they can be read again.
 
@@ -230,15 +248,13 @@ class Client:
         are in progress or were rolled back. `transaction`: read in the snapshot of this transaction
         instead: the value itself, or the pointer of one in progress. At a message that is undecided
         for it, `undecided="hold"` stops, and `"skip"` continues. `wait`: how long to wait if there
-        are no messages, up to 60 seconds. `through`: the last id to deliver.
-
-        Returns a sequence of messages. Its `next_id` is where to continue, even if it is empty;
-        `caught_up`: no message is left; `blocked_by`: the transaction that holds the reader back;
-        `expired`: messages behind `start` may have expired before they were read.
+        are no messages, up to 60 seconds. `through`: the last id to deliver. `tags`: only messages
+        with these tags, as "retail,new|urgent": (retail and new) or urgent. `tuff.Poll` describes
+        what is returned.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
-            ValueError, BadRequestError: a parameter is not valid.
+            ValueError: a parameter is not valid.
             DamagedRecordError: the next message fails its checksum; `members["next"]` is behind it.
             TransactionsUnavailableError: `committed` can't be read now; `all` can.
             TransactionNotInProgressError: the pointer's transaction has ended.
@@ -252,6 +268,7 @@ class Client:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return self._send(calls.poll(topic, question))
 
@@ -268,6 +285,7 @@ class Client:
         isolation: IsolationLike = "committed",
         limit: int = 1_000,
         wait: Duration = 30.0,
+        tags: str | None = None,
     ) -> Iterator[Message]:
         """All messages from a position on, and then each new one as it arrives; it never ends.
 
@@ -276,10 +294,10 @@ class Client:
 
         Within one iteration no message comes twice, and none is skipped unless it expires before it
         is read; it waits while the server can't be reached. To continue later, store `message.id`,
-        or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`; "latest" is
-        behind everything that this reader could read when the iteration begins. `limit` and `wait`
-        (seconds, up to 60) are those of each long poll. An error ends the iteration; begin another
-        one with `start` behind the last message.
+        or use `subscriber`. `start` (inclusive), `isolation` and `tags` are those of `poll`;
+        "latest" is behind everything that this reader could read when the iteration begins. `limit`
+        and `wait` (seconds, up to 60) are those of each long poll. An error ends the iteration;
+        begin another one with `start` behind the last message.
 
         Raises:
             TopicNotFoundError: the topic does not exist, or was deleted.
@@ -291,6 +309,7 @@ class Client:
             isolation=isolation,
             limit=limit,
             wait_s=calls.seconds_of(wait, what="wait"),
+            tags=tags,
         )
         subscription = Subscription(topic, question)
         while True:
@@ -304,6 +323,7 @@ class Client:
         partitions: Collection[int] | None = None,
         isolation: IsolationLike = "committed",
         limit: int = 1_000,
+        tags: str | None = None,
     ) -> Iterator[tuple[int, Message]]:
         """All messages of several partitions in one order, each with the number of its partition,
         and then each new one as it arrives; it never ends.
@@ -316,15 +336,27 @@ class Client:
         partition can have an earlier one; so an undecided transaction in one partition holds back
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
-        numbers (default: all, retired ones and those that are added later). `limit`: of each poll.
-        New messages come within some tenths of a second.
+        numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
+        `tags`: as in `poll`. New messages come within some tenths of a second.
 
         Raises: as `subscribe`.
         """
-        question = PollQuestion(isolation=isolation, limit=limit)
+        question = PollQuestion(isolation=isolation, limit=limit, tags=tags)
         subscription = MergedSubscription(topic, partitions, start, question)
         while True:
             yield from self._driver.run(subscription.poll())
+
+    def topic(self, id: TopicId, serializer: Serializer[T]) -> TypedTopic[T]:
+        """The topic as one of values: those that the serializer converts to payloads and back.
+
+            orders = client.topic(tuff.TopicId("shop", "orders"), tuff.json_serializer())
+            orders.publish({"item": "apple", "count": 3})
+
+        `serializer`: `tuff.BYTES`, `tuff.STR`, `tuff.json_serializer(…)`,
+        `tuff.avro_serializer(schema)`, or an object of yours with the methods of
+        `tuff.Serializer`.
+        """
+        return TypedTopic(self, calls.checked_topic(id), serializer)
 
     @overload
     def publisher(
@@ -471,24 +503,23 @@ class Client:
         wait: Duration = 30.0,
         attempts: int = 5,
         dead_letters: TopicId | None = None,
+        tags: str | None = None,
     ) -> Subscriber:
         """Processes every message of a topic exactly once, with respect to `positions`.
 
             def process(messages, tx):
-                for message in messages:
-                    stock.put(message.payload, b"sold")
+                stock.put(b"last sold", messages[-1].payload)
 
             positions = tuff.TablePositions(stock, "seller")
             client.subscriber(orders, process, positions=positions).run()
 
         Each batch of at most `batch` messages is processed in a transaction that also stores the
-        new position, in the participant `positions`: both commit, or neither. `start`, as in
-        `subscribe`, is where it begins while no position is stored; `isolation` is that of
-        `subscribe` too. It waits up to `wait` seconds for messages. An error rolls the batch back.
-        Then each of its messages is tried alone, with growing waits, and a message that has failed
-        `attempts` times (that batch included) goes to `dead_letters` (default: topic `<topic>.dlq`,
-        created when needed) as JSON with the reason. `tx.abort()` counts as a failure; conflicts
-        and a server that can't be reached do not.
+        new position, in the participant `positions`: both commit, or neither. `start`, `isolation`
+        and `tags` are those of `subscribe`, `start` for the first time only. It waits up to `wait`
+        seconds for messages. An error rolls the batch back. Then each message is tried alone, with
+        growing waits, and one that has failed `attempts` times (that batch included) goes to
+        `dead_letters` (default: topic `<topic>.dlq`, created when needed) as JSON with the reason.
+        `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
             ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
@@ -496,9 +527,10 @@ class Client:
             TypeError: a function is a coroutine function, and this client is blocking.
         """
         wait_s = calls.seconds_of(wait, what="wait")
+        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
             topic=topic,
-            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
+            question=read,
             process=process,
             open_one=lambda: self._open((positions,)),
             load=positions.load,

@@ -9,35 +9,25 @@ from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - it publishes while the program continues
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
-from tuff import calls
 from tuff.batching import (
     Accumulator,
     Batch,
     Delivery,
     Limits,
+    Result,
     fail,
     require_own_process,
 )
 from tuff.blocking.driver import Driver
-from tuff.calls import Payload
 from tuff.client_errors import ConnectionLostError, WrongStateError
-from tuff.protocol.ids import MessageId
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    V = TypeVar("V", default=MessageId)
-else:
-    from typing import TypeVar
-
-    V = TypeVar("V")
+from tuff.new_messages import Checked, Publishable, checked
 
 log = logging.getLogger(__name__)
 
 
-class Publisher(Generic[V]):
+class Publisher(Generic[Result]):
     """`client.publisher(topic)`: sends messages one by one, and publishes them in batches.
 
     Safe to share between threads. Messages keep the order in which they were sent. Use it in a
@@ -47,7 +37,7 @@ class Publisher(Generic[V]):
 
     def __init__(
         self,
-        delivery: Delivery[V],
+        delivery: Delivery[Result],
         driver: Driver,
         limits: Limits,
         *,
@@ -57,7 +47,7 @@ class Publisher(Generic[V]):
         self._driver = driver
         self._elapsed_s = elapsed_s
         self._max_block_s = limits.max_block_s
-        self._accumulator: Accumulator[Future[V]] = Accumulator(
+        self._accumulator: Accumulator[Future[Result]] = Accumulator(
             limits, claim=lambda receipt: receipt.set_running_or_notify_cancel()
         )
         lock = Lock()  # guards the accumulator and the fields below
@@ -68,7 +58,7 @@ class Publisher(Generic[V]):
         self._failure: BaseException | None = None
         self._process_id = os.getpid()
 
-    def send(self, payload: Payload) -> "Future[V]":
+    def send(self, message: Publishable) -> "Future[Result]":
         """Send one message; the future has its id once it is durable.
 
             with client.publisher(orders) as publisher:
@@ -89,8 +79,8 @@ class Publisher(Generic[V]):
             WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
-        data = calls.payload_of(payload)
-        receipt: _Receipt[V] = _Receipt()
+        data = checked(message)
+        receipt: _Receipt[Result] = _Receipt()
         with self._added:
             self._wait_for_room(data)
             self._require_open()
@@ -100,11 +90,11 @@ class Publisher(Generic[V]):
                 self._added.notify()
         return receipt
 
-    def _wait_for_room(self, payload: bytes) -> None:
+    def _wait_for_room(self, message: Checked) -> None:
         until_s = None if self._max_block_s is None else self._elapsed_s() + self._max_block_s
         # A callback of a future runs in the publisher's own thread, which makes the room: it would
         # wait for itself.
-        while not (self._accumulator.has_room(payload) or self._is_own_thread or self._is_closed):
+        while not (self._accumulator.has_room(message) or self._is_own_thread or self._is_closed):
             left_s = None if until_s is None else until_s - self._elapsed_s()
             if left_s is not None and left_s <= 0:
                 raise self._accumulator.full()
@@ -152,7 +142,7 @@ class Publisher(Generic[V]):
             if thread is not None:
                 thread.join()
 
-    def __enter__(self) -> "Publisher[V]":
+    def __enter__(self) -> "Publisher[Result]":
         return self
 
     def __exit__(
@@ -196,7 +186,7 @@ class Publisher(Generic[V]):
         finally:
             self._give_up()
 
-    def _publish(self, batch: "Batch[Future[V]]") -> None:
+    def _publish(self, batch: "Batch[Future[Result]]") -> None:
         failure: BaseException | None = None
         try:
             failure = self._driver.run(self._delivery.deliver(batch))
@@ -209,7 +199,7 @@ class Publisher(Generic[V]):
     def _give_up(self) -> None:
         # An error ended this thread, or the publisher was closed, and then no message is left.
         error = ConnectionLostError("the publisher's thread has ended", outcome_unknown=False)
-        left: list[Batch[Future[V]]] = []
+        left: list[Batch[Future[Result]]] = []
         with self._settled:
             if not self._is_closed:
                 self._failure = self._failure or error
@@ -223,7 +213,7 @@ class Publisher(Generic[V]):
                 self._accumulator.settled(batch)
             self._settled.notify_all()
 
-    def _next(self) -> "Batch[Future[V]] | None":
+    def _next(self) -> "Batch[Future[Result]] | None":
         with self._added:
             while True:
                 due_in_s = self._accumulator.due_in_s(now_s=self._elapsed_s())
@@ -234,7 +224,7 @@ class Publisher(Generic[V]):
                 self._added.wait(due_in_s)
 
 
-class _Receipt(Future[V]):
+class _Receipt(Future[Result]):
     """A future whose callbacks can't end the publisher. A plain future only logs their exceptions,
     but a `sys.exit` in a callback would end the publisher's thread, and no later future would be
     settled.
@@ -247,7 +237,7 @@ class _Receipt(Future[V]):
         self._process_id = os.getpid()
         self._is_settled = False
 
-    def result(self, timeout: float | None = None) -> V:
+    def result(self, timeout: float | None = None) -> Result:
         self._require_settled_here()
         return super().result(timeout)
 
@@ -255,7 +245,7 @@ class _Receipt(Future[V]):
         self._require_settled_here()
         return super().exception(timeout)
 
-    def set_result(self, result: V) -> None:
+    def set_result(self, result: Result) -> None:
         with self._contained():
             super().set_result(result)
         self._is_settled = True

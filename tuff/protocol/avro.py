@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import TypeVar
 
-from tuff.protocol.attributes import Attributes, checked_attributes
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, checked_attributes
 from tuff.protocol.errors import BadRequestError, InvalidTtlError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import (
@@ -35,6 +35,7 @@ from tuff.protocol.transaction import Transaction
 
 _LENGTHS_COUNT_MAX = 4_096  # cached encodings; messages of one kind have few different lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
+_TWO_BYTES_LIMIT = 1 << 14  # a larger varint has more than two bytes
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
 _ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
@@ -148,6 +149,33 @@ class _Reader:
             else:
                 at = start + size
                 items.append(data[start:at])
+        self._at = at
+
+    def read_messages(self, count: int, messages: list[tuple[bytes, bytes, Attributes]]) -> None:
+        """Append `count` messages of the second version of the schema."""
+        # Inline, for the reason of `_read_items`; nearly all messages have no attributes.
+        data, at, stop = self._data, self._at, len(self._data)
+        for _ in range(count):
+            id_stop = at + 1 + MESSAGE_ID_SIZE
+            start = id_stop + 1
+            if start < stop and data[at] == _ID_HEAD[0]:
+                size = data[id_stop]
+                if size >= 0x80:
+                    size, start = size & 0x7F | data[start] << 7, start + 1
+                payload_stop = start + (size >> 1)
+                next_at = payload_stop + len(_WITHOUT_ATTRIBUTES)
+                if (
+                    not size & 1
+                    and size < _TWO_BYTES_LIMIT
+                    and data[payload_stop:next_at] == _WITHOUT_ATTRIBUTES
+                ):
+                    id, payload = data[at + 1 : id_stop], data[start:payload_stop]
+                    messages.append((id, payload, NO_ATTRIBUTES))
+                    at = next_at
+                    continue
+            self._at = at
+            messages.append((self.read_bytes(), self.read_bytes(), _read_attributes(self)))
+            at = self._at
         self._at = at
 
     def _block_size(self) -> int:
@@ -362,9 +390,9 @@ def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     """The id, the payload and the attributes of each message, in the second version of the schema.
     Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
     reader = _Reader(body, "ConsumeResponse")
-    messages = reader.read_items(
-        lambda: (reader.read_bytes(), reader.read_bytes(), _read_attributes(reader))
-    )
+    messages: list[tuple[bytes, bytes, Attributes]] = []
+    for count in reader.blocks():
+        reader.read_messages(count, messages)
     reader.end()
     return messages
 

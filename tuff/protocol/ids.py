@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
+from tuff.protocol.values import frozen_value
 
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
 SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
@@ -129,7 +130,7 @@ class Offset(NamedTuple):
         return cls(*divmod(number, SEQ_ID_LIMIT))
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen_value(order=True)
 class MessageId:
     """The id of one message; ids of one topic are ordered as its messages are."""
 

@@ -100,13 +100,21 @@ class ConsumeRequest:
     transaction: Transaction | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_value()
 class Message:
-    """A message as a consumer receives it. `timestamp` is the publish time in ms."""
+    """A message as a consumer receives it. `timestamp` is the publish time in ms. A message without
+    attributes has no key, no tags and no headers."""
 
     id: MessageId
     payload: bytes
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def timestamp(self) -> int:
         return self.id.publish_timestamp_ms
+
+    def header(self, name: str) -> bytes | None:
+        """The value of a header, the last one if its name repeats; None if there is none."""
+        return next((value for each, value in reversed(self.headers) if each == name), None)

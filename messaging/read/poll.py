@@ -158,14 +158,14 @@ class Polls:
         found.waiters[waiter] = None
         try:
             if poll.tx is None:
-                return await self._poll(found, record.generation, poll, waiter)
+                return await self._poll(found, topic, record.generation, poll, waiter)
             with self._transaction_rows.reading_in(poll.tx, waiter):
-                return await self._poll(found, record.generation, poll, waiter)
+                return await self._poll(found, topic, record.generation, poll, waiter)
         finally:
             del found.waiters[waiter]
 
     async def _poll(
-        self, topic: Topic, generation: int, poll: Poll, waiter: asyncio.Event
+        self, topic: Topic, named: TopicId, generation: int, poll: Poll, waiter: asyncio.Event
     ) -> PollResult:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
@@ -178,7 +178,7 @@ class Polls:
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and holds the reader back, which otherwise would pass over it.
             snapshot = await snapshot_for(self._state.transactions, poll)
-            record = require_generation(topic, generation)
+            record = _require_same_log(topic, named, generation)
             query = _restarted(
                 query_of(self._state, self._settings, topic, record, poll, number, snapshot),
                 asked,
@@ -320,6 +320,13 @@ def require_generation(topic: Topic, generation: int) -> TopicRecord:
     record = topic.require_durable()
     if record.generation != generation:
         raise topic_was_replaced(topic.id)
+    return record
+
+
+def _require_same_log(topic: Topic, named: TopicId, generation: int) -> TopicRecord:
+    """The same. Raises: PartitionRequiredError: the topic got a second partition meanwhile."""
+    record = require_generation(topic, generation)
+    record.require_one_log(named)
     return record
 
 

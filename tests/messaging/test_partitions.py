@@ -227,6 +227,21 @@ async def test_only_one_partition_can_be_read(service: MessagingService) -> None
     assert await read(service, 0) == [b"zero"]
 
 
+async def test_a_waiting_poll_ends_when_its_topic_gets_a_second_partition(
+    service: MessagingService,
+) -> None:
+    await create(service, 1)
+    whole = await settle_down(service.polls.poll(ORDERS, Poll(wait_s=60)))
+    first = await settle_down(service.polls.poll(ORDERS.partition(0), Poll(wait_s=60)))
+
+    await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=2)
+
+    with pytest.raises(PartitionRequiredError):
+        await asyncio.wait_for(whole, 5)
+    await service.publisher.publish(ORDERS.partition(0), request(b"one"))
+    assert payloads(await asyncio.wait_for(first, 5)) == [b"one"]
+
+
 async def test_a_retired_partition_is_read_and_takes_nothing(
     world: World, service: MessagingService
 ) -> None:

@@ -158,10 +158,10 @@ class Client:
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
-        A topic with several partitions divides them by key, and `orders.partition(3)` is one of
-        them. `ack`, without a transaction: return when they are `durable`; when they have their ids and
-        are about to be written (`received`); or when the server has accepted them (`none`, which
-        returns None). A crash of the server may lose messages that were not durable.
+        A topic with several partitions divides them by key; `orders.partition(3)` names one of the
+        partitions. `ack`, without a transaction: return when they are `durable`; when they have
+        their ids and are about to be written (`received`); or when the server has accepted them
+        (`none`, which returns None). A crash of the server may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.

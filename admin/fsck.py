@@ -345,12 +345,18 @@ class _MessageStoreCheck:
     def _check_index(self) -> None:
         for indexed in (each for found in self._index.values() for each in found):
             entry = indexed.entry
-            if indexed.found < entry.count:
+            # Of a publish to several partitions, other partitions have some of the offsets.
+            is_part = entry.kind == MESSAGE_ROWS and self._has_several(entry.topic)
+            if indexed.found < (1 if is_part else entry.count):
                 reason = (
                     f"it covers {entry.count} rows, and {indexed.found} of them exist; the "
                     "others may have expired"
                 )
                 self._find(row_name(entry.key), reason, is_corruption=False)
+
+    def _has_several(self, topic: TopicId) -> bool:
+        record = self._topics.get(topic.base)
+        return record is not None and len(record.partitions.readable) > 1
 
     def _check_metadata(self) -> None:
         last_batch = self.report.last_batch

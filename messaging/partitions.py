@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tuff.protocol.errors import InvalidTopicPropertiesError
 from tuff.protocol.ids import PARTITION_NUMBER_MAX
@@ -100,21 +100,34 @@ class Partitions:
 ONE_PARTITION = Partitions()
 
 
+class Part(NamedTuple):
+    """The messages of a publish for one partition. `places`: the index of each in the publish, or
+    None for all of it."""
+
+    number: int
+    entry: PublishEntry | PublishRequest
+    places: Sequence[int] | None = None
+
+
 def divided(
     entry: PublishEntry | PublishRequest, numbers: Sequence[int], *, turn: int
-) -> list[tuple[int, PublishEntry | PublishRequest]]:
+) -> list[Part]:
     """The messages of a publish by partition, ascending. Messages with a key go by the key, the
     others all to the partition whose turn it is."""
     in_turn = numbers[turn % len(numbers)]
     if entry.attributes is None:
-        return [(in_turn, entry)]
+        return [Part(in_turn, entry)]
     chosen: dict[int, list[int]] = defaultdict(list)
     for index, attributes in enumerate(entry.attributes):
         if attributes is None or attributes.key is None:
             chosen[in_turn].append(index)
         else:
             chosen[numbers[partition_index(attributes.key, len(numbers))]].append(index)
-    return [(number, _selected(entry, chosen[number])) for number in sorted(chosen)]
+    if len(chosen) == 1:
+        return [Part(next(iter(chosen)), entry)]
+    return [
+        Part(number, _selected(entry, places), places) for number, places in sorted(chosen.items())
+    ]
 
 
 def _selected(entry: PublishEntry | PublishRequest, indexes: Sequence[int]) -> PublishRequest:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from messaging.partitions import Partitions, divided
+from messaging.partitions import Part, Partitions, divided
 from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
@@ -17,6 +17,7 @@ from messaging.storage.rows import (
     inline_values,
     message_key,
     message_keys,
+    offset_after,
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
@@ -153,12 +154,14 @@ class Published(NamedTuple):
 
 class _Target(NamedTuple):
     """One publish of a batch: its topic and generation when the request was accepted. `is_divided`:
-    the topic has several partitions, and when the rows are made it is divided among them."""
+    the topic has several partitions, and when the rows are made it is divided among them. `places`:
+    of a part, the index of each message in the publish."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
     is_divided: bool = False
+    places: Sequence[int] | None = None
 
 
 class _Rows(NamedTuple):
@@ -239,7 +242,7 @@ class Publisher:
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
-                for _, part in self._parts(target):
+                for part in self._parts(target):
                     self._require_same(part)
                     self._require_stored_here(part)
 
@@ -276,22 +279,35 @@ class Publisher:
     ) -> list[_Rows]:
         parts_of = [self._parts(target) for target in targets]
         for parts in parts_of:
-            for _, part in parts:
+            for part in parts:
                 self._require_same(part)
                 if not part.entry.payloads:
                     self._require_stored_here(part)
-        rows = []
-        for target, parts in zip(targets, parts_of, strict=True):
-            written = [self._put_publish(part, batch, final=final) for _, part in parts]
-            numbers = [number for number, _ in parts] if target.is_divided else ()
-            rows.append(_Rows(written[0][0], written[-1][1], numbers))
-        return rows
+        return [
+            self._put_parts(target, parts, batch, final=final)
+            if target.is_divided
+            else _Rows(*self._put_publish(target, batch, final=final))
+            for target, parts in zip(targets, parts_of, strict=True)
+        ]
 
-    def _parts(self, target: _Target) -> Sequence[tuple[int, _Target]]:
-        """A publish by the number of the partition. They are those at the time at which it is
-        written."""
+    def _put_parts(
+        self, target: _Target, parts: Sequence[_Target], batch: WriteBatch, *, final: bool
+    ) -> _Rows:
+        numbers = [part.topic.id.number or 0 for part in parts]
+        if len(parts) == 1 or not target.entry.payloads:
+            written = [self._put_publish(part, batch, final=final) for part in parts]
+            return _Rows(written[0][0], written[-1][1], numbers)
+        # Over all partitions the offsets are those of the order in the request. So a reader of all
+        # of them gets this order, and the publisher knows the id of each message.
+        first, last = batch.next_offsets(len(target.entry.payloads))
+        for part in parts:
+            self._put_scattered(part, batch, first, final=final)
+        return _Rows(first, last, numbers)
+
+    def _parts(self, target: _Target) -> Sequence[_Target]:
+        """A publish by partition. They are those at the time at which it is written."""
         if not target.is_divided:
-            return [(0, target)]
+            return [target]
         self._require_same(target)
         topic, entry = target.topic, target.entry
         partitions = topic.require_decided().partitions
@@ -299,11 +315,11 @@ class Publisher:
             parts = divided(entry, partitions.active, turn=topic.turn)
             topic.turn += 1
         else:
-            parts = [(number, entry) for number in self._stored_in(target, partitions)]
-        logs = self._logs(topic, [number for number, _ in parts])
+            parts = [Part(number, entry) for number in self._stored_in(target, partitions)]
+        logs = self._logs(topic, [part.number for part in parts])
         return [
-            (number, _Target(log, log.require_decided().generation, part))
-            for log, (number, part) in zip(logs, parts, strict=True)
+            _Target(log, log.require_decided().generation, part.entry, places=part.places)
+            for log, part in zip(logs, parts, strict=True)
         ]
 
     def _stored_in(self, target: _Target, partitions: Partitions) -> Sequence[int]:
@@ -335,6 +351,21 @@ class Publisher:
             self._index(target, batch, MESSAGE_ROWS, offsets, final=final)
         return offsets
 
+    def _put_scattered(
+        self, target: _Target, batch: WriteBatch, start: Offset, *, final: bool
+    ) -> None:
+        """Put the messages of one partition, with offsets by their places in the publish."""
+        entry = target.entry
+        assert target.places is not None
+        offsets = [offset_after(start, place) for place in target.places]
+        keys = [message_key(target.topic.prefix(target.generation), each) for each in offsets]
+        for key, value in zip(keys, _values(keys, entry, pointer=entry.pointer), strict=True):
+            batch.put(key, value)
+        size_bytes = sum(map(len, entry.payloads))
+        batch.published(target.topic, count=len(offsets), size_bytes=size_bytes)
+        if entry.pointer is not None:
+            self._index(target, batch, MESSAGE_ROWS, (offsets[0], offsets[-1]), final=final)
+
     def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
         """Put a row that publishes the stored messages. It contains their range, so that a later
         store can't change what a reader has already read."""
@@ -362,9 +393,9 @@ class Publisher:
 
     def _put_stored(self, target: _Target, batch: WriteBatch) -> None:
         parts = self._parts(target)
-        for _, part in parts:
+        for part in parts:
             self._require_same(part)
-        for _, part in parts:
+        for part in parts:
             self._put_payloads(part, batch)
 
     def _put_payloads(self, target: _Target, batch: WriteBatch) -> None:

@@ -17,7 +17,7 @@ from messaging.storage.packed_rows import first_whole
 from messaging.storage.rows import BEFORE_ALL, TOPICS, split_topic, topic_key
 from messaging.topics import TTL_S_MAX, TopicRecord
 from tests.cli.command import tuff_command
-from tests.http.calls import Topic
+from tests.http.calls import Topic, begin
 from tests.http.client import ok
 from tests.http.process import serve
 from tuff.protocol.ids import TopicId
@@ -64,53 +64,49 @@ def test_rows_that_fit_are_neither_reported_nor_changed(tmp_path: Path) -> None:
     assert salvaged(readable) == (WHOLE, [])
 
 
-@pytest.mark.parametrize(
-    ("records", "found", "repaired"),
-    [
-        pytest.param(
-            {0: TOPIC, 2: RETIRED},
-            "it has the partition 1, but its own row is missing",
-            {0: TOPIC, 1: TopicRecord(generation=1, properties=TTL), 2: RETIRED},
-            id="the row of an active partition is lost",
-        ),
-        pytest.param(
-            {0: TOPIC, 1: ACTIVE},
-            "it has the partition 2, but its own row is missing",
-            {0: TOPIC, 1: ACTIVE, 2: RETIRED},
-            id="the row of a retired partition is lost",
-        ),
-        pytest.param(
-            {0: TopicRecord(generation=2, properties=TTL), 1: ACTIVE, 5: RETIRED},
-            "there is a row of the partition 1, but the topic row has not it",
-            {
-                0: TopicRecord(
-                    generation=2, properties=TTL, partitions=Partitions((0, 1), (5,), 6)
-                ),
-                1: ACTIVE,
-                5: RETIRED,
-            },
-            id="the row of the topic is an older one",
-        ),
-        pytest.param(
-            {0: TOPIC, 1: ACTIVE, 2: TopicRecord(generation=1, properties=TTL)},
-            "it has the partition 2, but its own row differs",
-            {0: TOPIC, 1: ACTIVE, 2: RETIRED},
-            id="the row of a retired partition is an older one",
-        ),
-        pytest.param(
-            {1: ACTIVE, 2: RETIRED},
-            "there is a row of the partition 1, but the topic row has not it",
-            {
-                0: TopicRecord(
-                    generation=1, properties=TTL, partitions=Partitions((0, 1), (2,), 3)
-                ),
-                1: ACTIVE,
-                2: RETIRED,
-            },
-            id="the row of the topic is lost",
-        ),
-    ],
-)
+MISFITS = [
+    pytest.param(
+        {0: TOPIC, 2: RETIRED},
+        "it has the partition 1, but its own row is missing",
+        {0: TOPIC, 1: TopicRecord(generation=1, properties=TTL), 2: RETIRED},
+        id="the row of an active partition is lost",
+    ),
+    pytest.param(
+        {0: TOPIC, 1: ACTIVE},
+        "it has the partition 2, but its own row is missing",
+        {0: TOPIC, 1: ACTIVE, 2: RETIRED},
+        id="the row of a retired partition is lost",
+    ),
+    pytest.param(
+        {0: TopicRecord(generation=2, properties=TTL), 1: ACTIVE, 5: RETIRED},
+        "there is a row of the partition 1, but the topic row has not it",
+        {
+            0: TopicRecord(generation=2, properties=TTL, partitions=Partitions((0, 1), (5,), 6)),
+            1: ACTIVE,
+            5: RETIRED,
+        },
+        id="the row of the topic is an older one",
+    ),
+    pytest.param(
+        {0: TOPIC, 1: ACTIVE, 2: TopicRecord(generation=1, properties=TTL)},
+        "it has the partition 2, but its own row differs",
+        {0: TOPIC, 1: ACTIVE, 2: RETIRED},
+        id="the row of a retired partition is an older one",
+    ),
+    pytest.param(
+        {1: ACTIVE, 2: RETIRED},
+        "there is a row of the partition 1, but the topic row has not it",
+        {
+            0: TopicRecord(generation=1, properties=TTL, partitions=Partitions((0, 1), (2,), 3)),
+            1: ACTIVE,
+            2: RETIRED,
+        },
+        id="the row of the topic is lost",
+    ),
+]
+
+
+@pytest.mark.parametrize(("records", "found", "repaired"), MISFITS)
 def test_rows_that_do_not_fit_are_reported_and_repaired(
     tmp_path: Path,
     records: Mapping[int, TopicRecord],
@@ -149,6 +145,10 @@ def test_partitions_are_shown_backed_up_restored_and_salvaged(tmp_path: Path) ->
     ok(topic.create({"partitions": 3}))
     messages = [{"payload": key, "key": key} for key in "abcdefgh"]
     ok(topic.publish(*messages))
+    tx = begin(client)
+    ok(topic.publish(*messages, tx=tx.id))
+    ok(topic.store(*messages, tx=tx.id))
+    ok(topic.publish(tx=tx.id))
     ok(topic.update({"partitions": 2}))
     contents = [ok(Topic(client, "shop", f"orders:{n}").poll()).body for n in range(3)]
     server.end()
@@ -159,7 +159,8 @@ def test_partitions_are_shown_backed_up_restored_and_salvaged(tmp_path: Path) ->
         ("shop:orders:1", [0], False),
         ("shop:orders:2", [0], True),
     ]
-    assert tuff_command("fsck", server.data).returncode == 0
+    done = tuff_command("fsck", server.data)
+    assert (done.returncode, done.stdout) == (0, "")
     commands = (
         ("backup", server.data, tmp_path / "backup"),
         ("restore", tmp_path / "backup", tmp_path / "restored" / "data"),

@@ -84,16 +84,19 @@ def test_each_message_goes_to_the_partition_of_its_key_in_order(
 
     parts = divided(entry, numbers, turn=turn)
 
-    assert [number for number, _ in parts] == sorted({number for number, _ in parts})
+    assert [part.number for part in parts] == sorted({part.number for part in parts})
+    for part in parts:
+        places = [*map(int, part.entry.payloads)]
+        assert places == sorted(places)
+        assert part.places == (places if len(parts) > 1 else None)
     found = [
         (int(payload), number, ttl_s, attributes)
-        for number, part in parts
+        for number, part, _ in parts
         for payload, ttl_s, attributes in zip(
             part.payloads, part.ttls_s or (), part.attributes or (), strict=True
         )
     ]
-    assert all(part.pointer == 7 for _, part in parts)
-    assert all([*map(int, part.payloads)] == sorted(map(int, part.payloads)) for _, part in parts)
+    assert all(part.entry.pointer == 7 for part in parts)
     assert sorted(found) == [
         (
             index,
@@ -179,7 +182,32 @@ async def test_a_publish_is_divided_by_key_as_one_batch(
         number: [key for key in keys if partition_index(key, 4) == number] for number in range(4)
     }
     assert list(published.partitions) == [0, 1, 2, 3]
-    assert published.last.offset.to_int() - published.first.offset.to_int() == 19
+    first = published.first.offset.to_int()
+    assert published.last.offset.to_int() == first + 19
+    found = {
+        payload: MessageId.from_bytes(id).offset.to_int() - first
+        for number in range(4)
+        for id, payload in (await service.polls.poll(ORDERS.partition(number), Poll())).items
+    }
+    assert found == {key: int(key) for key in keys}
+
+
+async def test_messages_without_a_key_between_others_are_read_back(
+    world: World, service: MessagingService
+) -> None:
+    """Their rows have no attributes, and are no neighbours, so they must not be packed."""
+    await create(service, 2)
+    one, other = (
+        next(b"%d" % n for n in range(9) if partition_index(b"%d" % n, 2) == i) for i in (0, 1)
+    )
+    keys = [None, other, None, other, None]
+
+    await service.publisher.publish(ORDERS, keyed(*keys))
+    await service.publisher.publish(ORDERS, keyed(*[one if key else None for key in keys]))
+    await service.close()
+
+    async with world.running() as again:
+        assert await read_all(again) == {0: [b"-"] * 3 + [one] * 2, 1: [other] * 2 + [b"-"] * 3}
 
 
 async def test_requests_without_keys_take_turns(service: MessagingService) -> None:

@@ -87,12 +87,8 @@ def tail(
         start = TopicEnd.LATEST if follow else TopicEnd.EARLIEST
     with session.client() as client:
         reader = _Reader(client, topic, isolation=Isolation(isolation), follow=follow)
-        try:
-            for message in reader.messages(start, limit=limit):
-                _print_message(message, ids=ids, as_json=as_json)
-        except PartitionRequiredError:
-            for number, message in reader.merged(start, limit=limit):
-                _print_message(message, number, ids=ids, as_json=as_json)
+        for number, message in reader.read(start, limit=limit):
+            _print_message(message, number, ids=ids, as_json=as_json)
 
 
 class _Reader:
@@ -116,7 +112,15 @@ class _Reader:
         self._failed_count = 0  # attempts since the last answer
         self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, random.random)
 
-    def messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
+    def read(self, start: Start, *, limit: int | None) -> Iterator[tuple[int | None, Message]]:
+        """The messages, with their partitions if the topic has several."""
+        try:
+            for message in self._messages(start, limit=limit):
+                yield None, message
+        except PartitionRequiredError:
+            yield from self._merged(start, limit=limit)
+
+    def _messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
         left = limit
         at, inclusive = self._first_position(self._topic, start)
         wait_s = 0.0
@@ -134,7 +138,7 @@ class _Reader:
             wait_s = 0.0 if poll or self._is_new_blocker(poll) else WAIT_S
             at, inclusive = poll.next_id, False
 
-    def merged(self, start: Start, *, limit: int | None) -> Iterator[tuple[int, Message]]:
+    def _merged(self, start: Start, *, limit: int | None) -> Iterator[tuple[int, Message]]:
         """The messages of all partitions in one order, each with the number of its partition."""
         merge = Merge()
         places: dict[int, tuple[MessageId | int | None, bool]] = {}

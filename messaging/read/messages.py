@@ -213,9 +213,10 @@ class Messages:
 
     def encoded(self, form: Form, *, generation: int) -> bytes:
         """The body of a reply in this form. Raises: NotAcceptableError."""
-        if form not in self._forms:
-            self._forms[form] = self._encode(form, generation=generation)
-        return self._forms[form]
+        body = self._forms.get(form)
+        if body is None:
+            body = self._forms[form] = self._encode(form, generation=generation)
+        return body
 
     def _encode(self, form: Form, *, generation: int) -> bytes:
         media_type, schema = form

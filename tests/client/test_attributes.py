@@ -1,20 +1,14 @@
 """Keys, tags and headers of messages in the client, and reads that select by tags."""
 
-import io
 from collections.abc import Callable, Sequence
 
-import fastavro
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tuff
-from process.openapi import AVRO_2
 from tuff import calls
 from tuff.batching import BUFFER_BYTES_MAX
 from tuff.new_messages import all_checked, checked, publish_request
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
-from tuff.protocol.avro import decode_messages_2, encode_columns_2
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import BadRequestError
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -222,49 +216,3 @@ def test_a_dead_letter_has_the_attributes_of_its_message(
     (letter,) = client.poll(tuff.TopicId(topic.namespace, f"{topic.name}.dlq"))
     assert attributes(letter) == ATTRIBUTES
     assert b'"payload": "sold"' in letter.payload
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.binary(max_size=70) | st.sampled_from([b"x" * size for size in (8_191, 8_192)]),
-            st.just(NO_ATTRIBUTES)
-            | st.builds(
-                Attributes,
-                st.none() | st.binary(max_size=5),
-                st.lists(st.text(max_size=3), max_size=2).map(tuple),
-                st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2).map(
-                    tuple
-                ),
-            ),
-        ),
-        max_size=6,
-    )
-)
-def test_a_reply_with_attributes_is_read_as_fastavro_reads_it_and_refused_if_it_is_cut(
-    messages: list[tuple[bytes, Attributes]],
-) -> None:
-    ids = [tuff.MessageId(index, 1).to_bytes() for index in range(len(messages))]
-    given_attributes = {
-        index: each for index, (_, each) in enumerate(messages) if each is not NO_ATTRIBUTES
-    }
-    body = encode_columns_2(ids, [payload for payload, _ in messages], given_attributes)
-
-    found = decode_messages_2(body)
-
-    schema = fastavro.parse_schema(AVRO_2["MessageList"])
-    expected = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
-    assert [
-        {
-            "id": id,
-            "payload": payload,
-            "key": each.key,
-            "tags": list(each.tags),
-            "headers": [{"name": name, "value": value} for name, value in each.headers],
-        }
-        for id, payload, each in found
-    ] == expected
-    assert [(payload, each) for _, payload, each in found] == messages
-    for size in range(max(0, len(body) - 40), len(body)):
-        with pytest.raises(BadRequestError):
-            decode_messages_2(body[:size])

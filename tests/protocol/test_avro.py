@@ -241,6 +241,24 @@ def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> Non
     assert decode_messages(written(MESSAGES, form)) == messages
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1, 63, 64, 127, 8_191, 8_192, 20_000])
+@pytest.mark.parametrize("attributes", [{}, {0: Attributes(tags=("a",))}, {1: Attributes(b"")}])
+def test_a_poll_reply_of_version_2_is_read_whole_with_lengths_of_every_form(
+    size_bytes: int, attributes: dict[int, Attributes]
+) -> None:
+    ids = [MessageId(number, 1).to_bytes() for number in range(3)]
+    payloads = [bytes(range(256)) * 100, b"x" * size_bytes, b"\x00" * 5]
+    body = encode_columns_2(ids, payloads, attributes)
+
+    found = decode_messages_2(body)
+
+    assert [(id, payload) for id, payload, _ in found] == [*zip(ids, payloads, strict=True)]
+    assert [each for *_, each in found] == [attributes.get(n, NO_ATTRIBUTES) for n in range(3)]
+    for cut in (*range(30), *range(len(body) - size_bytes - 60, len(body))):
+        with pytest.raises(BadRequestError):
+            decode_messages_2(body[:cut])
+
+
 @given(LONGS)
 def test_a_number_has_the_bytes_that_fastavro_gives_it(number: int) -> None:
     assert encode_long(number) == written("long", number)

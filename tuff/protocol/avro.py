@@ -22,7 +22,7 @@ from itertools import chain, repeat
 from typing import TypeVar
 
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, checked_attributes
-from tuff.protocol.errors import BadRequestError, InvalidTtlError
+from tuff.protocol.errors import BadRequestError, InvalidTtlError, TuffError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
@@ -108,15 +108,16 @@ class _Reader:
     def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
         """The byte strings of an array whose items consist of `values_per_item` byte strings."""
         items: list[bytes] = []
-        for count in self.blocks():
+        for count in self.blocks(too_many=too_many_messages):
             self._read_items(count * values_per_item, items)
         return items
 
     def read_items(self, read_item: Callable[[], Item]) -> list[Item]:
         """The items of an array."""
-        return [read_item() for count in self.blocks() for _ in range(count)]
+        blocks = self.blocks(too_many=self._too_many_items)
+        return [read_item() for count in blocks for _ in range(count)]
 
-    def blocks(self) -> Iterator[int]:
+    def blocks(self, *, too_many: Callable[[int], TuffError]) -> Iterator[int]:
         """The number of items in each block of an array; the caller reads the items."""
         item_count = 0
         while count := self.read_long():
@@ -126,7 +127,7 @@ class _Reader:
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
             item_count += abs(count)
             if item_count > MESSAGES_COUNT_MAX:
-                raise too_many_messages(item_count)
+                raise too_many(item_count)
             yield abs(count)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
@@ -150,6 +151,9 @@ class _Reader:
                 at = start + size
                 items.append(data[start:at])
         self._at = at
+
+    def _too_many_items(self, count: int) -> TuffError:
+        return self._error(f"has an array of {count} items, and {MESSAGES_COUNT_MAX} is the most")
 
     def read_messages(self, count: int, messages: list[tuple[bytes, bytes, Attributes]]) -> None:
         """Append `count` messages of the second version of the schema."""
@@ -219,7 +223,7 @@ def decode_publish_request_2(body: bytes) -> PublishRequest:
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     attributes: list[Attributes | None] = []
-    for count in reader.blocks():
+    for count in reader.blocks(too_many=too_many_messages):
         for _ in range(count):
             payloads.append(reader.read_bytes())
             attributes.append(checked_attributes(*_read_attributes(reader)))
@@ -391,7 +395,7 @@ def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
     Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
     reader = _Reader(body, "ConsumeResponse")
     messages: list[tuple[bytes, bytes, Attributes]] = []
-    for count in reader.blocks():
+    for count in reader.blocks(too_many=too_many_messages):
         reader.read_messages(count, messages)
     reader.end()
     return messages

@@ -109,14 +109,6 @@ class TopicRecord:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
 
-    def require_active(self, topic: TopicId) -> None:
-        """Raises: PartitionRetiredError: it takes no messages."""
-        if self.is_retired:
-            raise PartitionRetiredError(
-                f"the partition {topic} is retired: it can be read until its messages expire, and "
-                f"takes no more; publish to {topic.base}, or to one of its other partitions"
-            )
-
     def is_several(self, topic: TopicId) -> bool:
         """Whether the id names this topic with all its partitions, and it has several."""
         return (
@@ -308,6 +300,14 @@ def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"the topic {topic} was deleted while the request was under way; if it is there again, it "
         "is another one, and has none of the old messages"
+    )
+
+
+def partition_retired(partition: TopicId) -> PartitionRetiredError:
+    """The error for a write to a retired partition."""
+    return PartitionRetiredError(
+        f"the partition {partition} is retired: it can be read until its messages expire, and "
+        f"takes no more; publish to {partition.base}, or to one of its other partitions"
     )
 
 

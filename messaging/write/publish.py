@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from messaging.partitions import Part, Partitions, divided
+from messaging.partitions import ONE_PARTITION, Part, Partitions, divided
 from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
@@ -21,7 +21,13 @@ from messaging.storage.rows import (
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
-from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
+from messaging.topics import (
+    TOPIC_PATH,
+    Topic,
+    partition_retired,
+    topic_of,
+    topic_was_replaced,
+)
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
 from tuff.protocol.attributes import stored_size
@@ -153,24 +159,15 @@ class Published(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """One publish of a batch: its topic and generation when the request was accepted. `is_divided`:
-    the topic has several partitions, and when the rows are made it is divided among them. `places`:
-    of a part, the index of each message in the publish."""
+    """One publish of a batch: its topic and generation when the request was accepted. `numbers`: if
+    the topic has several partitions, an empty list that gets the numbers of those that have the
+    rows, when these are made. `places`: of a part, the index of each message in the publish."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
-    is_divided: bool = False
+    numbers: list[int] | None = None
     places: Sequence[int] | None = None
-
-
-class _Rows(NamedTuple):
-    """The first and last offset of the rows of a publish, and their partitions if the topic has
-    several."""
-
-    first: Offset
-    last: Offset
-    partitions: Sequence[int] = ()
 
 
 class Publisher:
@@ -185,26 +182,27 @@ class Publisher:
     ) -> Published:
         """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
         with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
-        put = self._checked_put(topic, request)
+        target = self._checked_target(topic, request)
+        put = partial(self._put_all, [target], final=False)
         pointer = request.pointer
         permit = None
         if pointer is not None:
-            permit = await self._state.transactions.enter(pointer, topic.log)
-        ((first, last, partitions),) = await self._committer.submit(
+            permit = await self._state.transactions.enter(pointer, target.topic.id)
+        ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
         last_id = first_id if last is first else MessageId(*last)
-        return Published(first_id, last_id, detail, partitions)
+        return Published(first_id, last_id, detail, target.numbers or ())
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
         lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
-        put = self._checked_put(topic, request)
+        put = partial(self._put_all, [self._checked_target(topic, request)], final=False)
         self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
 
-    def _checked_put(self, topic: TopicId, request: PublishRequest) -> "partial[list[_Rows]]":
+    def _checked_target(self, topic: TopicId, request: PublishRequest) -> _Target:
         if not request.payloads:
             if request.pointer is None:
                 raise EmptyPublishError(
@@ -212,7 +210,7 @@ class Publisher:
                 )
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        return partial(self._put_all, [self._target(topic, request)], final=False)
+        return self._target(topic, request)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
@@ -250,19 +248,20 @@ class Publisher:
         """Write all entries as one batch, flagged as the last of their transaction."""
         targets = [self._target(entry.topic, entry) for entry in entries]
         size_bytes = sum(map(_size, entries))
-        written = await self._committer.submit(
+        offsets = await self._committer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
         )
         return [
-            RollbackDetail(_pointer_of(entry), rows.first, rows.last)
-            for entry, rows in zip(entries, written, strict=True)
+            RollbackDetail(_pointer_of(entry), first, last)
+            for entry, (first, last) in zip(entries, offsets, strict=True)
         ]
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
         self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
         record = topic.require_durable()
-        record.require_active(topic_id)
+        if record.is_retired:
+            raise partition_retired(topic_id)
         if entry.ttls_s:
             # That of the request is checked even if every message has its own.
             of_request_s = entry.ttl_s if isinstance(entry, PublishRequest) else None
@@ -272,11 +271,14 @@ class Publisher:
                     f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
                     f"{record.ttl_s} s"
                 )
-        return _Target(topic, record.generation, entry, record.is_several(topic_id))
+        if record.partitions is ONE_PARTITION:
+            return _Target(topic, record.generation, entry)
+        numbers: list[int] | None = [] if record.is_several(topic_id) else None
+        return _Target(topic, record.generation, entry, numbers)
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
-    ) -> list[_Rows]:
+    ) -> list[tuple[Offset, Offset]]:
         parts_of = [self._parts(target) for target in targets]
         for parts in parts_of:
             for part in parts:
@@ -284,29 +286,30 @@ class Publisher:
                 if not part.entry.payloads:
                     self._require_stored_here(part)
         return [
-            self._put_parts(target, parts, batch, final=final)
-            if target.is_divided
-            else _Rows(*self._put_publish(target, batch, final=final))
+            self._put_publish(target, batch, final=final)
+            if target.numbers is None
+            else self._put_parts(target, parts, batch, final=final)
             for target, parts in zip(targets, parts_of, strict=True)
         ]
 
     def _put_parts(
         self, target: _Target, parts: Sequence[_Target], batch: WriteBatch, *, final: bool
-    ) -> _Rows:
-        numbers = [part.topic.id.number or 0 for part in parts]
+    ) -> tuple[Offset, Offset]:
+        assert target.numbers is not None
+        target.numbers.extend(part.topic.id.number or 0 for part in parts)
         if len(parts) == 1 or not target.entry.payloads:
             written = [self._put_publish(part, batch, final=final) for part in parts]
-            return _Rows(written[0][0], written[-1][1], numbers)
+            return written[0][0], written[-1][1]
         # Over all partitions the offsets are those of the order in the request. So a reader of all
         # of them gets this order, and the publisher knows the id of each message.
         first, last = batch.next_offsets(len(target.entry.payloads))
         for part in parts:
             self._put_scattered(part, batch, first, final=final)
-        return _Rows(first, last, numbers)
+        return first, last
 
     def _parts(self, target: _Target) -> Sequence[_Target]:
         """A publish by partition. They are those at the time at which it is written."""
-        if not target.is_divided:
+        if target.numbers is None:
             return [target]
         self._require_same(target)
         topic, entry = target.topic, target.entry
@@ -450,7 +453,8 @@ class Publisher:
         record = target.topic.require_decided()
         if record.generation != target.generation:
             raise topic_was_replaced(target.topic.id)
-        record.require_active(target.topic.id)
+        if record.is_retired:
+            raise partition_retired(target.topic.id)
 
     def _require_stored_here(self, target: _Target) -> None:
         # If the topic was deleted since the store, its messages are gone. A reference to them would

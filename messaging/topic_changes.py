@@ -13,13 +13,14 @@ from messaging.read.poll import id_or_time_from
 from messaging.read.visibility import start_number
 from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store, StoreDamagedError
-from messaging.storage.rows import HOLDS, MESSAGES, POSITIONS, named_row_key, prefix_stop
+from messaging.storage.rows import DELAYED, HOLDS, MESSAGES, POSITIONS, named_row_key, prefix_stop
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import (
     TOPIC_PATH,
     TTL_S_MAX,
     Topic,
     TopicRecord,
+    created,
     live_holds,
     topic_of,
     with_log_start,
@@ -30,7 +31,6 @@ from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     OwnershipMovingError,
     StorageUnavailableError,
-    TopicExistsError,
     TopicHeldError,
 )
 from tuff.protocol.exchange import (
@@ -124,7 +124,11 @@ class TopicChanges:
         def decide(batch: WriteBatch) -> dict[Topic, TopicRecord]:
             logs = [found, *self._logs(topic, found.require_decided().partitions)]
             records = {log: log.require_decided() for log in logs}
-            return {log: _deleted(log, record, batch) for log, record in records.items()}
+            return {
+                each: changed
+                for log, record in records.items()
+                for each, changed in self._deleted(log, record, batch).items()
+            }
 
         await self._change(decide)
 
@@ -138,8 +142,11 @@ class TopicChanges:
             if self._state.topics.maybe_find(log.id.base) is not None
         ]
         for log, generation in retired:
-            prefix = log.prefix(generation)
-            if await self._store.read(partial(_has_no_message, prefix=prefix)):
+            starts = [table + log.prefix(generation) for table in (MESSAGES, DELAYED)]
+            delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
+            if delayed_log is not None and delayed_log.durable is not None:
+                starts.append(MESSAGES + delayed_log.prefix(abs(delayed_log.durable.generation)))
+            if await self._store.read(partial(_are_empty, starts=starts)):
                 await self._change(partial(self._without, log, generation))
 
     async def truncate(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
@@ -191,7 +198,7 @@ class TopicChanges:
         """The messages and payload bytes that were published to each topic since the start; topics
         without any are left out."""
         for topic in self._state.topics:
-            if topic.messages_published:
+            if topic.messages_published and not topic.id.is_delayed_log:
                 yield topic.id, topic.messages_published, topic.bytes_published
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -226,8 +233,19 @@ class TopicChanges:
             return {}
         assert log.id.number is not None
         partitions = of_base.partitions.without(log.id.number)
-        of_log = _deleted(log, record, batch)
-        return {base: replace(of_base, partitions=partitions), log: of_log}
+        changed = self._deleted(log, record, batch)
+        return {base: replace(of_base, partitions=partitions), **changed}
+
+    def _deleted(
+        self, log: Topic, record: TopicRecord, batch: WriteBatch
+    ) -> dict[Topic, TopicRecord]:
+        """The records of a deleted partition and of the log of its delayed messages."""
+        changed = {log: _without_names(log, record, batch)}
+        delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
+        held = None if delayed_log is None else delayed_log.decided
+        if delayed_log is not None and held is not None and held.generation > 0:
+            changed[delayed_log] = deleted(held)
+        return changed
 
     def _new_partitions(
         self, topic: TopicId, numbers: Sequence[int], properties: Mapping[str, str]
@@ -256,23 +274,6 @@ class TopicChanges:
         return await self._committer.submit(Write(build))
 
 
-def created(
-    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
-) -> TopicRecord:
-    """The record of a topic that is created, for the first time or again.
-
-    Raises:
-        TopicExistsError: it exists.
-    """
-    if record is None:
-        return TopicRecord(generation=1, properties=properties)
-    if record.generation > 0:
-        raise TopicExistsError(
-            f"the topic {topic} exists already; change its properties, or delete it first"
-        )
-    return TopicRecord(generation=1 - record.generation, properties=properties)
-
-
 def _of_partition(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties in the row of a partition. The others are in that of the topic only."""
     return {"ttl": properties["ttl"]}
@@ -297,7 +298,7 @@ def deleted(record: TopicRecord) -> TopicRecord:
     return replace(record, generation=-record.generation, holds={}, positions={})
 
 
-def _deleted(topic: Topic, record: TopicRecord, batch: WriteBatch) -> TopicRecord:
+def _without_names(topic: Topic, record: TopicRecord, batch: WriteBatch) -> TopicRecord:
     prefix = topic.prefix(record.generation)
     for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
         for name in names:
@@ -305,13 +306,16 @@ def _deleted(topic: Topic, record: TopicRecord, batch: WriteBatch) -> TopicRecor
     return deleted(record)
 
 
-def _has_no_message(store: Store, *, prefix: bytes) -> bool:
-    start = MESSAGES + prefix
+def _are_empty(store: Store, *, starts: Sequence[bytes]) -> bool:
+    """Whether no row's key begins with one of these."""
     try:
-        with closing(store.scan(start, prefix_stop(start))) as rows:
-            return next(rows, None) is None
+        for start in starts:
+            with closing(store.scan(start, prefix_stop(start))) as rows:
+                if next(rows, None) is not None:
+                    return False
     except StoreDamagedError:
         return False
+    return True
 
 
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:

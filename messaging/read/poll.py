@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -378,7 +377,7 @@ class _Routes:
         query = dict(request.query)
         limit = query.get("limit")
         consume = ConsumeRequest(
-            inclusive=_boolean(query.get("inclusive", "true"), what="inclusive"),
+            inclusive=boolean(query.get("inclusive", "true"), what="inclusive"),
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
         poll = _poll(query, consume)
@@ -466,7 +465,7 @@ def _wait(text: str | None) -> float:
     return wait_s
 
 
-def _boolean(text: str, *, what: str) -> bool:
+def boolean(text: str, *, what: str) -> bool:
     if text not in ("true", "false"):
         raise BadRequestError(f"{what} is true or false, not {shown(text)}")
     return text == "true"
@@ -496,16 +495,14 @@ def start_from(text: str) -> MessageId | int | None:
     if text.removeprefix("-").isdigit():
         return start_time(whole_digits(text, what="from"))
     try:
-        moment = datetime.fromisoformat(text)
+        time_ms = json_forms.time_ms_from_iso(text)
     except ValueError:
         plus = ", in which + is written %2B, as a plain + means a space" if " " in text else ""
         raise BadRequestError(
             "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
             f"time{plus}, not {shown(text)}"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return start_time(math.floor(moment.timestamp() * 1000))
+    return start_time(time_ms)
 
 
 def start_time(timestamp_ms: int) -> int:

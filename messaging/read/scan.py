@@ -372,13 +372,20 @@ class _Scan:
         if stored != struct.pack(f">{len(chunk)}I", *checksums):
             return False
         assert self._tags is not None
-        found = [*compress(chunk, map(self._tags.may_select, bodies))]
-        starts = [_simple_payload_at(value) for _, value in found]
+        found = [*compress(range(len(chunk)), map(self._tags.may_select, bodies))]
+        starts = [_simple_payload_at(values[index]) for index in found]
         if not all(starts):
             return False
-        for (key, value), payload_at in zip(found, starts, strict=True):
-            self._take_if_selected(key[-OFFSET_SIZE:], value, payload_at, rows)
-        self._skip_to(rows.front + keys[-1][-OFFSET_SIZE:] + rows.back)
+        count = len(chunk)  # rows that were taken or passed over
+        try:
+            for index, payload_at in zip(found, starts, strict=True):
+                count = index
+                key, value = chunk[index]
+                self._take_if_selected(key[-OFFSET_SIZE:], value, payload_at, rows)
+            count = len(chunk)
+        finally:
+            if count:
+                self._skip_to(rows.front + keys[count - 1][-OFFSET_SIZE:] + rows.back)
         return True
 
     def _take_each(self, chunk: list[Row], rows: _RowRange) -> int:

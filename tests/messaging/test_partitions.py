@@ -15,6 +15,7 @@ from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
+    InvalidDelayError,
     InvalidTopicPropertiesError,
     PartitionRequiredError,
     PartitionRetiredError,
@@ -23,7 +24,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
 from tuff.protocol.partitioning import murmur2, partition_index
-from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.requests import Delay, PublishEntry, PublishRequest, RollbackDetail
 
 ORDERS = TopicId("shop", "orders")
 KEYS = st.none() | st.binary(max_size=3)
@@ -333,6 +334,24 @@ async def test_a_retired_partition_is_deleted_when_its_messages_are_gone(
         service.topics.get(ORDERS.partition(1))
     await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=2)
     assert service.topics.get(ORDERS).partitions == Partitions((0, 3), (), 4)
+
+
+async def test_delayed_messages_are_for_one_partition_and_outlive_its_retirement(
+    world: World, service: MessagingService
+) -> None:
+    await create(service, 2)
+    delayed = request(b"later")._replace(delays=[Delay(1_000_000, is_time=False)])
+    with pytest.raises(InvalidDelayError, match=r"name it, as in orders:1"):
+        await service.publisher.publish(ORDERS, delayed)
+    with pytest.raises(PartitionRequiredError):
+        await service.delayed.listed(ORDERS, count_max=10)
+
+    await service.publisher.publish(ORDERS.partition(1), delayed)
+    await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+    await service.cleaner.run_pass()
+
+    assert len(await service.delayed.listed(ORDERS.partition(1), count_max=10)) == 1
+    assert await service.delayed.listed(ORDERS.partition(0), count_max=10) == []
 
 
 async def test_a_transaction_publishes_and_stores_divided(

@@ -33,18 +33,19 @@ from tuff.protocol.json_forms import payload_to_json
 TAGGED = [
     encode_attributes(Attributes(tags=tags)) for tags in (("eu",), ("us", "paid"), ("paid", "eu"))
 ]
-rows = st.lists(
-    st.builds(
-        MessageRow,
-        tx_pointer=st.sampled_from(
-            [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
-        ),
-        ttl_s=st.sampled_from([None] * 12 + [1, 50]),
-        payload=st.binary(max_size=9),
-        attributes=st.sampled_from([*[None] * 12, b"later", *TAGGED * 2]),
-    ),
-    max_size=12,
+tagged_rows = st.builds(
+    MessageRow, payload=st.binary(max_size=9), attributes=st.sampled_from([b"later", *TAGGED])
 )
+mixed_rows = st.builds(
+    MessageRow,
+    tx_pointer=st.sampled_from(
+        [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
+    ),
+    ttl_s=st.sampled_from([None] * 12 + [1, 50]),
+    payload=st.binary(max_size=9),
+    attributes=st.sampled_from([*[None] * 12, b"later", *TAGGED * 2]),
+)
+rows = st.lists(mixed_rows, max_size=12) | st.lists(tagged_rows, max_size=12)
 filters = st.none() | st.sampled_from([TagFilter.parse(text) for text in ("eu", "eu,paid", "x|us")])
 
 
@@ -82,6 +83,26 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     snapshot=st.sampled_from([None, SNAPSHOT]),
     undecided=st.sampled_from(Undecided),
     tags=filters,
+)
+@example(
+    stored=[MessageRow(attributes=TAGGED[each]) for each in (0, 1, 0, 0)],
+    flipped=None,
+    start=0,
+    limit=13,
+    bytes_max=60,
+    snapshot=None,
+    undecided=Undecided.HOLD,
+    tags=TagFilter.parse("us"),
+)
+@example(
+    stored=[MessageRow(attributes=TAGGED[each]) for each in (1, 1, 1, 0, 0, 1)],
+    flipped=None,
+    start=0,
+    limit=3,
+    bytes_max=60,
+    snapshot=None,
+    undecided=Undecided.HOLD,
+    tags=TagFilter.parse("us"),
 )
 def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
@@ -131,16 +152,22 @@ def _group(
     return table, flipped
 
 
-stored_rows = st.builds(
+mixed_payloads = st.builds(
     PayloadRow,
     payload=st.binary(max_size=9),
     ttl_s=st.sampled_from([None] * 20 + [1, 50]),
     attributes=st.sampled_from([*[None] * 20, b"later", *TAGGED * 2]),
 )
+tagged_payloads = st.builds(
+    PayloadRow, payload=st.binary(max_size=9), attributes=st.sampled_from(TAGGED)
+)
+stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
+    tagged_payloads, min_size=1, max_size=40
+)
 
 
 @given(
-    stored=st.lists(stored_rows, min_size=1, max_size=40),
+    stored=stored_rows,
     changed=st.none() | st.tuples(st.integers(0, 39), st.booleans()),
     start=st.integers(0, 41),
     through=st.none() | st.integers(0, 41),
@@ -156,6 +183,15 @@ stored_rows = st.builds(
     limit=41,
     bytes_max=200,
     tags=None,
+)
+@example(
+    stored=[PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20,
+    changed=None,
+    start=0,
+    through=5,
+    limit=41,
+    bytes_max=2_000,
+    tags=TagFilter.parse("eu"),
 )
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],

@@ -1,19 +1,22 @@
 """Reads with a tag filter, compared with a filter over everything that a read returns (§3.4)."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.read.messages import Messages
 from messaging.read.poll import Poll
 from messaging.read.scan import read
 from messaging.read.visibility import Undecided, start_number
 from messaging.storage.attributes import decode_attributes, encode_attributes
 from messaging.storage.engine import Store
-from messaging.storage.rows import MessageRow, message_key
+from messaging.storage.rows import HAS_ATTRIBUTES, MessageRow, frame, message_key
 from tests.messaging.packed_stores import packed_store
 from tests.messaging.scan_model import (
+    COMMITTED_POINTER,
     NOW_MS,
     PREFIX,
     UNDECIDED_POINTER,
@@ -27,7 +30,7 @@ from tests.messaging.scan_model import (
 from tests.messaging.test_scan_of_chunks import _store_of
 from tests.messaging.world import AUDIT, World, payloads, request, watched
 from tuff.protocol.attributes import Attributes, TagFilter
-from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.errors import DamagedRecordError, OverloadedError
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
@@ -111,9 +114,12 @@ def test_a_filter_that_selects_nothing_makes_progress(monkeypatch: pytest.Monkey
     assert starts == sorted(set(starts))
 
 
+@pytest.mark.parametrize("others", [MessageRow(payload=b"plain"), _tagged("a")])
 @pytest.mark.parametrize("flipped", [0, 5, 9])
-def test_a_corrupt_row_stops_a_reader_that_would_not_select_it(flipped: int) -> None:
-    stored = [_tagged("a"), _tagged("b"), _tagged("a"), *[MessageRow(payload=b"plain")] * 7]
+def test_a_corrupt_row_stops_a_reader_that_would_not_select_it(
+    flipped: int, others: MessageRow
+) -> None:
+    stored = [_tagged("a"), _tagged("b"), _tagged("a"), *[others] * 7]
     table = _store_of(stored, flipped=flipped)
     packed = packed_store(
         _store_of(stored, flipped=None).rows,
@@ -194,3 +200,76 @@ def test_attributes_of_another_form_are_selected_by_no_filter() -> None:
 
     assert page.items == []
     assert page.caught_up
+
+
+async def test_a_poll_that_passes_over_rows_ends_when_the_server_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 2)
+    world = World()
+    async with world.running(audit={}) as service:
+        await service.publisher.publish(AUDIT, _with_tags(*[(b"c", ("eu",))] * 100))
+    async with world.running() as service:
+        service.polls.stop_waiting()
+
+        found = await service.polls.poll(AUDIT, Poll(tags=TagFilter.parse("us"), wait_s=60.0))
+
+    assert (payloads(found), found.caught_up) == ([], False)
+
+
+def test_messages_of_payload_groups_count_as_rows_that_were_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 10)
+    group = ModelRow(NOW_MS - 10, COMMITTED_POINTER, ((b"\x01", None),) * 5, is_reference=True)
+    table, _, _ = build([group] * 6, attributes_of=attributes_of)
+
+    page = read(table, query(tags=TagFilter.parse("c")))
+
+    assert (page.items, page.finished, page.caught_up) == ([], False, False)
+    assert read(table, query()).caught_up
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_attributes_that_are_cut_off_stop_a_reader_with_a_filter(others: int) -> None:
+    """The checksum is right, so a faulty writer made the row; whether it has the tag is unknown."""
+    stored = [_tagged("a"), *[MessageRow(payload=b"plain")] * others, _tagged("a")]
+    table = _store_of(stored, flipped=None)
+    key = message_key(PREFIX, Offset(NOW_MS - 2_000, len(stored)))
+    table.write([(key, frame(key, HAS_ATTRIBUTES, b"\0\0\0\x7f" + b"eu"))])
+
+    with pytest.raises(DamagedRecordError, match="the attributes are cut off"):
+        read(table, query(tags=TagFilter.parse("eu")))
+
+
+def test_attributes_count_in_the_bytes_of_a_page() -> None:
+    stored = [MessageRow(payload=b"p", attributes=bytes(99)) for _ in range(5)]
+
+    page = read(_store_of(stored, flipped=None), query(bytes_max=250))
+
+    assert len(page.items) == 2
+    assert page.messages.size_bytes == 200
+
+
+def test_messages_that_are_cut_take_their_attributes_with_them() -> None:
+    messages = Messages(limit=10, bytes_max=1_000)
+    messages.append(bytes(20), b"a", attributes=b"1")
+    mark = messages.mark()
+    messages.append(bytes(20), b"b", attributes=b"2")
+
+    messages.cut(mark)
+
+    assert (messages.attributes, messages.size_bytes) == ({0: b"1"}, 2)
+
+
+async def test_attributes_count_in_the_bound_of_waiting_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("messaging.write.group_commit.PENDING_BYTES_MAX", 2_500)
+    world = World()
+    one = request(b"")._replace(attributes=[Attributes(key=bytes(3_000))])
+    async with world.running(audit={}) as service:
+        writes = [service.publisher.publish(AUDIT, one) for _ in range(2)]
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+
+    assert [isinstance(each, OverloadedError) for each in answers] == [False, True]

@@ -446,6 +446,24 @@ def test_rows_count_in_the_bound_after_a_read() -> None:
     assert tail_cache.size_bytes > 1_000
 
 
+async def test_attributes_count_in_the_bound_as_long_as_they_are_there() -> None:
+    world = World()
+    world.settings = MessagingSettings(tail_bytes_max=1 << 20)
+    large = request(b"x", b"y")._replace(attributes=[Attributes(key=b"k" * 10_000), None])
+    async with world.running(audit={}) as service:
+        published = await service.publisher.publish(AUDIT, large)
+        await service.polls.poll(AUDIT, Poll())
+        with_attributes = service.state.tail_cache.size_bytes
+        (tail,) = service.state.tail_cache._tails.values()
+        tail.cut(tail.size_bytes - 1)  # the first row
+
+        assert 10_000 < with_attributes < 11_000
+        assert [each[:10] for each in tail.ids] == [published.last.to_bytes()[:10]]
+        assert 0 < tail.size_bytes < 1_000
+        tail.change(message_key(tail.newest[1:-10], published.last.offset), None)
+        assert tail.size_bytes == 0
+
+
 async def test_all_tails_together_keep_within_their_bound() -> None:
     world = World()
     world.settings = MessagingSettings(tail_bytes_max=20_000)

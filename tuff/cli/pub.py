@@ -2,24 +2,32 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import (
+    SECONDS,
     TRANSACTION,
+    Function,
     Session,
     WholeNumber,
     output_options,
     server_options,
     session,
+    time_of,
     topic_of,
 )
 from tuff.cli.output import Progress, counted, print_json
+from tuff.new_messages import NewMessage, Publishable
 from tuff.protocol.errors import RequestTooLargeError
-from tuff.protocol.ids import TopicId
-from tuff.replies import Published
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Ack
+from tuff.replies import Published, PublishedDelayed
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
 LINE_BYTES_MAX = 16 << 20  # bytes; no server accepts a larger request
@@ -27,6 +35,49 @@ BATCH_COUNT_MAX = 1_000  # messages of one publish without --batch
 GIVEN_BATCH_COUNT_MAX = 100_000  # messages of --batch in memory; the server limits their bytes
 
 Batches = Iterator[list[bytes]]
+
+
+def as_bytes(text: str) -> bytes:
+    """An argument as the bytes that were typed."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def header_of(text: str) -> tuple[str, bytes]:
+    """The value of `--header`. Raises: BadParameter: it has no equals sign."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(
+            f"{text!r} is no header: give its name and its value, as NAME=VALUE"
+        )
+    return name, as_bytes(value)
+
+
+def attribute_options(function: Function) -> Function:
+    """`--key`, `--tag` and `--header`, as `key`, `tags` and `headers`."""
+    key = click.option("--key", type=as_bytes, metavar="KEY", help="The key of these messages.")
+    tags = click.option(
+        "--tag", "tags", multiple=True, metavar="TAG", help="A tag of these messages; repeatable."
+    )
+    headers = click.option(
+        "--header",
+        "headers",
+        type=header_of,
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A header of these messages; repeatable.",
+    )
+    return key(tags(headers(function)))
+
+
+def delay_options(function: Function) -> Function:
+    """`--delay` in seconds, and `--at` in ms since the epoch."""
+    delay = click.option(
+        "--delay", type=SECONDS, metavar="SECONDS", help="Let them enter TOPIC so much later."
+    )
+    at = click.option(
+        "--at", type=time_of, metavar="TIME", help="Let them enter TOPIC then: ISO 8601, or ms."
+    )
+    return delay(at(function))
 
 
 @click.command()
@@ -44,37 +95,99 @@ Batches = Iterator[list[bytes]]
 @click.option(
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
 )
+@attribute_options
+@delay_options
+@click.option(
+    "--ack",
+    type=click.Choice(["none", "received", "durable"]),
+    default="durable",
+    help="Wait until messages are durable, have their ids (received), or were accepted (none). "
+    "[default: durable]",
+)
 @server_options
 @output_options
 @session
 def pub(
     session: Session,
+    /,
     *,
     topic: TopicId,
     messages: tuple[str, ...],
-    ttl: int | None,
     batch: int | None,
-    transaction: int | None,
     as_json: bool,
+    ack: str,
+    **options: Any,
 ) -> None:
     """Publish MESSAGES to TOPIC; without MESSAGES, each line of standard input as it arrives."""
-    given = [message.encode("utf-8", "surrogateescape") for message in messages]
-    source = _Input()
-    size_bytes = 0 if given else source.size_bytes()
-    lines = iter([given]) if given else read_lines(source.read)
-    done: list[Published] = []
-    count = 0
-    try:
-        with session.client() as client, closing(Progress(size_bytes)) as progress:
-            for some in split_groups(lines) if batch is None else gather(lines, count=batch):
-                done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
-                count += len(some)
-                progress.update(count, read_bytes=source.read_bytes)
-    except BaseException:
-        if count:  # the writer of a pipe must know how much was published
-            _print_published(topic, count, done, as_json=as_json)
-        raise
-    _print_published(topic, count, done, as_json=as_json)
+    publishing = _Publishing(topic=topic, ack=Ack(ack), **options)
+    if publishing.transaction is not None and publishing.ack is not Ack.DURABLE:
+        raise click.UsageError(f"--ack {ack} is only for messages without --tx")
+    if publishing.delay is not None and publishing.at is not None:
+        raise click.UsageError("give either --delay or --at, and not both")
+    if publishing.is_delayed and publishing.ack is not Ack.DURABLE:
+        raise click.UsageError(f"--ack {ack} is only for messages without --delay and --at")
+    given = [as_bytes(message) for message in messages]
+    publishing.publish_all(session, given, batch=batch, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Publishing:
+    """The options of the command that every publish has."""
+
+    topic: TopicId
+    ttl: int | None
+    transaction: int | None
+    key: bytes | None
+    tags: tuple[str, ...]
+    headers: tuple[tuple[str, bytes], ...]
+    delay: float | None
+    at: int | None
+    ack: Ack
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.delay is not None or self.at is not None
+
+    def publish_all(
+        self, session: Session, given: list[bytes], *, batch: int | None, as_json: bool
+    ) -> None:
+        """Publish the messages, or those of standard input, and print how many."""
+        source = _Input()
+        size_bytes = 0 if given else source.size_bytes()
+        lines = iter([given]) if given else read_lines(source.read)
+        done: list[Published | PublishedDelayed] = []
+        count = 0
+        try:
+            with session.client() as client, closing(Progress(size_bytes)) as progress:
+                for some in split_groups(lines) if batch is None else gather(lines, count=batch):
+                    done[1:] = self._publish(client, some)
+                    count += len(some)
+                    progress.update(count, read_bytes=source.read_bytes)
+        except BaseException:
+            if count:  # the writer of a pipe must know how much was published
+                _print_published(self.topic, count, done, as_json=as_json)
+            raise
+        _print_published(self.topic, count, done, as_json=as_json)
+
+    def _publish(self, client: Client, payloads: list[bytes]) -> list[Published | PublishedDelayed]:
+        """Publish messages in one request; nothing is returned if it has no ids."""
+        messages: Sequence[Publishable] = payloads
+        if self.key is not None or self.tags or self.headers:
+            messages = [NewMessage(each, self.key, self.tags, self.headers) for each in payloads]
+        published: Published | PublishedDelayed | None
+        if self.delay is not None:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, delay=self.delay
+            )
+        elif self.at is not None:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, at=self.at
+            )
+        else:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, ack=self.ack
+            )
+        return [] if published is None else [published]
 
 
 class _Input:
@@ -130,10 +243,18 @@ def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
         yield held
 
 
-def _print_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
+def _print_published(
+    topic: TopicId, count: int, done: list[Published | PublishedDelayed], *, as_json: bool
+) -> None:
+    is_delayed = bool(done) and isinstance(done[0], PublishedDelayed)
+    did = "delayed" if is_delayed else "published"
     if as_json:
-        first = done[0].first_id.hex() if done else None
-        last = done[-1].last_id.hex() if done else None
-        print_json({"published": count, "firstId": first, "lastId": last})
+        first = _hex(done[0].first_id) if done else None
+        last = _hex(done[-1].last_id) if done else None
+        print_json({did: count, "firstId": first, "lastId": last})
     else:
-        click.echo(f"published {counted(count, 'message')} to {topic}")
+        click.echo(f"{did} {counted(count, 'message')} {'for' if is_delayed else 'to'} {topic}")
+
+
+def _hex(found: MessageId | str) -> str:
+    return found if isinstance(found, str) else found.hex()

@@ -25,9 +25,10 @@ from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.client_errors import ConnectionLostError
 from tuff.flows import Backoff
 from tuff.merged_reads import IDLE_S, Merge
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import PartitionRequiredError, TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
@@ -58,6 +59,11 @@ T = TypeVar("T")
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more messages.")
 @click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after so many messages.")
+@click.option(
+    "--tags",
+    metavar="EXPR",
+    help="Only messages with these tags: a,b|c means both a and b, or c.",
+)
 @click.option("--ids", is_flag=True, help="Show message ids.")
 @click.option(
     "--partition",
@@ -76,6 +82,7 @@ def tail(
     isolation: str,
     follow: bool,
     limit: int | None,
+    tags: str | None,
     ids: bool,
     partition: int | None,
     as_json: bool,
@@ -86,7 +93,7 @@ def tail(
     if start is None:
         start = TopicEnd.LATEST if follow else TopicEnd.EARLIEST
     with session.client() as client:
-        reader = _Reader(client, topic, isolation=Isolation(isolation), follow=follow)
+        reader = _Reader(client, topic, isolation=Isolation(isolation), tags=tags, follow=follow)
         for number, message in reader.read(start, limit=limit):
             _print_message(message, number, ids=ids, as_json=as_json)
 
@@ -99,11 +106,18 @@ class _Reader:
     """
 
     def __init__(
-        self, client: Client, topic: TopicId, *, isolation: Isolation, follow: bool
+        self,
+        client: Client,
+        topic: TopicId,
+        *,
+        isolation: Isolation,
+        tags: str | None,
+        follow: bool,
     ) -> None:
         self._client = client
         self._topic = topic
         self._isolation = isolation
+        self._tags = tags
         self._follow = follow
         self._reported_blocker: int | None = None
         self._count = 0  # messages that were read while the topic had one partition
@@ -132,10 +146,13 @@ class _Reader:
             self._read_to = poll.next_id
             left = None if left is None else left - len(poll)
             self._report(poll)
-            if not self._follow and (poll.caught_up or not poll):
+            # A selection by tags may pass over many messages: then a poll ends before all are read.
+            has_moved = bool(poll) or poll.next_id != at
+            if not self._follow and (poll.caught_up or not has_moved):
                 return
             # The next poll does not wait, so that a blocking transaction is reported at once.
-            wait_s = 0.0 if poll or self._is_new_blocker(poll) else WAIT_S
+            is_idle = self._follow and not (poll or self._is_new_blocker(poll))
+            wait_s = WAIT_S if is_idle else 0.0
             at, inclusive = poll.next_id, False
 
     def _merged(self, start: Start, *, limit: int | None) -> Iterator[tuple[int, Message]]:
@@ -202,6 +219,7 @@ class _Reader:
                 limit=limit,
                 isolation=self._isolation,
                 wait=wait_s,
+                tags=self._tags,
             )
         )
 
@@ -265,6 +283,7 @@ def _print_message(
                 "id": message.id.hex(),
                 "timestamp": message.timestamp,
                 "payload": payload_to_json(message.payload),
+                **attributes_to_json(Attributes(message.key, message.tags, message.headers)),
             }
         )
         return

@@ -422,16 +422,17 @@ def encode_columns_2(
     have any, by their index."""
     if not ids:
         return _array((), 0)
-    members = [_WITHOUT_ATTRIBUTES] * len(ids)
-    for index, each in attributes.items():
-        members[index] = encode_attributes(each)
-    pieces = [_ID_HEAD] * (2 + 5 * len(ids))
+    # As in version 1: what is between two payloads is one piece, and nearly always the same.
+    pieces = [_WITHOUT_ATTRIBUTES + _ID_HEAD] * (2 + 4 * len(ids))
     pieces[0] = encode_long(len(ids))
-    pieces[2:-1:5] = ids
-    pieces[3:-1:5] = map(encode_length, map(len, payloads))
-    pieces[4:-1:5] = payloads
-    pieces[5:-1:5] = members
-    pieces[-1] = _ARRAY_END
+    pieces[1] = _ID_HEAD
+    pieces[2:-1:4] = ids
+    pieces[3:-1:4] = map(encode_length, map(len, payloads))
+    pieces[4:-1:4] = payloads
+    pieces[-1] = _WITHOUT_ATTRIBUTES + _ARRAY_END
+    for index, each in attributes.items():
+        behind = _ID_HEAD if index + 1 < len(ids) else _ARRAY_END
+        pieces[5 + 4 * index] = encode_attributes(each) + behind
     return b"".join(pieces)
 
 

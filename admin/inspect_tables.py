@@ -159,6 +159,9 @@ def _topic(key: bytes, value: bytes) -> Row:
         "generation": record.generation,
         "floor": record.log_start.hex(),
         "properties": dict(record.properties),
+        "partitions": list(record.partitions.active),
+        "retired_partitions": list(record.partitions.retired),
+        "is_retired": record.is_retired,
     }
 
 

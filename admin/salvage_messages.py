@@ -42,7 +42,7 @@ from messaging.storage.rows import (
     split_topic,
     topic_key,
 )
-from messaging.topics import TTL_S_MAX, TopicRecord
+from messaging.topics import TTL_S_MAX, TopicRecord, partition_rows
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER
 
@@ -204,6 +204,7 @@ class MessageSalvage:
             self._put(found.key, value)
 
     def _keep_topics(self) -> None:
+        records = {}
         for topic in sorted({*self._topics, *self._generations}):
             record, generation = self._topics.get(topic), self._generations.get(topic, 0)
             if record is None:
@@ -216,5 +217,40 @@ class MessageSalvage:
             elif generation > abs(record.generation):
                 record = replace(record, generation=generation)
                 self._decide(f"topic {topic}", f"generation {generation}, as its newest rows have")
+            records[topic] = record
+        self._repair_partitions(records)
+        for topic, record in records.items():
             self._last = max(self._last, record.log_start.offset)
             self._put(topic_key(topic), record.to_bytes(topic_key(topic)))
+
+    def _repair_partitions(self, records: dict[TopicId, TopicRecord]) -> None:
+        """Let the row of each topic have the partitions that have rows, and the other way round."""
+        for topic, rows in partition_rows(records).items():
+            of_topic = records.get(topic)
+            if of_topic is None:
+                longest_s = max((row.ttl_s for row in rows.values()), default=TTL_S_MAX)
+                of_topic = TopicRecord(generation=1, properties={"ttl": str(longest_s)})
+            if of_topic.generation < 0:
+                continue
+            partitions = of_topic.partitions.joined_with(
+                {number: row.is_retired for number, row in rows.items()}
+            )
+            if topic not in records or partitions != of_topic.partitions:
+                self._decide(f"topic {topic}", "its row has the partitions that were found")
+            records[topic] = replace(of_topic, partitions=partitions)
+            for number in partitions.readable[1:]:
+                self._repair_partition(records, topic, number)
+
+    def _repair_partition(
+        self, records: dict[TopicId, TopicRecord], topic: TopicId, number: int
+    ) -> None:
+        partition, of_topic = topic.partition(number), records[topic]
+        row = records.get(partition)
+        if row is None or row.generation < 0:
+            generation = 1 if row is None else 1 - row.generation
+            row = TopicRecord(generation=generation, properties={"ttl": str(of_topic.ttl_s)})
+            self._decide(f"topic {partition}", "its row and its messages are lost; created again")
+        is_retired = number in of_topic.partitions.retired
+        if is_retired != row.is_retired:
+            self._decide(f"topic {partition}", "it is retired, as the row of the topic says")
+        records[partition] = replace(row, is_retired=is_retired)

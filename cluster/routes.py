@@ -143,7 +143,7 @@ class _Changes:
     async def move(self, request: Request) -> Reply:
         """Move a topic that this server owns."""
         read_query(request.query, parameters=())
-        topic = topic_id(request.parameters["ns"], request.parameters["t"])
+        topic = topic_id(request.parameters["ns"], request.parameters["t"]).log
         target = await self._member(_named_server(request))
         if target.server_id == self._my_id:
             raise TopicNotMovableError(

@@ -255,10 +255,11 @@ def _noted(route: Route, ownership: Ownership) -> Route:
 
 
 def _topic_of(request: Request) -> TopicId:
-    """The topic, or the log of the group, that a request names. Raises: InvalidNameError."""
+    """The topic, partition or log of a group by which the owner is found. Raises:
+    InvalidNameError."""
     if "g" in request.parameters:
         return group_log(request)
-    return topic_id(request.parameters["ns"], request.parameters["t"])
+    return topic_id(request.parameters["ns"], request.parameters["t"]).log
 
 
 def _may_wait(request: Request) -> bool:

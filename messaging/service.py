@@ -92,7 +92,7 @@ class MessagingService:
             groups,
             log_ttl_s=settings.max_ttl,
         )
-        self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
+        self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
 

@@ -2,15 +2,18 @@
 §3.5)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from messaging.partitions import ONE_PARTITION, PARTITIONS_COUNT_MAX, Partitions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import id_or_time_from
 from messaging.read.visibility import start_number
 from messaging.settings import MessagingSettings
-from messaging.storage.rows import HOLDS, POSITIONS, named_row_key
+from messaging.storage.engine import Store, StoreDamagedError
+from messaging.storage.rows import DELAYED, HOLDS, MESSAGES, POSITIONS, named_row_key, prefix_stop
 from messaging.storage.store_state import OpenStore, StoreState, require_topic
 from messaging.topics import (
     TOPIC_PATH,
@@ -45,7 +48,7 @@ from tuff.protocol.json_forms import numbers_as_written, parse_json, shown
 
 PROPERTIES_BYTES_MAX = 65_536  # bytes of all names and values; 10,000 topics stay within memory
 
-Decide = Callable[[WriteBatch], TopicRecord]
+Decide = Callable[[WriteBatch], Mapping[Topic, TopicRecord]]
 
 
 class TopicChanges:
@@ -66,52 +69,89 @@ class TopicChanges:
         self._settings = settings
         self._offsets = offsets
 
-    async def create(self, topic: TopicId, properties: Mapping[str, str]) -> None:
-        """Raises: TopicExistsError, InvalidTopicPropertiesError."""
+    async def create(
+        self, topic: TopicId, properties: Mapping[str, str], *, partition_count: int = 1
+    ) -> None:
+        """Create a topic with so many partitions. Raises: TopicExistsError,
+        InvalidTopicPropertiesError."""
         self._committer.require_ready()
         filled = self._filled(properties)
+        partitions = ONE_PARTITION
+        if partition_count > 1:
+            self._require_partitions_here()
+            partitions = ONE_PARTITION.resized(partition_count)
         found = self._state.topics.find_or_add(topic)
 
-        def decide(_batch: WriteBatch) -> TopicRecord:
+        def decide(_batch: WriteBatch) -> dict[Topic, TopicRecord]:
             found.require_readable()
-            return created(found.decided, topic, filled)
+            record = created(found.decided, topic, filled)
+            records = {found: replace(record, partitions=partitions)}
+            return records | self._new_partitions(topic, partitions.active[1:], filled)
 
-        await self._change(found, decide)
+        await self._change(decide)
 
-    async def update(self, topic: TopicId, properties: Mapping[str, str]) -> None:
-        """Raises: TopicNotFoundError."""
+    async def update(
+        self, topic: TopicId, properties: Mapping[str, str], *, partition_count: int | None = None
+    ) -> None:
+        """Replace the properties. With a count, add partitions or retire those with the highest
+        numbers. Raises: TopicNotFoundError, InvalidTopicPropertiesError."""
         found = require_topic(self._store, self._state, topic)[0]
         filled = self._filled(properties)
+        if (partition_count or 1) > 1:
+            self._require_partitions_here()
 
-        def decide(_batch: WriteBatch) -> TopicRecord:
+        def decide(_batch: WriteBatch) -> dict[Topic, TopicRecord]:
             # Even if the clock was set back, region observers may have removed messages that had
             # expired by then.
             handed_ms = self._state.metadata.handed_ms or None
             expire_ms = self._state.expiry_ms() if self._state.may_delete() else handed_ms
-            return updated(found.require_decided(), filled, expire_ms=expire_ms)
+            record = updated(found.require_decided(), filled, expire_ms=expire_ms)
+            before = record.partitions
+            after = before if partition_count is None else before.resized(partition_count)
+            records = {found: replace(record, partitions=after)}
+            for log in self._logs(topic, before):
+                changed = updated(log.require_decided(), _of_partition(filled), expire_ms=expire_ms)
+                records[log] = replace(changed, is_retired=log.id.number in after.retired)
+            added = after.active[len(before.active) :]
+            return records | self._new_partitions(topic, added, filled)
 
-        await self._change(found, decide)
+        await self._change(decide)
 
     async def delete(self, topic: TopicId) -> None:
         """Raises: TopicNotFoundError."""
         found = require_topic(self._store, self._state, topic)[0]
 
-        def decide(batch: WriteBatch) -> TopicRecord:
-            record = found.require_decided()
-            for log in filter(None, map(self._state.topics.maybe_find, topic.with_logs[1:])):
-                if log.decided is not None and log.decided.generation > 0:
-                    batch.change_topic(log, deleted(log.decided))
-            prefix = found.prefix(record.generation)
-            for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
-                for name in names:
-                    batch.delete(named_row_key(table, prefix, name))
-            return deleted(record)
+        def decide(batch: WriteBatch) -> dict[Topic, TopicRecord]:
+            logs = [found, *self._logs(topic, found.require_decided().partitions)]
+            records = {log: log.require_decided() for log in logs}
+            return {
+                each: changed
+                for log, record in records.items()
+                for each, changed in self._deleted(log, record, batch).items()
+            }
 
-        await self._change(found, decide)
+        await self._change(decide)
+
+    async def delete_emptied(self) -> None:
+        """Delete the retired partitions whose messages are gone. Raises: UnavailableError (its
+        kinds)."""
+        retired = [
+            (log, record.generation)
+            for log in self._state.topics
+            if (record := log.durable) is not None and record.is_retired and record.generation > 0
+            if self._state.topics.maybe_find(log.id.base) is not None
+        ]
+        for log, generation in retired:
+            starts = [table + log.prefix(generation) for table in (MESSAGES, DELAYED)]
+            delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
+            if delayed_log is not None and delayed_log.durable is not None:
+                starts.append(MESSAGES + delayed_log.prefix(abs(delayed_log.durable.generation)))
+            if await self._store.read(partial(_are_empty, starts=starts)):
+                await self._change(partial(self._without, log, generation))
 
     async def truncate(self, topic: TopicId, before: MessageId | int) -> MessageId | None:
         """Raise the log start to an id or a publish time, for all readers and for ever; returns the
-        oldest message that is left.
+        oldest message that is left. A topic is truncated with all its partitions.
 
         A doubtful clock does not prevent it: the caller named the start, and all later ids are
         behind it.
@@ -121,14 +161,21 @@ class TopicChanges:
         found = require_topic(self._store, self._state, topic)[0]
         asked = start_number(before, inclusive=True)
 
-        def decide(batch: WriteBatch) -> TopicRecord:
+        def decide(batch: WriteBatch) -> dict[Topic, TopicRecord]:
             end = past_group(batch.last).to_int() + 1
             log_start = MessageId.from_int(min(asked, end))
-            return truncated(found.require_decided(), log_start, now_ms=self._state.expiry_ms())
+            now_ms = self._state.expiry_ms()
+            logs = [found]
+            if topic.number is None:
+                logs += self._logs(topic, found.require_decided().partitions)
+            return {log: truncated(log.require_decided(), log_start, now_ms=now_ms) for log in logs}
 
-        await self._change(found, decide)
+        records = await self._change(decide)
         try:
-            return await self._offsets.earliest(topic)
+            earliest = [
+                await self._offsets.earliest(topic.partition(log.id.number or 0)) for log in records
+            ]
+            return min((each for each in earliest if each is not None), default=None)
         except OwnershipMovingError as error:
             # That error says that nothing was done.
             raise StorageUnavailableError(f"the topic is truncated, but {error.detail}") from None
@@ -169,12 +216,72 @@ class TopicChanges:
             )
         return filled
 
-    async def _change(self, topic: Topic, decide: Decide) -> None:
-        await self._committer.submit(Write(partial(self._put, topic, decide)))
+    def _require_partitions_here(self) -> None:
+        if self._state.topics.is_shared:
+            raise InvalidTopicPropertiesError(
+                "a topic in a cluster has one partition for now; leave partitions out, or create "
+                "several topics"
+            )
 
-    def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
-        batch.change_topic(topic, decide(batch))
-        batch.touch(topic)
+    def _logs(self, topic: TopicId, partitions: Partitions) -> list[Topic]:
+        """The partitions besides the topic itself."""
+        numbers = partitions.readable[1:]
+        return [self._state.topics.find(topic.partition(number)) for number in numbers]
+
+    def _without(
+        self, log: Topic, generation: int, batch: WriteBatch
+    ) -> Mapping[Topic, TopicRecord]:
+        """The records without a retired partition; none if it was deleted meanwhile, or if the row
+        of the topic is damaged."""
+        base = self._state.topics.find(log.id.base)
+        of_base, record = base.decided, log.decided
+        if of_base is None or record is None or record.generation != generation:
+            return {}
+        assert log.id.number is not None
+        partitions = of_base.partitions.without(log.id.number)
+        changed = self._deleted(log, record, batch)
+        return {base: replace(of_base, partitions=partitions), **changed}
+
+    def _deleted(
+        self, log: Topic, record: TopicRecord, batch: WriteBatch
+    ) -> dict[Topic, TopicRecord]:
+        """The records of a deleted partition and of the log of its delayed messages."""
+        changed = {log: _without_names(log, record, batch)}
+        for each in filter(None, map(self._state.topics.maybe_find, log.id.with_logs[1:])):
+            if each.decided is not None and each.decided.generation > 0:
+                changed[each] = deleted(each.decided)
+        return changed
+
+    def _new_partitions(
+        self, topic: TopicId, numbers: Sequence[int], properties: Mapping[str, str]
+    ) -> dict[Topic, TopicRecord]:
+        """The records of partitions that are created, for the first time or again."""
+        records = {}
+        for number in numbers:
+            log = self._state.topics.find_or_add(topic.partition(number))
+            log.require_readable()
+            before = log.decided
+            if before is not None and before.generation > 0:
+                before = deleted(before)  # left over: `tuff salvage` found no row of the topic
+            records[log] = created(before, log.id, _of_partition(properties))
+        return records
+
+    async def _change(self, decide: Decide) -> Mapping[Topic, TopicRecord]:
+        """Write the records on which `decide` decides, as one batch."""
+
+        def build(batch: WriteBatch) -> Mapping[Topic, TopicRecord]:
+            records = decide(batch)
+            for topic, record in records.items():
+                batch.change_topic(topic, record)
+                batch.touch(topic)
+            return records
+
+        return await self._committer.submit(Write(build))
+
+
+def _of_partition(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties in the row of a partition. The others are in that of the topic only."""
+    return {"ttl": properties["ttl"]}
 
 
 def updated(
@@ -194,6 +301,26 @@ def deleted(record: TopicRecord) -> TopicRecord:
     """The record of a deleted topic, without its holds and positions."""
     assert record.generation > 0
     return replace(record, generation=-record.generation, holds={}, positions={})
+
+
+def _without_names(topic: Topic, record: TopicRecord, batch: WriteBatch) -> TopicRecord:
+    prefix = topic.prefix(record.generation)
+    for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
+        for name in names:
+            batch.delete(named_row_key(table, prefix, name))
+    return deleted(record)
+
+
+def _are_empty(store: Store, *, starts: Sequence[bytes]) -> bool:
+    """Whether no row's key begins with one of these."""
+    try:
+        for start in starts:
+            with closing(store.scan(start, prefix_stop(start))) as rows:
+                if next(rows, None) is not None:
+                    return False
+    except StoreDamagedError:
+        return False
+    return True
 
 
 def truncated(record: TopicRecord, log_start: MessageId, *, now_ms: int) -> TopicRecord:
@@ -242,40 +369,45 @@ class _Routes:
         return json_reply(self._changes.names(namespace))
 
     async def create(self, request: Request) -> Reply:
-        topic, properties = self._named_properties(request)
-        await self._changes.create(topic, properties)
+        topic, properties, count = self._named_properties(request)
+        await self._changes.create(topic, properties, partition_count=1 if count is None else count)
         return EMPTY_REPLY
 
     async def update(self, request: Request) -> Reply:
-        topic, properties = self._named_properties(request)
-        await self._changes.update(topic, properties)
+        topic, properties, count = self._named_properties(request)
+        await self._changes.update(topic, properties, partition_count=count)
         return EMPTY_REPLY
 
-    def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str]]:
+    def _named_properties(self, request: Request) -> tuple[TopicId, Mapping[str, str], int | None]:
         topic = topic_of(request)
+        _require_whole(topic)
         require_json(request.content_type, request.body)
         if not request.body:
-            return topic, {}
+            return topic, {}, None
         try:
             value = parse_json(request.body)
         except BadRequestError as error:
             raise InvalidTopicPropertiesError(error.detail) from None
         if isinstance(value, dict):
             value = {**value, **numbers_as_written(request.body)}
-        return topic, parse_properties(value)
+        return topic, *parse_properties(value)
 
     async def get(self, request: Request) -> Reply:
         topic = topic_of(request)
         record = self._changes.get(topic)
-        form = {
+        form: dict[str, object] = {
             "name": topic.name,
             "properties": dict(record.properties),
             "generation": record.generation,
         }
+        if topic.number is None:
+            form["partitions"] = record.partitions.active
+            form["retired"] = record.partitions.retired
         return json_reply(form)
 
     async def delete(self, request: Request) -> Reply:
         topic = topic_of(request)
+        _require_whole(topic)
         read_object(request.body, request.content_type, members=(), what="the deletion of a topic")
         await self._changes.delete(topic)
         return EMPTY_REPLY
@@ -293,12 +425,21 @@ class _Routes:
         return json_reply({"earliest": earliest and earliest.hex()})
 
 
-def parse_properties(value: object) -> dict[str, str]:
-    """The properties in a decoded JSON body, as strings; a `ttl` without leading zeros.
+def _require_whole(topic: TopicId) -> None:
+    if topic.number is not None:
+        raise BadRequestError(
+            f"{topic} is a partition of {topic.base}: it is created, changed and deleted with the "
+            "topic, whose property partitions is the number of its partitions"
+        )
+
+
+def parse_properties(value: object) -> tuple[dict[str, str], int | None]:
+    """The properties in a decoded JSON body, as strings; a `ttl` without leading zeros; and the
+    number of partitions, None if it is not named.
 
     Raises:
         InvalidTopicPropertiesError: not an object, a value that is neither string nor number, a bad
-            `ttl`, or `generation`, which only the server sets.
+            `ttl` or `partitions`, or `generation`, which only the server sets.
     """
     if not isinstance(value, dict):
         raise InvalidTopicPropertiesError(
@@ -314,8 +455,11 @@ def parse_properties(value: object) -> dict[str, str]:
             "generation is counted by the server and can't be set; leave it out"
         )
     if "ttl" in properties:
-        properties["ttl"] = str(_ttl(properties["ttl"]))
-    return properties
+        properties["ttl"] = str(_whole(properties["ttl"], TTL_S_MAX, what="ttl is whole seconds"))
+    count = properties.pop("partitions", None)
+    if count is None:
+        return properties, None
+    return properties, _whole(count, PARTITIONS_COUNT_MAX, what="partitions is a whole number")
 
 
 def _property_text(name: object, given: object) -> str:
@@ -331,9 +475,7 @@ def _property_text(name: object, given: object) -> str:
     return text
 
 
-def _ttl(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 20 and 1 <= int(text) <= TTL_S_MAX:
+def _whole(text: str, most: int, *, what: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and 1 <= int(text) <= most:
         return int(text)
-    raise InvalidTopicPropertiesError(
-        f"ttl is whole seconds from 1 to {TTL_S_MAX}, not {text[:40]!r}"
-    )
+    raise InvalidTopicPropertiesError(f"{what} from 1 to {most}, not {text[:40]!r}")

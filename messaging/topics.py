@@ -1,9 +1,11 @@
 """Topics: their metadata rows, and the registry in memory.
 
     topic row := flags(1) crc(4) generation(4, signed) log_start(20) JSON object of the properties
+    flags     := 1 the object has the properties and the partitions | 2 is a retired partition
 
 The row is never removed. Deleting a topic negates its generation; creating it again takes the next
-one, so no row of the old topic can become visible again (protocol §2, design §5).
+one, so no row of the old topic can become visible again (protocol §2, design §5). Each partition
+has a topic row; that of the topic itself, which is partition 0, says which others there are.
 """
 
 import asyncio
@@ -12,19 +14,23 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from messaging.partitions import ONE_PARTITION, Partitions
 from messaging.retention.expiry import TopicRule
 from messaging.storage.rows import (
     DamagedRowError,
     Hold,
     Position,
     frame,
+    newer_flags,
     prefix_of,
     topic_key,
-    unframe_plain,
+    unframe,
 )
 from tuff.protocol.errors import (
     DamagedRecordError,
     OwnershipMovingError,
+    PartitionRequiredError,
+    PartitionRetiredError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -34,6 +40,7 @@ from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, top
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 
+_HAS_PARTITIONS, _IS_RETIRED = 1, 2  # flags of a topic row
 _GENERATION = struct.Struct(">i")
 assert _GENERATION.size == 4
 
@@ -42,13 +49,15 @@ assert _GENERATION.size == 4
 class TopicRecord:
     """A metadata row, and the topic's holds and positions by name, which have rows of their own.
     Messages before `log_start` are never shown again; `generation` is negative while the topic is
-    deleted."""
+    deleted. `partitions` are those of a topic, and `is_retired` is that of a partition."""
 
     generation: int
     properties: Mapping[str, str]
     log_start: MessageId = FIRST_ID
     holds: Mapping[str, Hold] = field(default_factory=dict)
     positions: Mapping[str, Position] = field(default_factory=dict)
+    partitions: Partitions = ONE_PARTITION
+    is_retired: bool = False
     ttl_s: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,27 +75,72 @@ class TopicRecord:
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key; holds and positions are not in it."""
-        form = json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"))
+        form: dict[str, object] = dict(self.properties)
+        flags = _IS_RETIRED if self.is_retired else 0
+        if self.partitions != ONE_PARTITION:
+            form = {"properties": form, **self.partitions.to_form()}
+            flags |= _HAS_PARTITIONS
+        text = json.dumps(form, sort_keys=True, separators=(",", ":"))
         return frame(
-            key, 0, _GENERATION.pack(self.generation) + self.log_start.to_bytes() + form.encode()
+            key,
+            flags,
+            _GENERATION.pack(self.generation) + self.log_start.to_bytes() + text.encode(),
         )
 
     @classmethod
     def from_bytes(cls, key: bytes, value: bytes) -> "TopicRecord":
         """Raises: DamagedRowError."""
-        body = unframe_plain(key, value)
+        flags, body = unframe(key, value)
+        if flags & ~(_HAS_PARTITIONS | _IS_RETIRED):
+            raise newer_flags(flags)
         log_start_at = _GENERATION.size
         form_at = log_start_at + MESSAGE_ID_SIZE
         if len(body) < form_at:
             raise DamagedRowError(f"a topic row has {form_at} bytes or more, not {len(body)}")
         try:
+            form = json.loads(body[form_at:])
+            is_divided = flags & _HAS_PARTITIONS
             return cls(
                 generation=_GENERATION.unpack_from(body)[0],
                 log_start=MessageId.from_bytes(body[log_start_at:form_at]),
-                properties=json.loads(body[form_at:]),
+                properties=form["properties"] if is_divided else form,
+                partitions=Partitions.from_form(form) if is_divided else ONE_PARTITION,
+                is_retired=bool(flags & _IS_RETIRED),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
+
+    def is_several(self, topic: TopicId) -> bool:
+        """Whether the id names this topic with all its partitions, and it has several."""
+        return (
+            self.partitions is not ONE_PARTITION
+            and topic.number is None
+            and len(self.partitions.readable) > 1
+        )
+
+    def require_one_log(self, topic: TopicId) -> None:
+        """Raises: PartitionRequiredError: the id names a topic with several partitions, and none of
+        these."""
+        if self.is_several(topic):
+            numbers = self.partitions.readable
+            raise PartitionRequiredError(
+                f"the topic {topic} has {len(numbers)} partitions, and this call is for one of "
+                f"them: name it, as in {topic.name}:{numbers[-1]}",
+                members={"partitions": list(numbers)},
+            )
+
+
+def partition_rows(
+    records: Mapping[TopicId, TopicRecord],
+) -> dict[TopicId, dict[int, TopicRecord]]:
+    """The records of the partitions that exist besides the topics themselves, by topic and number;
+    also for topics without any."""
+    found: dict[TopicId, dict[int, TopicRecord]] = {}
+    for topic, record in records.items():
+        of_topic = found.setdefault(topic.base, {})
+        if topic.number is not None and record.generation > 0:
+            of_topic[topic.number] = record
+    return found
 
 
 def created(
@@ -132,6 +186,7 @@ class Topic:
     damage: str | None = None
     is_released: bool = False  # another server of the cluster owns it, or is about to
     waiters: dict[asyncio.Event, None] = field(default_factory=dict)
+    turn: int = 0  # of the partitions, for messages without a key
     messages_published: int = 0
     bytes_published: int = 0
     woken: Callable[[TopicId], None] | None = None
@@ -228,9 +283,9 @@ class TopicRegistry:
         found.wake()
 
     def find(self, topic: TopicId) -> Topic:
-        """The topic. Raises: TopicNotFoundError: no topic ever had this id; OwnershipMovingError:
-        this server of a cluster does not own it."""
-        found = self._topics.get(topic)
+        """The topic or partition. Raises: TopicNotFoundError: no topic ever had this id;
+        OwnershipMovingError: this server of a cluster does not own it."""
+        found = self._topics.get(topic) or self._topics.get(topic.log)
         if found is None:
             raise (ownership_moving if self.is_shared else topic_not_found)(topic)
         return found
@@ -253,10 +308,11 @@ class TopicRegistry:
         return Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
 
     def live(self) -> Iterator[TopicId]:
-        """All topics that exist, in byte order, less the logs of their delayed messages."""
+        """All topics that exist, in byte order; their partitions and the logs of their delayed
+        messages are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            if record is not None and record.generation > 0 and not topic.is_delayed_log:
+            if record is not None and record.generation > 0 and ":" not in topic.name:
                 yield topic
 
 
@@ -280,8 +336,16 @@ def topic_was_replaced(topic: TopicId) -> TopicNotFoundError:
     )
 
 
+def partition_retired(partition: TopicId) -> PartitionRetiredError:
+    """The error for a write to a retired partition."""
+    return PartitionRetiredError(
+        f"the partition {partition} is retired: it can be read until its messages expire, and "
+        f"takes no more; publish to {partition.base}, or to one of its other partitions"
+    )
+
+
 def topic_of(request: Request, *, parameters: Collection[str] = ()) -> TopicId:
-    """The topic in the path of a request, whose query may have only these `parameters`.
+    """The topic or partition in the path of a request, whose query has only these `parameters`.
 
     Raises: BadRequestError (its kinds).
     """

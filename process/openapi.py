@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from messaging.partitions import PARTITIONS_COUNT_MAX
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
+from tuff.protocol.ids import PARTITION_NUMBER_MAX
 from tuff.protocol.requests import DELAY_MS_MAX, MESSAGES_COUNT_MAX
 from tx.edits import InvalidReason
 
@@ -67,6 +69,7 @@ _SECONDS = _of_type(
 )
 _TTL = _of_type("integer", minimum=1, maximum=2147483647, description="whole seconds")
 _GENERATION = _of_type("integer", minimum=1)
+_PARTITION = _of_type("integer", minimum=0, maximum=PARTITION_NUMBER_MAX)
 _COUNT = _of_type("integer", format="int64", minimum=0)
 _SEQ_ID = _of_type("integer", minimum=0, maximum=65535)
 _TEXT = _of_type("string")
@@ -79,6 +82,11 @@ _MESSAGES_TO_PUBLISH: Schema = {
 
 _VALUES: dict[str, Schema] = {
     "Name": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}$"),
+    "TopicName": _of_type(
+        "string",
+        pattern=r"^(?!\.{1,2}(:|$))[A-Za-z0-9._-]{1,128}(:(0|[1-9][0-9]{0,3}))?$",
+        description="a name, or one with the number of a partition",
+    ),
     "SinkName": _of_type("string", pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:/-]{1,128}$"),
     "Pointer": _of_type(
         "string",
@@ -173,6 +181,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_invalidated": _REASON_MEMBER,
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
+    "partition_required": {"partitions": _array(_PARTITION, "those that can be read, ascending")},
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": _of_type("integer", format="int64", description="that the member has")
@@ -205,20 +214,30 @@ _PROBLEM: dict[str, Schema] = {
 _TOPICS: dict[str, Schema] = {
     "Topic": _reply(
         {
-            "name": ref("Name"),
+            "name": ref("TopicName"),
             "properties": ref("TopicProperties"),
             "generation": _GENERATION,
-        }
+            "partitions": _array(_PARTITION, "those that take messages, ascending; of a topic"),
+            "retired": _array(_PARTITION, "those that can only be read, ascending; of a topic"),
+        },
+        optional=("partitions", "retired"),
     ),
     "TopicProperties": _of_type("object", additionalProperties=_TEXT),
     "TopicTtl": {
         "description": "whole seconds, as a number or as digits",
         "anyOf": [_TTL, _of_type("string", pattern="^(?!0+$)[0-9]{1,10}$")],
     },
+    "PartitionCount": {
+        "description": "how many partitions take messages, as a number or as digits",
+        "anyOf": [
+            _of_type("integer", minimum=1, maximum=PARTITIONS_COUNT_MAX),
+            _of_type("string", pattern="^(?!0+$)[0-9]{1,4}$"),
+        ],
+    },
     "TopicPropertyValue": {"anyOf": [_TEXT, _of_type("number")]},
     "TopicPropertiesInput": {
         "type": "object",
-        "properties": {"ttl": ref("TopicTtl")},
+        "properties": {"ttl": ref("TopicTtl"), "partitions": ref("PartitionCount")},
         "additionalProperties": ref("TopicPropertyValue"),
         "not": {"required": ["generation"]},
     },
@@ -411,7 +430,7 @@ _TRANSACTIONS: dict[str, Schema] = {
     "PublishEntry": _request(
         {
             "namespace": ref("Name"),
-            "topic": ref("Name"),
+            "topic": ref("TopicName"),
             "messages": _MESSAGES_TO_PUBLISH,
             "pointer": ref("PointerInput"),
             "delay": ref("Delay"),
@@ -780,19 +799,21 @@ _ENDED = (
 )
 _NAMED = ("invalid_name",)
 _TOPIC_ERRORS = (*_NAMED, "topic_not_found")
+_LOG_ERRORS = (*_TOPIC_ERRORS, "partition_required")
 _STORED = "storage_unavailable"
 _DOWN = "transactions_unavailable"
 _WRITE_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "invalid_delay", _STORED, _DOWN,
+    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "invalid_delay",
+    "partition_retired", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _GROUP_ERRORS = ("invalid_name", "group_not_found", "damaged_record", _DOWN)
 _MEMBER_ERRORS = (*_GROUP_ERRORS, "unknown_member")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
-_VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
+_VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
 _READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
-_WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
+_WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 _DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -867,52 +888,52 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
         summary="Split a range into parts of about equal size, for parallel readers",
         reply="SplitList",
-        query=("start", "end", "n"), errors=(*_TOPIC_ERRORS, "invalid_message_id"),
+        query=("start", "end", "n"), errors=(*_LOG_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/holds", name="listHolds", tag="topics",
-        summary="The retention holds of a topic", reply="HoldList", errors=_TOPIC_ERRORS,
+        summary="The retention holds of a topic", reply="HoldList", errors=_LOG_ERRORS,
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/holds/{{name}}", name="setHold", tag="topics",
         summary="Set a retention hold: keep messages beyond the topic's time to live",
         body="HoldRequest",
-        reply="Hold", errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_holds"),
+        reply="Hold", errors=(*_LOG_ERRORS, "invalid_message_id", "too_many_holds"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/holds/{{name}}", name="deleteHold", tag="topics",
-        summary="End a retention hold", errors=(*_TOPIC_ERRORS, "hold_not_found"),
+        summary="End a retention hold", errors=(*_LOG_ERRORS, "hold_not_found"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions", name="listPositions", tag="topics",
-        summary="The named positions of a topic", reply="PositionList", errors=_TOPIC_ERRORS,
+        summary="The named positions of a topic", reply="PositionList", errors=_LOG_ERRORS,
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/positions/{{name}}", name="getPosition", tag="topics",
         summary="One named position", reply="Position",
-        errors=(*_TOPIC_ERRORS, "position_not_found"),
+        errors=(*_LOG_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="PUT", path=f"{_TOPIC_PATH}/positions/{{name}}", name="setPosition", tag="topics",
         summary="Record a named position", body="PositionRequest", reply="Position",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "too_many_positions"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", "too_many_positions"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
         tag="topics",
-        summary="Delete a named position", errors=(*_TOPIC_ERRORS, "position_not_found"),
+        summary="Delete a named position", errors=(*_LOG_ERRORS, "position_not_found"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/delayed", name="listDelayed", tag="messages",
         summary="The messages that are not due yet", reply="DelayedList",
         query=("limit", "after", "payloads"),
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "damaged_record"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", "damaged_record"),
     ),
     Endpoint(
         method="DELETE", path=f"{_TOPIC_PATH}/delayed/{{id}}", name="cancelDelayed",
         tag="messages",
         summary="Cancel a message that is not due yet",
-        errors=(*_TOPIC_ERRORS, "invalid_message_id", "delayed_not_found"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", "delayed_not_found"),
     ),
     Endpoint(
         method="GET", path=_GROUPS_PATH, name="listGroups", tag="groups",
@@ -1147,7 +1168,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
 _SPELLED_OUT = {"ns": "namespace", "t": "topic", "g": "group", "tx": "transaction"}
 _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
-    "topic": (ref("Name"), "topic"),
+    "topic": (ref("TopicName"), "topic, or one of its partitions"),
     "group": (ref("Name"), "consumer group"),
     "name": (ref("Name"), "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
@@ -1160,6 +1181,10 @@ _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Partitions": (
+        _of_type("string", pattern=r"^[0-9]+(,[0-9]+)*$"),
+        "the partitions that have the rows, of a topic with several",
+    ),
     "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
     "Tuff-Delayed": (_COUNT, "how many messages are delayed; they have no message id yet"),
     "Tuff-Delayed-First": (ref("DelayedId"), "id of the first delayed message of the request"),

@@ -39,7 +39,7 @@ BLOCKS_COUNT_MAX = 1_024  # blocks of fields in the cache; a client has one or t
 BLOCK_BYTES_MAX = 2_048  # bytes of a block; with the count it bounds the memory to 2 MiB
 
 _LINE = re.compile(
-    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
+    rb"(GET|POST|PUT|DELETE) (/[A-Za-z0-9._~/:-]*)(?:\?([A-Za-z0-9._~=&-]*))? HTTP/1\.1"
 )
 _NUMBER = re.compile(rb"/([0-9]{16,19})(?=[/ ])")  # a pointer, as a whole segment
 _NO_NUMBER = b"0"  # replaces it in the key of the cache

@@ -73,7 +73,7 @@ def _position(name: str, value: object) -> tuple[TopicId, Position]:
             case {"gen": str() as generation, "id": str() as id} if generation.isdecimal():
                 if id != BEGINNING:
                     MessageId.from_hex(id)
-                return TopicId(*name.split(":")), Position(generation=int(generation), id=id)
+                return TopicId(*name.split(":", 1)), Position(generation=int(generation), id=id)
     except (InvalidMessageIdError, TypeError):
         pass
     raise OffsetError(

@@ -200,9 +200,10 @@ def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def topic_named(name: str, namespace: str) -> TopicId:
-    """`name` in the namespace, or `other:name` in another one. Raises: InvalidNameError."""
-    head, colon, tail = name.strip().rpartition(":")
-    return TopicId(head if colon else namespace, tail)
+    """`name` in the namespace, or `other:name` in another one; `other:name:3` is a partition.
+    Raises: InvalidNameError."""
+    head, colon, tail = name.strip().partition(":")
+    return TopicId(head, tail) if colon else TopicId(namespace, head)
 
 
 class Given:

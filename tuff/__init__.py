@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import NotFoundError as NotFoundError
     from tuff.protocol.errors import OverloadedError as OverloadedError
     from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
+    from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
+    from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
     from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError

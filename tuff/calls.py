@@ -272,11 +272,15 @@ def ttl_of(ttl: Duration | None) -> int | None:
     return int(seconds)
 
 
-def topic_properties(ttl: Duration | None, properties: Properties | None) -> dict[str, object]:
-    """The properties of a topic, including its ttl in seconds."""
+def topic_properties(
+    ttl: Duration | None, properties: Properties | None, partitions: int | None = None
+) -> dict[str, object]:
+    """The properties of a topic, including its ttl in seconds and its number of partitions."""
     given: dict[str, object] = dict(properties or {})
     if ttl is not None:
         given["ttl"] = ttl_of(ttl)
+    if partitions is not None:
+        given["partitions"] = partitions
     return given
 
 
@@ -292,7 +296,7 @@ def checked_topic(topic: object) -> TopicId:
 def topic_path(topic: TopicId) -> str:
     """The path of a topic, escaped. Raises: TypeError: it is no TopicId."""
     checked_topic(topic)
-    return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name)}"
+    return f"/v1/namespaces/{quote(topic.namespace)}/topics/{quote(topic.name, safe=':')}"
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
@@ -316,9 +320,15 @@ def get_topic(topic: TopicId) -> Call[TopicInfo]:
             topic=topic,
             generation=whole_number(body["generation"], what="generation"),
             properties={name: text(value) for name, value in properties.items()},
+            partitions=_numbers(body.get("partitions", [0])),
+            retired=_numbers(body.get("retired", [])),
         )
 
     return get(topic_path(topic), read)
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    return tuple(whole_number(item, what="a partition") for item in json_array(value))
 
 
 def list_topics(namespace: str) -> Call[list[str]]:
@@ -460,10 +470,12 @@ def publish(topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE) 
     pointer = request.pointer
 
     def read(response: Response) -> Published:
+        numbers = response.headers.get("tuff-partitions")
         return Published(
             first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
             last_id=MessageId.from_hex(response.headers["tuff-last-id"]),
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
+            partitions=tuple(map(int, numbers.split(","))) if numbers else (),
         )
 
     # An older server does not know the parameter, and its answers are durable.

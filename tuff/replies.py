@@ -27,20 +27,25 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic; `generation` is one higher after each re-creation."""
+    """A topic; `generation` is one higher after each re-creation. `partitions` are the numbers of
+    those that take messages, and `retired` of those that can only be read."""
 
     topic: TopicId
     generation: int
     properties: Mapping[str, str]
+    partitions: tuple[int, ...] = (0,)
+    retired: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Ids of the first and the last row written; `rollback` is None without a transaction."""
+    """Ids of the first and the last row written; `rollback` is None without a transaction.
+    `partitions`: the numbers of those that have the rows, of a topic with several."""
 
     first_id: MessageId
     last_id: MessageId
     rollback: RollbackDetail | None
+    partitions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

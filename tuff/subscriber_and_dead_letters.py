@@ -64,6 +64,7 @@ POLL_WAIT_S_MAX = (
 )
 REASON_LENGTH_MAX = 4_000  # characters; a dead letter needs no whole stack trace
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
+PARTITION_ROW_PREFIX = b"\x00tuff:partition-position:"
 
 
 class Subscription:
@@ -83,16 +84,32 @@ class Subscription:
     ) -> None:
         self._topic = topic
         self._question = question
-        self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, chance)
-        self._outage = _Outage(f"the subscription of {topic}")
+        self._outages = Outages(f"the subscription of {topic}", chance)
 
     def poll(self) -> Flow[Poll]:
         """The next messages, or none when the wait was over; however long the server is away."""
+        poll = yield from self._outages.outlast(self._poll)
+        self._question = replace(self._question, start=poll.next_id, inclusive=False)
+        return poll
+
+    def _poll(self) -> Flow[Poll]:
+        self._question = yield from with_fixed_start(self._topic, self._question, ask)
+        return (yield from ask(calls.poll(self._topic, self._question)))
+
+
+class Outages:
+    """Repeats what a reader asks while the server is away. Belongs to one thread or task."""
+
+    def __init__(self, reader: str, chance: Callable[[], float]) -> None:
+        self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, chance)
+        self._outage = _Outage(reader)
+
+    def outlast(self, make: Callable[[], Flow[T]]) -> Flow[T]:
+        """The result of such a flow, which only reads."""
         failed_count = 0
         while True:
             try:
-                self._question = yield from with_fixed_start(self._topic, self._question, ask)
-                poll = yield from ask(calls.poll(self._topic, self._question))
+                result = yield from make()
             except TuffError as error:
                 if not is_passing(error):
                     raise
@@ -101,8 +118,7 @@ class Subscription:
                 at_least_s = min(error.retry_after_s, RECONNECT_S_MAX)
             else:
                 self._outage.end()
-                self._question = replace(self._question, start=poll.next_id, inclusive=False)
-                return poll
+                return result
             yield self._backoff.pause(failed_count, at_least_s=at_least_s)
 
 
@@ -146,9 +162,8 @@ class SubscriberFlows(Generic[C]):
         self._plan = plan
         self._retries = retries
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_S_MAX, chance)
-        self._dead_letters = plan.dead_letters or TopicId(
-            plan.topic.namespace, f"{plan.topic.name}.dlq"
-        )
+        base = plan.topic.base
+        self._dead_letters = plan.dead_letters or TopicId(base.namespace, f"{base.name}.dlq")
         # Where to begin while no position is stored. `latest` is looked up once: looked up again
         # after a batch that failed, it would skip that batch.
         self._beginning = plan.question
@@ -439,8 +454,10 @@ class TablePositions:
     def _key(self) -> bytes:
         if self._topic is None:
             raise WrongStateError(f"{self.name} is for no topic yet; call `keep_for(topic)` first")
-        # A topic's name has no colon, so the keys of two topics differ.
-        return ROW_PREFIX + f"{self._topic}:{self._name}".encode()
+        # The name of a topic has no colon, and one of a partition has its prefix for itself, so the
+        # keys of two of them differ.
+        prefix = ROW_PREFIX if self._topic.number is None else PARTITION_ROW_PREFIX
+        return prefix + f"{self._topic}:{self._name}".encode()
 
 
 def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:

@@ -421,13 +421,15 @@ class GroupCoordinator:
 
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
-    """The names of the partitions of a topic, in the order of their numbers; none if the topic does
-    not exist. What another server of a cluster owns is taken to exist."""
-    found = state.topics.maybe_find(topic)
+    """The names of the partitions of a topic that can be read, in the order of their numbers; none
+    if the topic does not exist. What another server of a cluster owns is taken to exist."""
     if state.topics.is_foreign(topic):
-        return [topic.name]
-    is_there = found is not None and found.durable is not None and found.durable.generation > 0
-    return [topic.name] if is_there else []
+        return [topic.partition(0).name]
+    found = state.topics.maybe_find(topic)
+    record = None if found is None else found.durable
+    if record is None or record.generation < 0:
+        return []
+    return [topic.partition(number).name for number in record.partitions.readable]
 
 
 def group_log_of(namespace: str, group: str) -> TopicId:

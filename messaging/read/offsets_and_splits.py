@@ -50,7 +50,7 @@ from messaging.storage.rows import (
     offset_number,
     payload_key,
 )
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
 from tuff.protocol import json_forms
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
@@ -106,15 +106,15 @@ class TopicOffsets:
     ) -> Offsets:
         """Where the topic begins and ends for this reader. With `tx` every live row is read."""
         poll = Poll(isolation=isolation, tx=tx)
-        _, before = require_topic(self._store, self._state, topic)
+        log, before = require_log(self._store, self._state, topic)
         # Both before the snapshot, which may come from another server: what leaves the index later
         # may have ended after the snapshot, and what is written later may be undecided in it.
         high_water_mark = self._state.high_water_mark
         indexed: list[IndexedRange] = []
         if isolation is Isolation.COMMITTED:
-            indexed += self._state.index.undecided_in(topic, before.generation)
+            indexed += self._state.index.undecided_in(log.id, before.generation)
         snapshot = await snapshot_for(self._state.transactions, poll)
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         query = self._query(found, record, poll, 0, snapshot)
         query = replace(query, high_water_mark=high_water_mark)
         undecided_from = _undecided_from(record, query, poll, indexed)
@@ -133,7 +133,7 @@ class TopicOffsets:
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
 
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
@@ -156,7 +156,7 @@ class TopicOffsets:
     ) -> tuple[int, list[Split]]:
         """The topic's generation, and parts of about equal size from `start`, exclusive, through
         `end`."""
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
         query = self._query(found, record, Poll(through=end), number, None)
         cut = partial(splits_of, query=query, start=start, end=end, count=count)

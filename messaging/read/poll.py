@@ -26,7 +26,7 @@ from messaging.read.visibility import (
 from messaging.retention.expiry import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
@@ -137,7 +137,7 @@ class Polls:
     def latest(self, topic: TopicId) -> MessageId:
         """An id behind everything published so far: as an exclusive start, it leads to what is
         published from now on."""
-        require_topic(self._store, self._state, topic)
+        require_log(self._store, self._state, topic)
         return past_group(self._state.high_water_mark)
 
     def stop_waiting(self) -> None:
@@ -152,19 +152,19 @@ class Polls:
             await self._store.read(lambda _store: arrow_form())
 
     async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         waiter = asyncio.Event()
         found.waiters[waiter] = None
         try:
             if poll.tx is None:
-                return await self._poll(found, record.generation, poll, waiter)
+                return await self._poll(found, topic, record.generation, poll, waiter)
             with self._transaction_rows.reading_in(poll.tx, waiter):
-                return await self._poll(found, record.generation, poll, waiter)
+                return await self._poll(found, topic, record.generation, poll, waiter)
         finally:
             del found.waiters[waiter]
 
     async def _poll(
-        self, topic: Topic, generation: int, poll: Poll, waiter: asyncio.Event
+        self, topic: Topic, named: TopicId, generation: int, poll: Poll, waiter: asyncio.Event
     ) -> PollResult:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + poll.wait_s
@@ -177,7 +177,7 @@ class Polls:
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and holds the reader back, which otherwise would pass over it.
             snapshot = await snapshot_for(self._state.transactions, poll)
-            record = require_generation(topic, generation)
+            record = _require_same_log(topic, named, generation)
             query = _restarted(
                 query_of(self._state, self._settings, topic, record, poll, number, snapshot),
                 asked,
@@ -319,6 +319,13 @@ def require_generation(topic: Topic, generation: int) -> TopicRecord:
     record = topic.require_durable()
     if record.generation != generation:
         raise topic_was_replaced(topic.id)
+    return record
+
+
+def _require_same_log(topic: Topic, named: TopicId, generation: int) -> TopicRecord:
+    """The same. Raises: PartitionRequiredError: the topic got a second partition meanwhile."""
+    record = require_generation(topic, generation)
+    record.require_one_log(named)
     return record
 
 

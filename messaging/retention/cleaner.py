@@ -47,6 +47,7 @@ from messaging.storage.rows import (
     topic_bytes,
 )
 from messaging.storage.store_state import OpenStore, StoreState
+from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic, with_log_start
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
@@ -123,12 +124,14 @@ class RetentionCleaner:
         state: StoreState,
         committer: GroupCommitter,
         transaction_rows: TransactionRows,
+        topics: TopicChanges,
         observers: RegionObservers | None,
     ) -> None:
         self._store = store
         self._state = state
         self._committer = committer
         self._transaction_rows = transaction_rows
+        self._topics = topics
         self._observers = observers
         self._cursor = MESSAGES
         self._swept_generations: dict[TopicId, int] = {}
@@ -151,6 +154,8 @@ class RetentionCleaner:
             if state is not None and rules.may_delete:
                 await self._observers.publish_state(_observed_topics(rules), rules.state)
         await self._record(rules, state)
+        if rules.may_delete and self._state.may_delete():
+            await self._topics.delete_emptied()
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
             log.warning("%d damaged rows, the first under %s", len(damaged), damaged[0].hex())

@@ -14,7 +14,7 @@ from messaging.read.poll import Poll, id_or_time_from, query_of
 from messaging.read.visibility import LAST_NUMBER, Query, start_number
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import HOLDS, POSITIONS, Hold, Position, named_row_key
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, live_holds, topic_of
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.errors import (
@@ -124,7 +124,7 @@ class HoldsAndPositions:
 
         Raises: TopicNotFoundError, TooManyHoldsError.
         """
-        found = require_topic(self._store, self._state, topic)[0]
+        found = require_log(self._store, self._state, topic)[0]
         offset = MessageId.from_int(min(start_number(first, inclusive=True), LAST_NUMBER))
 
         def build(batch: WriteBatch) -> Hold:
@@ -149,7 +149,7 @@ class HoldsAndPositions:
     def holds(self, topic: TopicId) -> Mapping[str, Hold]:
         """The holds that have not expired, by name. Raises: TopicNotFoundError."""
         found = live_holds(
-            require_topic(self._store, self._state, topic)[1], now_ms=self._state.expiry_ms()
+            require_log(self._store, self._state, topic)[1], now_ms=self._state.expiry_ms()
         )
         return dict(sorted(found.items()))
 
@@ -158,7 +158,7 @@ class HoldsAndPositions:
 
         Raises: TopicNotFoundError, HoldNotFoundError.
         """
-        found = require_topic(self._store, self._state, topic)[0]
+        found = require_log(self._store, self._state, topic)[0]
 
         def build(batch: WriteBatch) -> None:
             record = found.require_decided()
@@ -177,7 +177,7 @@ class HoldsAndPositions:
 
         Raises: TopicNotFoundError, TooManyPositionsError.
         """
-        found = require_topic(self._store, self._state, topic)[0]
+        found = require_log(self._store, self._state, topic)[0]
 
         def build(batch: WriteBatch) -> tuple[int, Position]:
             before = found.require_decided()
@@ -191,7 +191,7 @@ class HoldsAndPositions:
 
     def positions(self, topic: TopicId) -> tuple[int, Mapping[str, Position]]:
         """The topic's generation, and its positions by name. Raises: TopicNotFoundError."""
-        record = require_topic(self._store, self._state, topic)[1]
+        record = require_log(self._store, self._state, topic)[1]
         return record.generation, dict(sorted(record.positions.items()))
 
     def position(self, topic: TopicId, name: str) -> tuple[int, Position]:
@@ -204,7 +204,7 @@ class HoldsAndPositions:
 
     async def delete_position(self, topic: TopicId, name: str) -> None:
         """Forget a position. Raises: TopicNotFoundError, PositionNotFoundError."""
-        found = require_topic(self._store, self._state, topic)[0]
+        found = require_log(self._store, self._state, topic)[0]
 
         def build(batch: WriteBatch) -> None:
             record = found.require_decided()

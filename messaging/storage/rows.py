@@ -28,7 +28,7 @@ Stored values, with a checksum over key and value (design §5).
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
 the wrong key is damage too. Attributes are bytes here (messaging/storage/attributes.py). The topic,
-index and metadata rows frame their bodies the same way, with flags 0.
+index and metadata rows frame their bodies the same way, with no flags or with their own.
 
 A value with a correct checksum and unknown flags was written by a newer version. It is refused like
 damage, but with another advice: to start the newer server, and not to use `tuff salvage`.
@@ -250,9 +250,12 @@ def split_topic(names: bytes) -> TopicId:
         namespace, colon, name = names.decode("ascii").partition(":")
         if not (colon and name.endswith(":")):
             raise ValueError(f"{names!r} does not end with a colon")
-        return TopicId(namespace, name[:-1])
+        topic = TopicId(namespace, name[:-1])
     except (UnicodeDecodeError, InvalidNameError) as error:
         raise ValueError(f"{names!r} names no topic") from error
+    if topic.number == 0:
+        raise ValueError(f"{names!r} names no topic: partition 0 is stored without its number")
+    return topic
 
 
 def row_prefix(key: bytes) -> bytes:

@@ -350,3 +350,13 @@ def require_topic(store: OpenStore, state: StoreState, topic: TopicId) -> tuple[
     store.require_up()
     found = state.topics.find(topic)
     return found, found.require_durable()
+
+
+def require_log(store: OpenStore, state: StoreState, topic: TopicId) -> tuple[Topic, TopicRecord]:
+    """A partition that exists, or a topic with a single one, and its durable record.
+
+    Raises: StorageUnavailableError, TopicNotFoundError, DamagedRecordError, PartitionRequiredError.
+    """
+    found, record = require_topic(store, state, topic)
+    record.require_one_log(topic)
+    return found, record

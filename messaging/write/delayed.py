@@ -36,7 +36,7 @@ from messaging.storage.rows import (
     offset_after,
     split_log_message,
 )
-from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.storage.store_state import OpenStore, StoreState, require_log, require_topic
 from messaging.topics import (
     TOPIC_PATH,
     Topic,
@@ -187,7 +187,7 @@ class DelayedMessages:
 
         Raises: TopicNotFoundError, DamagedRecordError, StorageUnavailableError.
         """
-        found, record = require_topic(self._store, self._state, topic)
+        found, record = require_log(self._store, self._state, topic)
         list_rows = partial(
             _listed,
             prefix=found.prefix(record.generation),
@@ -203,12 +203,12 @@ class DelayedMessages:
         Raises: TopicNotFoundError, DelayedNotFoundError, UnavailableError (its kinds).
         """
         self._committer.require_ready()
-        require_topic(self._store, self._state, topic)
+        log_id = require_log(self._store, self._state, topic)[0].id
         if self._is_closing:
             raise _stopping()
         cancel = _Cancel(delayed_id, asyncio.get_running_loop().create_future())
-        self._cancels[topic].append(cancel)
-        self._state.look_times.note(topic, AT_ONCE)
+        self._cancels[log_id].append(cancel)
+        self._state.look_times.note(log_id, AT_ONCE)
         await cancel.done
 
     async def _look_at(self, topic: TopicId) -> None:

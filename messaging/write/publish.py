@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from messaging.partitions import ONE_PARTITION, Part, Partitions, divided
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -18,6 +19,7 @@ from messaging.storage.rows import (
     log_message,
     message_key,
     message_keys,
+    offset_after,
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
@@ -26,6 +28,7 @@ from messaging.topics import (
     TTL_S_MAX,
     Topic,
     created,
+    partition_retired,
     topic_of,
     topic_was_replaced,
 )
@@ -162,7 +165,10 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
 def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
     first = published.first.hex()
     last = first if published.last is published.first else published.last.hex()
-    return (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    if not published.partitions:
+        return headers
+    return (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
 
 
 def _delayed_ids(delayed: "DelayedRange") -> tuple[tuple[str, str], ...]:
@@ -185,22 +191,28 @@ class DelayedRange:
 
 class Published(NamedTuple):
     """The ids of the first and the last row written; `rollback` is None without a transaction,
-    `delayed` if the messages are not delayed."""
+    `delayed` if the messages are not delayed. The numbers of the partitions that have the rows, for
+    a topic with several."""
 
     first: MessageId
     last: MessageId
     rollback: RollbackDetail | None
     delayed: DelayedRange | None = None
+    partitions: Sequence[int] = ()
 
 
 class _Target(NamedTuple):
     """One publish of a batch: its topic and generation when the request was accepted, and when its
-    messages are due, in ms; None if they are not delayed."""
+    messages are due, in ms; None if they are not delayed. `numbers`: if the topic has several
+    partitions, an empty list that gets the numbers of those that have the rows, when these are
+    made. `places`: of a part, the index of each message in the publish."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
     due_ms: Sequence[int] | None = None
+    numbers: list[int] | None = None
+    places: Sequence[int] | None = None
 
 
 class Publisher:
@@ -217,7 +229,9 @@ class Publisher:
         with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
         target, pointer = self._checked_target(topic, request), request.pointer
         put = partial(self._put_all, [target], final=False)
-        permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
+        permit = None
+        if pointer is not None:
+            permit = await self._state.transactions.enter(pointer, target.topic.id)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
@@ -225,7 +239,7 @@ class Publisher:
         first_id = MessageId(*first)
         last_id = first_id if last is first else MessageId(*last)
         if (due_ms := target.due_ms) is None:
-            return Published(first_id, last_id, detail)
+            return Published(first_id, last_id, detail, None, target.numbers or ())
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
         return Published(first_id, last_id, detail, DelayedRange(*ids, len(due_ms)))
 
@@ -253,19 +267,23 @@ class Publisher:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         if request.delays is not None:
             raise json_forms.no_delay_of_stored()
-        put = partial(self._put_stored, self._target(topic, request))
-        permit = await self._state.transactions.enter(request.pointer, topic)
+        target = self._target(topic, request)
+        put = partial(self._put_stored, target)
+        permit = await self._state.transactions.enter(request.pointer, target.topic.id)
         await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
         self._committer.require_ready()
         found = self._state.topics.find(topic)
-        found.require_durable()
-        permit = await self._state.transactions.enter_rollback(detail.pointer, topic)
+        record = found.require_durable()
+        logs = [found]
+        if record.is_several(topic):
+            logs = self._logs(found, record.partitions.readable)
+        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id)
         if permit is not None:
             await self._committer.submit(
-                Write(partial(self._invert, found, detail), permit=permit, internal=True)
+                Write(partial(self._invert, logs, detail), permit=permit, internal=True)
             )
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
@@ -273,7 +291,9 @@ class Publisher:
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
-                self._require_stored_here(target)
+                for part in self._parts(target):
+                    self._require_same(part)
+                    self._require_stored_here(part)
 
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
@@ -291,6 +311,8 @@ class Publisher:
         self._committer.require_ready()
         topic = self._state.topics.find(topic_id)
         record = topic.require_durable()
+        if record.is_retired:
+            raise partition_retired(topic_id)
         if entry.ttls_s:
             # That of the request is checked even if every message has its own.
             of_request_s = entry.ttl_s if isinstance(entry, PublishRequest) else None
@@ -303,16 +325,79 @@ class Publisher:
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
-        return _Target(topic, record.generation, entry, due_ms)
+        if record.partitions is ONE_PARTITION or not record.is_several(topic_id):
+            return _Target(topic, record.generation, entry, due_ms)
+        if due_ms is not None:
+            raise InvalidDelayError(
+                f"delayed messages are for one partition, and {topic_id} has several: name it, as "
+                f"in {topic_id.name}:{record.partitions.active[-1]}"
+            )
+        return _Target(topic, record.generation, entry, numbers=[])
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
     ) -> list[tuple[Offset, Offset]]:
-        for target in targets:
-            self._require_same(target)
-            if not target.entry.payloads:
-                self._require_stored_here(target)
-        return [self._put_publish(target, batch, final=final) for target in targets]
+        parts_of = [self._parts(target) for target in targets]
+        for parts in parts_of:
+            for part in parts:
+                self._require_same(part)
+                if not part.entry.payloads:
+                    self._require_stored_here(part)
+        return [
+            self._put_publish(target, batch, final=final)
+            if target.numbers is None
+            else self._put_parts(target, parts, batch, final=final)
+            for target, parts in zip(targets, parts_of, strict=True)
+        ]
+
+    def _put_parts(
+        self, target: _Target, parts: Sequence[_Target], batch: WriteBatch, *, final: bool
+    ) -> tuple[Offset, Offset]:
+        assert target.numbers is not None
+        target.numbers.extend(part.topic.id.number or 0 for part in parts)
+        if len(parts) == 1 or not target.entry.payloads:
+            written = [self._put_publish(part, batch, final=final) for part in parts]
+            return written[0][0], written[-1][1]
+        # Over all partitions the offsets are those of the order in the request. So a reader of all
+        # of them gets this order, and the publisher knows the id of each message.
+        first, last = batch.next_offsets(len(target.entry.payloads))
+        for part in parts:
+            self._put_scattered(part, batch, first, final=final)
+        return first, last
+
+    def _parts(self, target: _Target) -> Sequence[_Target]:
+        """A publish by partition. They are those at the time at which it is written."""
+        if target.numbers is None:
+            return [target]
+        self._require_same(target)
+        topic, entry = target.topic, target.entry
+        partitions = topic.require_decided().partitions
+        if entry.payloads:
+            parts = divided(entry, partitions.active, turn=topic.turn)
+            topic.turn += 1
+        else:
+            parts = [Part(number, entry) for number in self._stored_in(target, partitions)]
+        logs = self._logs(topic, [part.number for part in parts])
+        return [
+            _Target(log, log.require_decided().generation, part.entry, places=part.places)
+            for log, part in zip(logs, parts, strict=True)
+        ]
+
+    def _stored_in(self, target: _Target, partitions: Partitions) -> Sequence[int]:
+        """The partitions for which a transaction stored messages; the first one if there is
+        none."""
+        pointer = _pointer_of(target.entry)
+        found = [
+            number
+            for number in partitions.readable
+            if self._state.index.stored(pointer, target.topic.id.partition(number).log)
+        ]
+        return found or partitions.active[:1]
+
+    def _logs(self, topic: Topic, numbers: Sequence[int]) -> list[Topic]:
+        """These partitions of a topic."""
+        find = self._state.topics.find
+        return [find(topic.id.partition(number)) if number else topic for number in numbers]
 
     def _put_publish(
         self, target: _Target, batch: WriteBatch, *, final: bool
@@ -328,6 +413,28 @@ class Publisher:
         if target.entry.pointer is not None:
             self._index(target, batch, MESSAGE_ROWS, offsets, final=final)
         return offsets
+
+    def _put_scattered(
+        self, target: _Target, batch: WriteBatch, start: Offset, *, final: bool
+    ) -> None:
+        """Put the messages of one partition, with offsets by their places in the publish."""
+        entry = target.entry
+        assert target.places is not None
+        offsets = [offset_after(start, place) for place in target.places]
+        keys = [message_key(target.topic.prefix(target.generation), each) for each in offsets]
+        values = inline_values(
+            keys,
+            entry.payloads,
+            pointer=entry.pointer,
+            ttls_s=entry.ttls_s,
+            attributes=entry.attributes,
+        )
+        for key, value in zip(keys, values, strict=True):
+            batch.put(key, value)
+        size_bytes = sum(map(len, entry.payloads))
+        batch.published(target.topic, count=len(offsets), size_bytes=size_bytes)
+        if entry.pointer is not None:
+            self._index(target, batch, MESSAGE_ROWS, (offsets[0], offsets[-1]), final=final)
 
     def _put_delayed(
         self, target: _Target, due_ms: Sequence[int], batch: WriteBatch, *, final: bool
@@ -382,7 +489,13 @@ class Publisher:
         return offsets
 
     def _put_stored(self, target: _Target, batch: WriteBatch) -> None:
-        self._require_same(target)
+        parts = self._parts(target)
+        for part in parts:
+            self._require_same(part)
+        for part in parts:
+            self._put_payloads(part, batch)
+
+    def _put_payloads(self, target: _Target, batch: WriteBatch) -> None:
         prefix, entry = target.topic.prefix(target.generation), target.entry
         pointer = _pointer_of(entry)
         offsets = batch.next_offsets(len(entry.payloads))
@@ -423,11 +536,13 @@ class Publisher:
         self._state.index.add_under(key, entry)
         batch.on_lost(partial(self._state.index.discard, entry))
 
-    def _invert(self, topic: Topic, detail: RollbackDetail, batch: WriteBatch) -> None:
-        topic.require_decided()
+    def _invert(self, logs: Sequence[Topic], detail: RollbackDetail, batch: WriteBatch) -> None:
+        for log in logs:
+            log.require_decided()
+        homes = {log.id for log in logs}
         for entry in self._state.index.message_ranges(detail.pointer):
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
-            if entry.topic.home != topic.id or first > last:
+            if entry.topic.home not in homes or first > last:
                 continue
             found = self._state.topics.find(entry.topic)
             if found.decided is not None and found.decided.generation == entry.generation:
@@ -435,8 +550,11 @@ class Publisher:
                 batch.touch(found)
 
     def _require_same(self, target: _Target) -> None:
-        if target.topic.require_decided().generation != target.generation:
+        record = target.topic.require_decided()
+        if record.generation != target.generation:
             raise topic_was_replaced(target.topic.id)
+        if record.is_retired:
+            raise partition_retired(target.topic.id)
 
     def _require_stored_here(self, target: _Target) -> None:
         # If the topic was deleted since the store, its messages are gone. A reference to them would

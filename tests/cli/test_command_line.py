@@ -172,7 +172,7 @@ def test_the_address_can_stand_before_the_command_or_in_the_environment() -> Non
         ("tx start --type long --lease inf", "'inf' is not a valid number of", "tuff tx start"),
         ("holds set t n --max-age 0", "0.0 is not in the range x>0", "tuff holds set"),
         ("topics create t --property x", "'x' is not NAME=VALUE", "tuff topics create"),
-        ("topics set t", "nothing to set; give --ttl, --property or", "tuff topics set"),
+        ("topics set t", "nothing to set; give --ttl, --property, --unset or", "tuff topics set"),
         ("topics set t --ttl 5 --unset ttl", "ttl can't be set and unset", "tuff topics set"),
         ("topics set t --ttl 5 --property ttl=6", "ttl is given twice", "tuff topics set"),
         ("backup a b c", "give TARGET for a running server", "tuff backup"),

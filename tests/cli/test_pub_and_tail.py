@@ -173,6 +173,53 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
         assert follower.out.read() == ""
 
 
+def test_partitions_are_tailed_in_one_order_or_alone(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "partitions")
+    client.topics.create(topic, partitions=3)
+    for index in range(7):
+        client.publish(topic.partition(index * 2 % 3), f"{index}")
+    client.topics.update(topic, partitions=2)
+
+    def tailed(*options: str) -> list[tuple[int | None, str]]:
+        lines = run("tail", "partitions", "--json", *options).stdout.splitlines()
+        found = [json.loads(line) for line in lines]
+        return [(each.get("partition"), each["payload"]) for each in found]
+
+    everything = [(index * 2 % 3, f"{index}") for index in range(7)]
+    assert tailed() == everything
+    assert tailed("-n", "3") == everything[:3]
+    assert tailed("--from", "latest") == []
+    assert tailed("--partition", "2") == [(None, "1"), (None, "4")]
+    assert tailed("--partition", "0") == [(None, "0"), (None, "3"), (None, "6")]
+    assert run("tail", "default:partitions:1").stdout.splitlines()[0].endswith("  2")
+    assert run("tail", "partitions", "-n", "1").stdout.split("  ")[0] == "0"
+    missing = run("tail", "partitions", "--partition", "9")
+    assert missing.returncode == 1
+    assert "there is no topic default:partitions:9" in missing.stderr
+
+
+def test_a_follower_reads_partitions_that_are_added(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "growing")
+    client.topics.create(topic)
+    client.publish(topic, "one")
+    follower = ["tail", "growing", "--follow", "--from", "earliest", "-n", "4", "--json"]
+    with started(*follower, url=server.url) as process:
+        assert json.loads(process.out.readline())["payload"] == "one"
+        client.topics.update(topic, partitions=2)
+        client.publish(topic.partition(1), "two")
+        client.publish(topic.partition(0), "three")
+        client.publish(topic.partition(1), "four")
+        found = [
+            json.loads(line) for line in process.process.communicate(timeout=30)[0].splitlines()
+        ]
+
+    assert [(each.get("partition"), each["payload"]) for each in found] == [
+        (1, "two"), (0, "three"), (1, "four"),
+    ]  # fmt: skip
+
+
 def test_messages_are_published_with_attributes_and_selected_by_tags(
     run: Tuff, client: tuff.Client
 ) -> None:
@@ -246,6 +293,6 @@ def test_a_tail_reads_on_while_a_selection_passes_over_messages() -> None:
     topic = tuff.TopicId("default", "rare")
     reader = _Reader(client, topic, isolation=tuff.Isolation.ALL, tags="rare", follow=False)
 
-    assert [*reader.messages(TopicEnd.EARLIEST, limit=None)] == []
+    assert [*reader.read(TopicEnd.EARLIEST, limit=None)] == []
 
     assert len(service.polls) == 3

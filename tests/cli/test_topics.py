@@ -20,6 +20,8 @@ def test_a_topic_is_created_shown_listed_and_removed(run: Tuff) -> None:
         "name": "life",
         "generation": 1,
         "properties": {"ttl": "60", "owner": "me"},
+        "partitions": [0],
+        "retired": [],
         "earliest": None,
         "end": None,
     }
@@ -57,3 +59,25 @@ def test_setting_a_property_keeps_the_default_ttl(run: Tuff, client: tuff.Client
     run("topics", "set", "cli:default-ttl", "--property", "owner=you")
 
     assert client.topics.get(topic).properties == {"ttl": before, "owner": "you"}
+
+
+def test_partitions_are_created_changed_and_shown(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "parts")
+    assert run("topics", "create", "cli:parts", "--partitions", "3", "--ttl", "60").returncode == 0
+    assert client.topics.get(topic).partitions == (0, 1, 2)
+
+    done = run("topics", "set", "cli:parts", "--partitions", "2")
+
+    assert done.returncode == 0
+    info = client.topics.get(topic)
+    assert (info.partitions, info.retired, info.properties) == ((0, 1), (2,), {"ttl": "60"})
+    shown = json.loads(run("topics", "show", "cli:parts", "--json").stdout)
+    assert (shown["partitions"], shown["retired"], "end" in shown) == ([0, 1], [2], False)
+    lines = run("topics", "show", "cli:parts").stdout.splitlines()
+    assert [line.split() for line in lines if "partitions" in line] == [["partitions", "0,1"]]
+    one = json.loads(run("topics", "show", "cli:parts:1", "--json").stdout)
+    assert (one["name"], one["end"]) == ("parts:1", None)
+    assert run("topics", "ls", "cli").stdout.count("parts") == 1
+    refused = run("topics", "rm", "cli:parts:1", "--yes")
+    assert refused.returncode == 2
+    assert "is a partition of cli:parts" in refused.stderr

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from messaging.partitions import ONE_PARTITION, Partitions
 from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import pack_rows
 from messaging.storage.pointer_index import IndexedRange
@@ -171,7 +172,7 @@ def packed(means: Value) -> tuple[bytes, bytes]:
 
 
 def _topic_id(means: Value) -> TopicId:
-    return TopicId(*means["topic"].split(":"))
+    return TopicId(*means["topic"].split(":", 1))
 
 
 def _prefix(means: Value) -> bytes:
@@ -224,8 +225,16 @@ def _delayed(means: Value) -> tuple[bytes, MessageRow]:
 
 def _topic(means: Value) -> tuple[bytes, TopicRecord]:
     log_start = MessageId(*means["log_start"])
+    given = means["partitions"]
+    partitions = ONE_PARTITION
+    if given is not None:
+        partitions = Partitions(tuple(given[0]), tuple(given[1]), given[2])
     made = TopicRecord(
-        generation=means["generation"], properties=means["properties"], log_start=log_start
+        generation=means["generation"],
+        properties=means["properties"],
+        log_start=log_start,
+        partitions=partitions,
+        is_retired=means["retired"],
     )
     return topic_key(_topic_id(means)), made
 

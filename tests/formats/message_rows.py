@@ -21,7 +21,7 @@ def read_row(key: bytes, value: bytes) -> Value:
     flags, body = _checked(key, value)
     if table in b"mp" and flags == IS_PACKED:
         return {"table": "packed", "rows": _packed_rows(key, body)}
-    if table not in b"mpd" and flags and (key, flags) != (b"smark", HAS_SEEN):
+    if table not in b"mptd" and flags and (key, flags) != (b"smark", HAS_SEEN):
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
         b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _metadata,
@@ -126,13 +126,22 @@ def _delayed_row(rest: bytes, flags: int, body: bytes) -> Value:
     return {"table": "delayed", **_prefix(rest[:-18]), **times, **found, "payload": content}
 
 
-def _topic_row(rest: bytes, _flags: int, body: bytes) -> Value:
+def _topic_row(rest: bytes, flags: int, body: bytes) -> Value:
+    if flags & ~3:
+        raise DamagedError(f"flags {flags} in a topic row")
+    form = json.loads(body[24:])
+    partitions = None
+    if flags & 1:
+        partitions = [form["partitions"], form["retired"], form["next"]]
+        form = form["properties"]
     return {
         "table": "topic",
         "topic": rest[:-1].decode("ascii"),
         "generation": int.from_bytes(body[:4], "big", signed=True),
         "log_start": list(struct.unpack(">QHQH", body[4:24])),
-        "properties": json.loads(body[24:]),
+        "properties": form,
+        "partitions": partitions,
+        "retired": bool(flags & 2),
     }
 
 

@@ -29,6 +29,7 @@ def test_a_topic_is_created_updated_deleted_and_created_again(
     assert (created.status, created.body) == (200, b"")
     assert ok(topic.show()).json == {
         "name": topic.name, "properties": properties, "generation": 1,
+        "partitions": [0], "retired": [],
     }  # fmt: skip
     refused(topic.create({"ttl": 90}), 409, "topic_already_exists", naming=topic.name)
     assert ok(topic.show()).json["properties"] == properties
@@ -45,6 +46,7 @@ def test_a_topic_is_created_updated_deleted_and_created_again(
     ok(topic.create({"ttl": 90}))
     assert ok(topic.show()).json == {
         "name": topic.name, "properties": {"ttl": "90"}, "generation": 2,
+        "partitions": [0], "retired": [],
     }  # fmt: skip
     assert topic.read() == []
     ok(topic.publish("new"))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from messaging.partitions import Partitions
 from messaging.storage.attributes import decode_attributes, encode_attributes
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -98,6 +99,12 @@ ROWS: dict[str, Stored] = {
     "topic": TopicRecord(
         generation=-3, properties={"ttl": "60", "owner": "me"}, log_start=MessageId(*PLACE)
     ),
+    "topic with partitions": TopicRecord(
+        generation=3,
+        properties={"ttl": "60", "owner": "me"},
+        partitions=Partitions((0, 1, 5), (3, 4), 6),
+    ),
+    "retired partition": TopicRecord(generation=3, properties={"ttl": "60"}, is_retired=True),
     "index": INDEXED,
     "mark": LastBatch(batch_number=12, last=PLACE, clock_ms=1_480_000_000_123),
     "mark with edit": LastBatch(
@@ -232,7 +239,9 @@ def test_a_flag_of_a_newer_version_is_refused_and_not_called_damaged(name: str) 
     row = ROWS[name]
     key = KEYS[type(row)]
     flags, body = unframe(key, row.to_bytes(key))
-    known = {MessageRow: 0x0F, PayloadRow: 0x06, LastBatch: 0x01}.get(type(row), 0)
+    known = {MessageRow: 0x0F, PayloadRow: 0x06, TopicRecord: 0x03, LastBatch: 0x01}.get(
+        type(row), 0
+    )
 
     for flag in [1 << bit for bit in range(8) if not known >> bit & 1]:
         with pytest.raises(NewerRowError) as raised:
@@ -278,6 +287,27 @@ def test_a_topic_row_with_another_body_is_damaged(body: bytes) -> None:
 
     with pytest.raises(DamagedRowError):
         TopicRecord.from_bytes(key, frame(key, 0, body))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[]",
+        "{}",
+        '{"properties":{"ttl":"6"},"partitions":[0,1],"retired":[]}',
+        '{"properties":{"ttl":"6"},"partitions":[0,true],"retired":[],"next":3}',
+        '{"properties":{"ttl":"6"},"partitions":[0,2,1],"retired":[],"next":3}',
+        '{"properties":{"ttl":"6"},"partitions":[0,1],"retired":[1],"next":3}',
+        '{"properties":{"ttl":"6"},"partitions":[0,1],"retired":[],"next":1}',
+        '{"properties":{"ttl":"6"},"partitions":[1],"retired":[],"next":3}',
+        '{"properties":{"ttl":"6"},"partitions":[0],"retired":[],"next":10001}',
+    ],
+)
+def test_a_topic_row_with_impossible_partitions_is_damaged(form: str) -> None:
+    key = topic_key(TopicId("default", "t1"))
+
+    with pytest.raises(DamagedRowError):
+        TopicRecord.from_bytes(key, frame(key, 1, bytes(24) + form.encode()))
 
 
 def test_an_index_row_of_stored_payloads_keeps_its_kind() -> None:

@@ -24,7 +24,12 @@ from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
     ],
 )
 def test_properties_become_strings(given: object, expected: dict[str, str]) -> None:
-    assert parse_properties(given) == expected
+    assert parse_properties(given) == (expected, None)
+
+
+@pytest.mark.parametrize("given", ["4", 4, "0004"])
+def test_the_number_of_partitions_is_no_stored_property(given: object) -> None:
+    assert parse_properties({"partitions": given, "a": "b"}) == ({"a": "b"}, 4)
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ JOB_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "holds and positions outlive their topic",
         "messaging/topic_changes.py",
-        "                    batch.delete(named_row_key(table, prefix, name))\n",
-        "                    pass\n",
+        "            batch.delete(named_row_key(table, prefix, name))\n",
+        "            pass\n",
         (f"{_HOLDS}::test_holds_and_positions_survive_a_restart_and_die_with_the_topic",),
     ),
     Mutant(

@@ -121,7 +121,7 @@ def test_a_topic_is_written_with_a_colon_that_no_name_can_hold() -> None:
     assert str(TopicId("shop", "orders")) == "shop:orders"
 
 
-@pytest.mark.parametrize("name", ["t:1", "t:9999", "t:delayed", "t:12:delayed", "t:group"])
+@pytest.mark.parametrize("name", ["t:delayed", "t:12:delayed", "t:group"])
 def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: str) -> None:
     assert str(TopicId("n", name)) == f"n:{name}"
     with pytest.raises(InvalidNameError):
@@ -130,8 +130,8 @@ def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: 
 
 @pytest.mark.parametrize(
     "name",
-    ["t:", "t:0", "t:01", "t:10000", "t:x", "t:1:2", "t:delayed:1", "t:group:1", ":1", "t:1:",
-     "t:\u0661", "t:1\n"],
+    ["t:", "t:0:delayed", "t:01", "t:10000", "t:x", "t:1:2", "t:delayed:1", "t:group:1", ":1",
+     "t:1:", "t:\u0661", "t:1\n"],
 )  # fmt: skip
 def test_other_parts_of_a_name_are_refused(name: str) -> None:
     with pytest.raises(InvalidNameError):
@@ -144,3 +144,25 @@ def test_a_topic_is_owned_with_its_log_of_delayed_messages() -> None:
         TopicId("shop", "orders:delayed"),
     )
     assert TopicId("shop", "billing:group").with_logs == (TopicId("shop", "billing:group"),)
+
+
+@pytest.mark.parametrize("number", [0, 1, 12, 9999])
+def test_a_partition_is_named_by_its_number(number: int) -> None:
+    partition = topic_id("n", f"t:{number}")
+
+    assert partition == TopicId("n", f"t:{number}")
+    assert partition is topic_id("n", "t").partition(number) is partition.partition(number)
+    assert (partition.number, partition.base) == (number, TopicId("n", "t"))
+    assert partition.log == (partition if number else TopicId("n", "t"))
+
+
+def test_a_topic_has_no_number() -> None:
+    for name in ("t", "t:delayed", "t:12:delayed"):
+        topic = TopicId("n", name)
+        assert (topic.number, topic.base, topic.log) == (None, TopicId("n", "t"), topic)
+
+
+@pytest.mark.parametrize("number", [-1, 10_000])
+def test_there_is_no_partition_of_another_number(number: int) -> None:
+    with pytest.raises(InvalidNameError):
+        TopicId("n", "t").partition(number)

@@ -308,17 +308,17 @@ BUGS = (
             ),
             Change(
                 "messaging/topic_changes.py",
-                "                    batch.delete(named_row_key(table, prefix, name))\n",
-                "                    pass\n",
+                "            batch.delete(named_row_key(table, prefix, name))\n",
+                "            pass\n",
             ),
         ),
     ),
     planted(
         "position-acknowledged-before-it-is-durable",
         "messaging/retention/holds_and_positions.py",
-        "        record = require_topic(self._store, self._state, topic)[1]\n"
+        "        record = require_log(self._store, self._state, topic)[1]\n"
         "        return record.generation, dict(sorted(record.positions.items()))\n",
-        "        record = require_topic("
+        "        record = require_log("
         "self._store, self._state, topic)[0].require_decided()\n"
         "        return record.generation, dict(sorted(record.positions.items()))\n",
     ),

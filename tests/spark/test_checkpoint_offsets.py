@@ -24,7 +24,9 @@ POSITIONS = st.builds(
     generation=st.integers(1, 1 << 31),
     id=st.one_of(st.just(BEGINNING), IDS.map(MessageId.hex)),
 )
-OFFSETS = st.dictionaries(st.builds(TopicId, NAMES, NAMES), POSITIONS, max_size=5)
+TOPICS = st.builds(TopicId, NAMES, NAMES)
+PARTITIONS = st.builds(TopicId.partition, TOPICS, st.integers(0, 9_999))
+OFFSETS = st.dictionaries(TOPICS | PARTITIONS, POSITIONS, max_size=5)
 
 
 def test_an_offset_has_the_text_that_spark_may_compare() -> None:

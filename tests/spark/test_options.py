@@ -10,6 +10,7 @@ from pyspark_tuff.options import (
     batch_write_options,
     stream_read_options,
     stream_write_options,
+    topic_named,
 )
 from tuff.launch import ServerProcess
 from tuff.protocol.ids import MessageId, TopicId
@@ -111,3 +112,17 @@ def test_options_that_spark_adds_to_those_of_a_sink_are_ignored() -> None:
     options = stream_write_options({"topic": "a", "checkpointlocation": "/c", "queryname": "q"})
 
     assert options.topic == TopicId("default", "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("orders", TopicId("home", "orders")),
+        ("shop:orders", TopicId("shop", "orders")),
+        ("shop:orders:3", TopicId("shop", "orders:3")),
+    ],
+)
+def test_a_topic_is_named_alone_with_its_namespace_or_as_a_partition(
+    name: str, topic: TopicId
+) -> None:
+    assert topic_named(f" {name} ", "home") == topic

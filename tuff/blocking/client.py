@@ -30,6 +30,7 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.merged_reads import MergedSubscription, Starts
 from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -179,9 +180,10 @@ class Client:
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
-        `ack`, without a transaction: return when they are `durable`; when they have their ids and
-        are about to be written (`received`); or when the server has accepted them (`none`, which
-        returns None). A crash of the server may lose messages that were not durable.
+        A topic with several partitions divides them by key; `orders.partition(3)` names one of the
+        partitions. `ack`, without a transaction: return when they are `durable`; when they have
+        their ids and are about to be written (`received`); or when the server has accepted them
+        (`none`, which returns None). A crash of the server may lose messages that were not durable.
         `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
         they were published at that moment; until then `delayed` lists and cancels them. Under a
         transaction they do so only if it commits. They are always durable, whatever `ack` is.
@@ -337,6 +339,37 @@ class Client:
             tags=tags,
         )
         subscription = Subscription(topic, question)
+        while True:
+            yield from self._driver.run(subscription.poll())
+
+    def merged(
+        self,
+        topic: TopicId,
+        start: Starts = None,
+        *,
+        partitions: Collection[int] | None = None,
+        isolation: IsolationLike = "committed",
+        limit: int = 1_000,
+        tags: str | None = None,
+    ) -> Iterator[tuple[int, Message]]:
+        """All messages of several partitions in one order, each with the number of its partition,
+        and then each new one as it arrives; it never ends.
+
+            positions = {}
+            for partition, message in client.merged(orders, positions):
+                positions[partition] = message.id
+
+        The order is by message id, and every reader gets the same. A message is delivered when no
+        partition can have an earlier one; so an undecided transaction in one partition holds back
+        all of them. `start`: as in `subscribe`; or for each partition the id behind which it
+        begins, and one that is not named begins with its oldest message. `partitions`: their
+        numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
+        `tags`: as in `poll`. New messages come within some tenths of a second.
+
+        Raises: as `subscribe`.
+        """
+        question = PollQuestion(isolation=isolation, limit=limit, tags=tags)
+        subscription = MergedSubscription(topic, partitions, start, question)
         while True:
             yield from self._driver.run(subscription.poll())
 

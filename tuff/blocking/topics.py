@@ -5,6 +5,7 @@ from typing import Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call, Duration, Properties, Start
+from tuff.protocol.errors import PartitionRequiredError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.replies import DelayedMessage, Hold, NamedPosition, Splits, TopicInfo
 
@@ -30,28 +31,44 @@ class Topics:
         self._send = send
 
     def create(
-        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
+        self,
+        topic: TopicId,
+        *,
+        ttl: Duration | None = None,
+        properties: Properties | None = None,
+        partitions: int | None = None,
     ) -> None:
         """Create a topic, durably.
 
         `ttl`: the time to live of its messages in whole seconds (default: the server's).
-        `properties`: any strings to store with it. After a lost reply it is not repeated: check
-        whether the topic exists.
+        `properties`: any strings to store with it. `partitions`: their number, 1 to 1,000 (default:
+        1). After a lost reply it is not repeated: check whether the topic exists.
 
         Raises:
             TopicExistsError: the topic exists already.
         """
-        self._send(calls.create_topic(topic, calls.topic_properties(ttl, properties)))
+        given = calls.topic_properties(ttl, properties, partitions)
+        self._send(calls.create_topic(topic, given))
 
     def update(
-        self, topic: TopicId, *, ttl: Duration | None = None, properties: Properties | None = None
+        self,
+        topic: TopicId,
+        *,
+        ttl: Duration | None = None,
+        properties: Properties | None = None,
+        partitions: int | None = None,
     ) -> None:
         """Replace *all* properties, including the ttl. A longer ttl restores no expired message.
+
+        `partitions`: how many take messages from now on; None changes nothing. More are added with
+        new numbers. With fewer, those with the highest numbers are retired: they take no messages,
+        and are read until these have expired.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        self._send(calls.update_topic(topic, calls.topic_properties(ttl, properties)))
+        given = calls.topic_properties(ttl, properties, partitions)
+        self._send(calls.update_topic(topic, given))
 
     def delete(self, topic: TopicId) -> None:
         """Delete a topic with its messages; created again, it begins empty.
@@ -62,7 +79,7 @@ class Topics:
         self._send(calls.delete_topic(topic))
 
     def get(self, topic: TopicId) -> TopicInfo:
-        """A topic's generation and properties. Raises: TopicNotFoundError."""
+        """A topic's generation, properties and partitions. Raises: TopicNotFoundError."""
         return self._send(calls.get_topic(topic))
 
     def list(self, namespace: str) -> Names:
@@ -89,13 +106,17 @@ class Topics:
     def truncate(self, topic: TopicId, before: Start) -> MessageId | None:
         """Remove everything before a position (an id, its hex, or a publish time), durably and for
         every reader; returns the id of the oldest remaining message. A position in the future means
-        all messages of this moment, and no later one.
+        all messages of this moment, and no later one. A topic is truncated with all its partitions.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
             TopicHeldError: a hold covers what would be removed.
         """
-        latest = self._send(calls.latest_position(topic))
+        try:
+            latest = self._send(calls.latest_position(topic))
+        except PartitionRequiredError:
+            # It is the same for all topics of a server.
+            latest = self._send(calls.latest_position(topic.partition(0)))
         return self._send(calls.truncate(topic, before, latest=latest))
 
     def hold(self, topic: TopicId, name: str, start: Start, *, max_age: Duration) -> Hold:

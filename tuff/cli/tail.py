@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 import click
@@ -23,8 +24,9 @@ from tuff.cli.options import (
 from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.client_errors import ConnectionLostError
 from tuff.flows import Backoff
+from tuff.merged_reads import IDLE_S, Merge
 from tuff.protocol.attributes import Attributes
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import PartitionRequiredError, TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.protocol.requests import Isolation, Message
@@ -63,6 +65,12 @@ T = TypeVar("T")
     help="Only messages with these tags: a,b|c means both a and b, or c.",
 )
 @click.option("--ids", is_flag=True, help="Show message ids.")
+@click.option(
+    "--partition",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Read this partition. [default: all, in one order]",
+)
 @server_options
 @output_options
 @session
@@ -76,15 +84,18 @@ def tail(
     limit: int | None,
     tags: str | None,
     ids: bool,
+    partition: int | None,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC. No position changes, and no message is removed."""
+    if partition is not None:
+        topic = topic.partition(partition)
     if start is None:
         start = TopicEnd.LATEST if follow else TopicEnd.EARLIEST
     with session.client() as client:
         reader = _Reader(client, topic, isolation=Isolation(isolation), tags=tags, follow=follow)
-        for message in reader.messages(start, limit=limit):
-            _print_message(message, ids=ids, as_json=as_json)
+        for number, message in reader.read(start, limit=limit):
+            _print_message(message, number, ids=ids, as_json=as_json)
 
 
 class _Reader:
@@ -109,18 +120,30 @@ class _Reader:
         self._tags = tags
         self._follow = follow
         self._reported_blocker: int | None = None
+        self._count = 0  # messages that were read while the topic had one partition
+        self._read_to: MessageId | None = None  # up to here
         self._was_answered = False
         self._failed_count = 0  # attempts since the last answer
         self._backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_S_MAX, random.random)
 
-    def messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
+    def read(self, start: Start, *, limit: int | None) -> Iterator[tuple[int | None, Message]]:
+        """The messages, with their partitions if the topic has several."""
+        try:
+            for message in self._messages(start, limit=limit):
+                yield None, message
+        except PartitionRequiredError:
+            yield from self._merged(start, limit=limit)
+
+    def _messages(self, start: Start, *, limit: int | None) -> Iterator[Message]:
         left = limit
-        at, inclusive = self._first_position(start)
+        at, inclusive = self._first_position(self._topic, start)
         wait_s = 0.0
         while left is None or left > 0:
             count = BATCH_COUNT_MAX if left is None else min(left, BATCH_COUNT_MAX)
-            poll = self._poll(at, inclusive=inclusive, limit=count, wait_s=wait_s)
+            poll = self._poll(self._topic, at, inclusive=inclusive, limit=count, wait_s=wait_s)
             yield from poll
+            self._count += len(poll)
+            self._read_to = poll.next_id
             left = None if left is None else left - len(poll)
             self._report(poll)
             # A selection by tags may pass over many messages: then a poll ends before all are read.
@@ -132,12 +155,65 @@ class _Reader:
             wait_s = WAIT_S if is_idle else 0.0
             at, inclusive = poll.next_id, False
 
+    def _merged(self, start: Start, *, limit: int | None) -> Iterator[tuple[int, Message]]:
+        """The messages of all partitions in one order, each with the number of its partition."""
+        merge = Merge()
+        places: dict[int, tuple[MessageId | int | None, bool]] = {}
+        if self._read_to is not None:
+            places[0] = self._read_to, False  # the other partitions were added since
+        merge.set_partitions(self._partitions())
+        left = None if limit is None else limit - self._count
+        while left is None or left > 0:
+            self._read_behind(merge, places, TopicEnd.EARLIEST if places else start)
+            while merge.set_partitions(self._partitions()):
+                self._read_behind(merge, places, TopicEnd.EARLIEST)
+            count = 0
+            for each in islice(merge.ready(), left):
+                count += 1
+                yield each
+            left = None if left is None else left - count
+            if not count:
+                if not self._follow:
+                    return
+                time.sleep(IDLE_S)
+
+    def _partitions(self) -> list[int]:
+        info = self._retried(lambda: self._client.topics.get(self._topic))
+        return sorted((*info.partitions, *info.retired))
+
+    def _read_behind(
+        self,
+        merge: Merge,
+        places: dict[int, tuple[MessageId | int | None, bool]],
+        start: Start,
+    ) -> None:
+        for number in merge.behind():
+            topic = self._topic.partition(number)
+            try:
+                if number not in places:
+                    places[number] = self._first_position(topic, start)
+                at, inclusive = places[number]
+                poll = self._poll(topic, at, inclusive=inclusive, limit=BATCH_COUNT_MAX, wait_s=0.0)
+            except TopicNotFoundError:
+                if number in self._partitions():
+                    raise
+                continue  # it was retired, and its messages have expired
+            self._report(poll)
+            merge.add(number, poll)
+            places[number] = poll.next_id, False
+
     def _poll(
-        self, at: MessageId | int | None, *, inclusive: bool, limit: int, wait_s: float
+        self,
+        topic: TopicId,
+        at: MessageId | int | None,
+        *,
+        inclusive: bool,
+        limit: int,
+        wait_s: float,
     ) -> Poll:
         return self._retried(
             lambda: self._client.poll(
-                self._topic,
+                topic,
                 at,
                 inclusive=inclusive,
                 limit=limit,
@@ -172,14 +248,14 @@ class _Reader:
         at_least_s = min(error.retry_after_s, RECONNECT_S_MAX)
         time.sleep(self._backoff.pause(self._failed_count, at_least_s=at_least_s).seconds)
 
-    def _first_position(self, start: Start) -> tuple[MessageId | int | None, bool]:
+    def _first_position(self, topic: TopicId, start: Start) -> tuple[MessageId | int | None, bool]:
         """The position of the first poll, and whether a message at it counts."""
         if start is TopicEnd.EARLIEST:
             return None, True
         if not isinstance(start, TopicEnd):
             return start, True
         isolation = self._isolation
-        end = self._retried(lambda: self._client.offsets(self._topic, isolation=isolation)).end
+        end = self._retried(lambda: self._client.offsets(topic, isolation=isolation)).end
         return end, end is None
 
     def _is_new_blocker(self, poll: Poll) -> bool:
@@ -196,10 +272,14 @@ class _Reader:
         self._reported_blocker = poll.blocked_by
 
 
-def _print_message(message: Message, *, ids: bool, as_json: bool) -> None:
+def _print_message(
+    message: Message, partition: int | None = None, *, ids: bool, as_json: bool
+) -> None:
+    """`partition` is that of a topic with several."""
     if as_json:
         print_json(
             {
+                **({} if partition is None else {"partition": partition}),
                 "id": message.id.hex(),
                 "timestamp": message.timestamp,
                 "payload": payload_to_json(message.payload),
@@ -208,6 +288,8 @@ def _print_message(message: Message, *, ids: bool, as_json: bool) -> None:
         )
         return
     columns = [moment(message.timestamp) or "", payload_text(message.payload)]
+    if partition is not None:
+        columns.insert(0, str(partition))
     if ids:
         columns.insert(0, message.id.hex())
     click.echo("  ".join(columns))

@@ -23,6 +23,14 @@ _PROPERTY = click.option(
 )
 
 
+_PARTITIONS = click.option(
+    "--partitions",
+    type=WholeNumber(min=1),
+    metavar="N",
+    help="How many partitions take messages.",
+)
+
+
 @click.group()
 def topics() -> None:
     """List, show, create, change and remove topics.
@@ -49,16 +57,26 @@ def list_topics(client: Client, *, namespace: str | None) -> Result:
 @_TOPIC
 @server_command
 def show(client: Client, *, topic: TopicId) -> Result:
-    """Show the properties of TOPIC, and the ids of its first message and its end."""
+    """Show the properties of TOPIC, and the ids of its first message and its end.
+
+    A topic with several partitions has the ids in each of them: show TOPIC:N for one.
+    """
     info = client.topics.get(topic)
-    offsets = client.offsets(topic)
-    ids = {
-        "earliest": None if offsets.earliest is None else offsets.earliest.hex(),
-        "end": None if offsets.end is None else offsets.end.hex(),
-    }
+    shown: dict[str, object] = {}
+    if _has_several(info):
+        shown["partitions"] = _numbers(info.partitions)
+        shown["retired"] = _numbers(info.retired)
+        ids = {}
+    else:
+        offsets = client.offsets(topic)
+        ids = {
+            "earliest": None if offsets.earliest is None else offsets.earliest.hex(),
+            "end": None if offsets.end is None else offsets.end.hex(),
+        }
+    shown |= ids
     return Result(
         json={**_form(info), **ids},
-        table=_property_table(topic, {"generation": info.generation, **info.properties, **ids}),
+        table=_property_table(topic, {"generation": info.generation, **info.properties, **shown}),
     )
 
 
@@ -66,12 +84,18 @@ def show(client: Client, *, topic: TopicId) -> Result:
 @_TOPIC
 @_TTL
 @_PROPERTY
+@_PARTITIONS
 @server_command
 def create(
-    client: Client, *, topic: TopicId, ttl: int | None, properties: tuple[str, ...]
+    client: Client,
+    *,
+    topic: TopicId,
+    ttl: int | None,
+    properties: tuple[str, ...],
+    partitions: int | None,
 ) -> Result:
     """Create TOPIC."""
-    client.topics.create(topic, properties=_given(properties, ttl=ttl))
+    client.topics.create(topic, properties=_given(properties, ttl=ttl), partitions=partitions)
     info = client.topics.get(topic)
     return Result(json=_form(info), lines=[f"created {topic}, generation {info.generation}"])
 
@@ -83,6 +107,7 @@ def create(
 @click.option(
     "--unset", "gone", multiple=True, metavar="NAME", help="Remove a property; may be repeated."
 )
+@_PARTITIONS
 @server_command
 def set_properties(
     client: Client,
@@ -91,21 +116,26 @@ def set_properties(
     ttl: int | None,
     properties: tuple[str, ...],
     gone: tuple[str, ...],
+    partitions: int | None,
 ) -> Result:
     """Change properties of TOPIC, and keep the others.
 
-    --unset ttl sets the ttl that a new topic would have.
+    --unset ttl sets the ttl that a new topic would have. With fewer --partitions, those with the
+    highest numbers take no more messages, and are read until these have expired.
     """
     given = _given(properties, ttl=ttl)
-    if not given and not gone:
-        raise click.UsageError("nothing to set; give --ttl, --property or --unset")
+    if not given and not gone and partitions is None:
+        raise click.UsageError("nothing to set; give --ttl, --property, --unset or --partitions")
     if both := sorted(given.keys() & set(gone)):
         raise click.UsageError(f"{both[0]} can't be set and unset at once")
     held = {**client.topics.get(topic).properties, **given}
     kept = {name: value for name, value in held.items() if name not in gone}
-    client.topics.update(topic, properties=kept)
+    client.topics.update(topic, properties=kept, partitions=partitions)
     info = client.topics.get(topic)
-    return Result(json=_form(info), table=_property_table(topic, info.properties))
+    shown: dict[str, object] = {**info.properties}
+    if _has_several(info):
+        shown |= {"partitions": _numbers(info.partitions), "retired": _numbers(info.retired)}
+    return Result(json=_form(info), table=_property_table(topic, shown))
 
 
 @topics.command("rm")
@@ -119,6 +149,14 @@ def remove(client: Client, *, topic: TopicId, yes: bool) -> Result:
     client.topics.delete(topic)
     form = {"namespace": topic.namespace, "name": topic.name, "removed": True}
     return Result(json=form, lines=[f"removed {topic}"])
+
+
+def _has_several(info: TopicInfo) -> bool:
+    return len(info.partitions) + len(info.retired) > 1
+
+
+def _numbers(numbers: tuple[int, ...]) -> str | None:
+    return ",".join(map(str, numbers)) or None
 
 
 def _property_table(topic: TopicId, properties: Mapping[str, object]) -> Table:
@@ -151,4 +189,6 @@ def _form(info: TopicInfo) -> dict[str, object]:
         "name": info.topic.name,
         "generation": info.generation,
         "properties": dict(info.properties),
+        "partitions": list(info.partitions),
+        "retired": list(info.retired),
     }

@@ -71,6 +71,13 @@ class InvalidTopicPropertiesError(BadRequestError):
     code = "invalid_topic_properties"
 
 
+class PartitionRequiredError(BadRequestError):
+    """The topic has several partitions, and this call is for one. Member: `partitions`, the
+    numbers of those that can be read."""
+
+    code = "partition_required"
+
+
 class InvalidTtlError(BadRequestError):
     code = "invalid_ttl"
 
@@ -177,6 +184,13 @@ class TopicExistsError(TuffError):
 
     status = 409
     code = "topic_already_exists"
+
+
+class PartitionRetiredError(TuffError):
+    """The partition is retired: it can be read, and takes no messages."""
+
+    status = 409
+    code = "partition_retired"
 
 
 class TopicHeldError(TuffError):

@@ -18,13 +18,15 @@ from tuff.protocol.values import frozen_value
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
 SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
 TOPIC_IDS_COUNT_MAX = 4_096  # cached topics, whose names are not checked again
+PARTITION_NUMBER_MAX = 9_999  # of all partitions that a topic ever had; four digits of a name
 MESSAGE_ID_SIZE = 20  # bytes
 GROUP_LOG = ":group"  # behind the name of a consumer group: its log
 SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
 TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_PARTS = re.compile(r"(:[1-9][0-9]{0,3})?(:delayed)?|:group")
+_PARTS = re.compile(r":0|(:[1-9][0-9]{0,3})?(:delayed)?|:group")
+_PARTITION = re.compile(r"[^:]*:(0|[1-9][0-9]{0,3})")
 _DELAYED = ":delayed"
 _DELAYED_HEX = re.compile(r"[0-9A-Fa-f]{36}")
 _LAYOUT = struct.Struct(">QHQH")
@@ -59,7 +61,8 @@ class TopicId:
 
     Behind its name, a log that belongs to a topic has parts that no name has (decision 0043):
     `orders:3` is a further partition, `orders:delayed` and `orders:3:delayed` have the delayed
-    messages of a partition, and `billing:group` is the log of a consumer group.
+    messages of a partition, and `billing:group` is the log of a consumer group. `orders` is the log
+    of partition 0; a request for this partition alone names it `orders:0`.
 
     Raises:
         InvalidNameError: one of the two is not.
@@ -75,8 +78,28 @@ class TopicId:
         if colon and _PARTS.fullmatch(self.name, len(name)) is None:
             raise InvalidNameError(
                 f"topic {shown_name(self.name)} is not a legal name: only the number of a "
-                "partition, 1 to 9999, can follow a colon"
+                f"partition, 0 to {PARTITION_NUMBER_MAX}, can follow a colon"
             )
+
+    @property
+    def base(self) -> "TopicId":
+        """The topic itself, of a topic or of one of its partitions."""
+        return topic_id(self.namespace, self.name.partition(":")[0])
+
+    @property
+    def number(self) -> int | None:
+        """The number of the partition that the name gives; None for a topic."""
+        _, colon, number = self.name.partition(":")
+        return int(number) if colon and number.isdigit() else None
+
+    @property
+    def log(self) -> "TopicId":
+        """The id under which its messages are stored: `orders` for `orders:0`."""
+        return self.base if self.number == 0 else self
+
+    def partition(self, number: int) -> "TopicId":
+        """A partition of the topic, 0 to 9,999. Raises: InvalidNameError."""
+        return topic_id(self.namespace, f"{self.name.partition(':')[0]}:{number}")
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
@@ -110,12 +133,18 @@ class TopicId:
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
 def topic_id(namespace: str, name: str) -> TopicId:
-    """The topic that a request names. Calls with the same names return the same value.
+    """The topic or partition that a request names. Calls with the same names return the same
+    value.
 
     Raises:
-        InvalidNameError: one of the two is not legal, or names a log that belongs to a topic.
+        InvalidNameError: one of the two is not legal, or names another log of a topic.
     """
-    return TopicId(namespace, check_name(name, what="topic"))
+    if ":" in name and _PARTITION.fullmatch(name) is None:
+        raise InvalidNameError(
+            f"topic {shown_name(name)} can't be named in a request: only the number of a "
+            f"partition, 0 to {PARTITION_NUMBER_MAX}, can follow a colon"
+        )
+    return TopicId(namespace, name)
 
 
 class Offset(NamedTuple):

@@ -1,0 +1,183 @@
+"""Reads several partitions of a topic in one order: by message id, then by partition.
+
+A message is delivered once no partition can deliver an earlier one any more. Each partition that
+has nothing to deliver was then read beyond the message's id, and the list of partitions was read
+after the message: a partition that was added later has later ids only.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
+
+from tuff import calls
+from tuff.calls import LATEST, PollQuestion, Start
+from tuff.flows import Flow, Pause, ask, paused
+from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
+from tuff.protocol.requests import Message
+from tuff.replies import Poll
+from tuff.subscriber_and_dead_letters import Outages, Subscription
+
+# Seconds between two looks at partitions with nothing new. Each look is one request per partition.
+IDLE_S = 0.2
+
+Starts = Start | Mapping[int, MessageId | str] | None  # of all partitions, or behind an id of each
+
+
+def question_of(number: int, start: Starts, question: PollQuestion) -> PollQuestion:
+    """The first question to a partition. A partition that a mapping does not name was added since:
+    it is read from its beginning."""
+    if isinstance(start, Mapping):
+        return replace(question, start=start.get(number), inclusive=number not in start)
+    return replace(question, start=start)
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What was read of a partition and is not delivered yet. `read_to`: everything up to this id
+    was read; None before the first poll."""
+
+    waiting: deque[Message] = field(default_factory=deque)
+    read_to: MessageId | None = None
+    is_caught_up: bool = False
+
+
+class Merge:
+    """Brings the messages of several partitions into one order. Belongs to one thread or task.
+
+    Repeat: poll each partition of `behind()` and pass the reply to `add`; then read the list of
+    partitions, if it can change, pass it to `set_partitions`, and go on with `behind()` if it had
+    new ones; then take what `ready()` delivers.
+    """
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, _Partition] = {}
+
+    def set_partitions(self, numbers: Collection[int]) -> bool:
+        """Read these partitions from now on; returns whether one of them is new. What was read of
+        others is delivered, and no more."""
+        added = [number for number in numbers if number not in self._partitions]
+        for number in added:
+            self._partitions[number] = _Partition()
+        for number in [each for each in self._partitions if each not in numbers]:
+            if not self._partitions[number].waiting:
+                del self._partitions[number]
+        return bool(added)
+
+    def behind(self) -> list[int]:
+        """The partitions that have to be polled before anything can be delivered."""
+        heads = [each.waiting[0].id for each in self._partitions.values() if each.waiting]
+        first = min(heads, default=None)
+        return [
+            number
+            for number, each in sorted(self._partitions.items())
+            if not each.waiting and (first is None or each.read_to is None or each.read_to < first)
+        ]
+
+    def add(self, number: int, poll: Poll) -> None:
+        """What a poll of a partition returned."""
+        partition = self._partitions[number]
+        partition.waiting.extend(poll)
+        partition.read_to = poll.next_id
+        partition.is_caught_up = poll.caught_up
+
+    def ready(self) -> Iterator[tuple[int, Message]]:
+        """The next messages with their partitions, in order."""
+        partitions = self._partitions.values()
+        read_to = [each.read_to or FIRST_ID for each in partitions if not each.waiting]
+        limit = min(read_to, default=LAST_ID)
+        heads = [
+            (each.waiting[0].id, number)
+            for number, each in self._partitions.items()
+            if each.waiting
+        ]
+        heapify(heads)
+        while heads and heads[0][0] <= limit:
+            number = heads[0][1]
+            partition = self._partitions[number]
+            yield number, partition.waiting.popleft()
+            if partition.waiting:
+                heapreplace(heads, (partition.waiting[0].id, number))
+            else:
+                heappop(heads)
+                limit = min(limit, partition.read_to or FIRST_ID)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing was left in any partition when it was polled, and all is delivered."""
+        return all(each.is_caught_up and not each.waiting for each in self._partitions.values())
+
+
+class MergedSubscription:
+    """Reads partitions continuously in one order, over restarts of the server. Belongs to one
+    thread or task. `numbers` None: all partitions, with those that are added later."""
+
+    def __init__(
+        self,
+        topic: TopicId,
+        numbers: Collection[int] | None,
+        start: Starts,
+        question: PollQuestion,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._topic = calls.checked_topic(topic).base
+        self._start = start
+        self._question = question
+        self._outages = Outages(f"the subscription of {topic}", chance)
+        self._merge = Merge()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._follows = numbers is None
+        self._has_begun = False  # whether the first partitions were read
+        self._merge.set_partitions(numbers or ())
+
+    def poll(self) -> Flow[list[tuple[int, Message]]]:
+        """The next messages with their partitions; waits until there are some."""
+        while True:
+            yield from self._read()
+            found = list(self._merge.ready())
+            if found:
+                return found
+            yield from paused(Pause(IDLE_S))
+
+    def _read(self) -> Flow[None]:
+        """Poll the partitions that are behind, and those that were added since."""
+        while True:
+            missing = yield from self._poll_behind()
+            if not self._follows:
+                return
+            info = yield from self._outages.outlast(lambda: ask(calls.get_topic(self._topic)))
+            numbers = {*info.partitions, *info.retired}
+            for number in missing.keys() & numbers:
+                raise missing[number]
+            self._has_begun = self._has_begun or bool(self._subscriptions)
+            if not self._merge.set_partitions(numbers) and not missing:
+                return
+
+    def _poll_behind(self) -> Flow[dict[int, TopicNotFoundError]]:
+        """Poll them; returns the errors of those that are not there any more. A retired partition
+        is deleted when its messages are gone."""
+        missing: dict[int, TopicNotFoundError] = {}
+        for number in self._merge.behind():
+            try:
+                poll = yield from self._subscription(number).poll()
+            except TopicNotFoundError as error:
+                if not self._follows:
+                    raise
+                missing[number] = error
+            else:
+                self._merge.add(number, poll)
+        return missing
+
+    def _subscription(self, number: int) -> Subscription:
+        found = self._subscriptions.get(number)
+        if found is None:
+            start = self._start
+            if self._has_begun and start == LATEST:
+                start = None  # it was added since
+            question = question_of(number, start, self._question)
+            found = Subscription(self._topic.partition(number), question)
+            self._subscriptions[number] = found
+        return found

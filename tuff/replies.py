@@ -40,6 +40,7 @@ class Poll(Sequence[Message]):
     `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
     even without messages. `blocked_by`: the id of the transaction that holds this reader back.
     `expired`: messages may have been missed, as the start is older than the topic's time to live.
+    `archived`: the messages come from the archive of the topic, which has no uncommitted ones.
     """
 
     messages: tuple[Message, ...]
@@ -47,6 +48,7 @@ class Poll(Sequence[Message]):
     caught_up: bool
     blocked_by: int | None
     expired: bool
+    archived: bool = False
 
     def __len__(self) -> int:
         return len(self.messages)

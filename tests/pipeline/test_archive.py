@@ -13,8 +13,8 @@ import tuff
 from pipeline.archive import HOLD_NAME, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
-from pipeline.manifest import Archive, ArchiveError, Hour, Row
 from tests.pipeline.conftest import DiedError, Place, die
+from tuff.archive_manifest import Archive, ArchiveError, Hour, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

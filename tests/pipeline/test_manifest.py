@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.manifest import Archive, ArchiveError, Hour, Row, Summary, watermark_ms
+from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, Summary, watermark_ms
 from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("shop", "orders")

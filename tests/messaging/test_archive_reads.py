@@ -26,6 +26,7 @@ from tuff.protocol.ids import FIRST_ID, MessageId, Offset
 from tuff.protocol.requests import Isolation
 
 DAY = Hour(411_096)  # the first hour of a day
+OLD_HOUR = Hour(DAY.number - 5)
 TTL_S = 7_260
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -207,13 +208,24 @@ async def test_a_read_ends_before_a_gap_and_the_next_one_is_expired(place: Place
     ]  # fmt: skip
 
 
-async def test_a_row_that_does_not_say_what_had_expired_counts_as_incomplete(place: Place) -> None:
-    hour = Hour(DAY.number - 5)
-    place.job.add_hour([(MessageId(hour.start_ms, 0), b"old")], kept_from_ms=None)
+@pytest.mark.parametrize(
+    ("kept_from_ms", "after_ms", "is_expired"),
+    [
+        (0, 0, False),
+        (None, 0, True),  # a row of version 0.1.0 does not say what had expired
+        (OLD_HOUR.start_ms, 0, True),
+        (0, OLD_HOUR.start_ms, True),  # another hour precedes it, which was not archived
+    ],
+)
+async def test_an_archived_hour_says_from_when_on_it_is_complete(
+    place: Place, kept_from_ms: int | None, after_ms: int, is_expired: bool
+) -> None:
+    messages = [(MessageId(OLD_HOUR.start_ms, 0), b"old")]
+    place.job.add_hour(messages, kept_from_ms=kept_from_ms, after_ms=after_ms)
 
-    reply = await place.poll(FROM_1970)
+    reply = await place.poll(replace(FROM_1970, start=OLD_HOUR.start_ms - 1))
 
-    assert (payloads(reply), reply.expired) == ([b"old"], True)
+    assert (payloads(reply), reply.expired) == ([b"old"], is_expired)
 
 
 async def test_an_older_generation_of_the_topic_is_not_read(place: Place) -> None:
@@ -358,15 +370,24 @@ async def test_another_file_in_place_of_one_is_corrupt(place: Place) -> None:
     assert payloads(reply) == [b"1a"]
 
 
-async def test_a_reply_ends_before_a_corrupt_file(place: Place) -> None:
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"), [(cut, DamagedRecordError), (Path.unlink, ArchiveUnavailableError)]
+)
+async def test_a_reply_ends_before_a_file_that_cannot_be_read(
+    place: Place, damage: Callable[[Path], None], error: type[Exception]
+) -> None:
     await two_archived_hours(place)
     (file,) = place.job.files(place.job.archive.rows(AUDIT)[1].path)[:1]
-    file.write_bytes(file.read_bytes()[:-20])
+    damage(file)
 
     reply = await place.poll(FROM_1970)
 
     assert payloads(reply) == [b"0a", b"0b", b"0c"]
-    with pytest.raises(DamagedRecordError, match=file.name):
+    with pytest.raises(error, match=file.name):
         await place.read_all(FROM_1970)
 
 
@@ -436,7 +457,17 @@ async def test_splits_from_a_start_before_the_log_cover_the_archive(
     expected = [text for _, text in place.published[: None if end is None else end + 1]]
     assert [text for each in found for text in each] == expected
     assert all(found[:-1]) or count > 3
-    assert [part.start for part in of_log[:1]] in ([None], [])
+    assert all(part.end > place.published[3][0] for part in of_log)
+
+
+async def test_splits_of_an_expired_range_end_where_they_are_told_to(place: Place) -> None:
+    await two_archived_hours(place)
+    place.advance(3 * HOUR_MS)
+    end = place.published[-1][0]
+
+    _, parts = await place.service.offsets.splits(AUDIT, start=FIRST_ID, end=end, count=2)
+
+    assert [part.end for part in parts] == [place.published[2][0], end]
 
 
 steps = st.lists(

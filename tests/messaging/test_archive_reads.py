@@ -209,21 +209,23 @@ async def test_a_read_ends_before_a_gap_and_the_next_one_is_expired(place: Place
 
 
 @pytest.mark.parametrize(
-    ("kept_from_ms", "after_ms", "is_expired"),
+    ("kept_from_ms", "after_ms", "start_ms", "is_expired"),
     [
-        (0, 0, False),
-        (None, 0, True),  # a row of version 0.1.0 does not say what had expired
-        (OLD_HOUR.start_ms, 0, True),
-        (0, OLD_HOUR.start_ms, True),  # another hour precedes it, which was not archived
+        (0, 0, OLD_HOUR.start_ms - 1, False),
+        (None, 0, OLD_HOUR.start_ms, True),  # a row of version 0.1.0 does not say what had expired
+        (OLD_HOUR.start_ms, 0, OLD_HOUR.start_ms - 1, True),
+        (OLD_HOUR.start_ms, 0, OLD_HOUR.start_ms, False),
+        # Another hour precedes it, which was not archived.
+        (0, OLD_HOUR.start_ms, OLD_HOUR.start_ms - 1, True),
     ],
 )
 async def test_an_archived_hour_says_from_when_on_it_is_complete(
-    place: Place, kept_from_ms: int | None, after_ms: int, is_expired: bool
+    place: Place, kept_from_ms: int | None, after_ms: int, start_ms: int, is_expired: bool
 ) -> None:
     messages = [(MessageId(OLD_HOUR.start_ms, 0), b"old")]
     place.job.add_hour(messages, kept_from_ms=kept_from_ms, after_ms=after_ms)
 
-    reply = await place.poll(replace(FROM_1970, start=OLD_HOUR.start_ms - 1))
+    reply = await place.poll(replace(FROM_1970, start=start_ms))
 
     assert (payloads(reply), reply.expired) == ([b"old"], is_expired)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from admin.findings import RefusedError
 from admin.readable_rows import TABLE_NAMES
+from messaging.storage.attributes import decode_attributes
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
@@ -41,8 +42,9 @@ from messaging.storage.rows import (
     split_topic,
 )
 from messaging.topics import TopicRecord
+from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import Offset
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 
 Row = Mapping[str, object]
 
@@ -106,6 +108,7 @@ def _message(key: bytes, value: bytes) -> Row:
         **_offset(key),
         "tx_pointer": _pointer(row.tx_pointer),
         "ttl_s": row.ttl_s,
+        **_attributes(row.attributes),
         **(
             {"payload": payload_to_json(row.payload)}
             if payloads is None
@@ -120,8 +123,21 @@ def _message(key: bytes, value: bytes) -> Row:
 
 def _payload(key: bytes, value: bytes) -> Row:
     row = PayloadRow.from_bytes(key, value)
-    pointer = {"write_pointer": _pointer(pointer_in(key))}
-    return {**_offset(key), **pointer, "ttl_s": row.ttl_s, "payload": payload_to_json(row.payload)}
+    return {
+        **_offset(key),
+        "write_pointer": _pointer(pointer_in(key)),
+        "ttl_s": row.ttl_s,
+        **_attributes(row.attributes),
+        "payload": payload_to_json(row.payload),
+    }
+
+
+def _attributes(stored: bytes | None) -> Row:
+    """The attributes of a row that has any; the bytes in hex, if they are of another form."""
+    if stored is None:
+        return {}
+    found = decode_attributes(stored)
+    return {"attributes": stored.hex() if found == NO_ATTRIBUTES else attributes_to_json(found)}
 
 
 def _topic(key: bytes, value: bytes) -> Row:

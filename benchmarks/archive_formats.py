@@ -199,14 +199,12 @@ def size_bytes(root: Path, pattern: str = "**/*") -> int:
 def figures(own: Own, delta: Delta, commits: int, count: int) -> Iterator[Pair]:
     """All steps, in order: written, opened, searched, read, compacted."""
     hours = [Hour(FIRST_HOUR.number + index) for index in range(commits)]
-    spent = {"own": 0.0, "delta": 0.0}
+    own_s = delta_s = 0.0
     for hour in hours:
         table = messages(hour, count)
-        spent["own"] += seconds(lambda h=hour, t=table: own.add(h, t), 1)  # type: ignore[misc]
-        spent["delta"] += seconds(lambda h=hour, t=table: delta.add(h, t), 1)  # type: ignore[misc]
-    yield Pair(
-        "write, one commit", "ms", spent["own"] * 1e3 / commits, spent["delta"] * 1e3 / commits
-    )
+        own_s += seconds(partial(own.add, hour, table), 1)
+        delta_s += seconds(partial(delta.add, hour, table), 1)
+    yield Pair("write, one commit", "ms", own_s * 1e3 / commits, delta_s * 1e3 / commits)
     yield from _state("as written", own, delta, hours)
     compact = seconds(own.compact, 1), seconds(delta.compact, 1)
     yield Pair("compact, and remove old files", "s", *compact)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from metadata.keys import encode_key
 from metadata.store import DamagedEntryError, Key, MetadataStore, Versioned
 from tuff.protocol.errors import BadRequestError, InvalidNameError, TuffError
-from tuff.protocol.ids import TopicId, topic_id
+from tuff.protocol.ids import TopicId
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def topic_of(key: Key) -> TopicId:
     """
     try:
         _, namespace, name = key
-        return topic_id(namespace, name)
+        return TopicId(namespace, name)
     except (ValueError, InvalidNameError):
         raise DamagedEntryError(f"the key {encode_key(key)} names no topic") from None
 
@@ -131,7 +131,7 @@ def topic_of(key: Key) -> TopicId:
 def topic_from(text: str) -> TopicId:
     """The topic `ns:topic`. Raises: InvalidNameError."""
     namespace, _, name = text.partition(":")
-    return topic_id(namespace, name)
+    return TopicId(namespace, name)
 
 
 def _typed(found: object, kind: type[T], name: str, noun: str) -> T:

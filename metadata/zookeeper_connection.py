@@ -26,7 +26,7 @@ from kazoo.retry import KazooRetry
 
 from metadata.store import MetadataError, MetadataUnavailableError
 
-CLOSE_S_MAX = 5.0  # seconds; a server that hangs does not delay the end of the process for longer
+CLOSE_S_MAX = 2.0  # seconds; a server that hangs does not delay the end of the process for longer
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.05, 1.0  # seconds between attempts to connect
 RECONNECTS_PER_TIMEOUT = 8  # a session is not lost because the next attempt comes too late
 HANDSHAKE_S_MAX = 1.5  # seconds; a server may accept a connection and never answer while it starts

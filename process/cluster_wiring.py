@@ -1,5 +1,6 @@
 """Builds the part of the process that makes it a member of a cluster, from the settings."""
 
+import asyncio
 import random
 import secrets
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from metadata.zookeeper import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.components import Runtime
 from process.settings import Settings
+from process.watchdog import watch
 from tx.files import stored_id
 
 
@@ -34,6 +36,8 @@ def make_member(
     """The member that these settings describe. `tables` opens the tables in HBase, and
     `transaction_files` is the shared directory."""
     assert isinstance(tables, HBaseOpener), "the settings require HBase"
+    in_thread = runtime.threads("watchdog", 1, is_joined=False)
+    in_thread(partial(watch, asyncio.get_running_loop(), runtime.die))
     return ClusterMember(
         settings.cluster,
         tables=tables,

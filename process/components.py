@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_THREADS = 4  # a slow read occupies one of them, and never the event loop
+# Seconds in which a stop hands topics over and finishes what is under way; the latter gets so many
+# at least.
+DRAIN_S_MAX, DRAIN_S_MIN = 5.0, 1.0
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
@@ -265,12 +268,14 @@ class Components:
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""
+        began_s = self._runtime.elapsed_s()
         if self.cluster is not None:
             await self.cluster.leave()  # while this server still forwards requests
         self._admission.stop()
         self._backups.stop()
         self.messaging.polls.stop_waiting()
-        await self._admission.drained()
+        left_s = DRAIN_S_MAX - (self._runtime.elapsed_s() - began_s)
+        await self._admission.drained(within_s=max(left_s, DRAIN_S_MIN))
 
     def interrupt(self) -> None:
         """Fail calls of the message store that hang, and all later ones, at once."""

@@ -24,7 +24,6 @@ from tuff.protocol.exchange import Handler, Reply, Route, problem_reply
 
 log = logging.getLogger(__name__)
 
-DRAIN_S_MAX = 5.0  # seconds; what is under way at a stop gets this long
 
 _PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
 _ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
@@ -97,10 +96,10 @@ class Admission:
         if not self.under_way:
             self._idle.set()
 
-    async def drained(self) -> None:
-        """Wait, after `stop`, until nothing is under way, for `DRAIN_S_MAX` at most."""
+    async def drained(self, *, within_s: float) -> None:
+        """Wait, after `stop`, until nothing is under way, for `within_s` at most."""
         try:
-            await asyncio.wait_for(self._idle.wait(), DRAIN_S_MAX)
+            await asyncio.wait_for(self._idle.wait(), within_s)
         except TimeoutError:
             log.warning("%d requests were still under way at the stop", self.under_way)
 

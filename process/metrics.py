@@ -220,6 +220,11 @@ def _of_components(
         ),
         _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
         _counter(
+            "unacknowledged_publishes_failed",
+            "Publishes that were answered before they were durable, and were not written then.",
+            lambda: messaging.committer.lost_count,
+        ),
+        _counter(
             "corrupt_records",
             "Reads refused for a damaged record.",
             lambda: messaging.polls.damaged_reads,

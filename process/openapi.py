@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
 from tuff.protocol.requests import MESSAGES_COUNT_MAX
@@ -107,13 +108,33 @@ _VALUES: dict[str, Schema] = {
         "description": "a string stands for its UTF-8 bytes; other bytes go as base64",
         "anyOf": [_TEXT, ref("BinaryPayload")],
     },
-    "MessageWithTtl": _request({"payload": ref("Payload"), "ttl": _TTL}, required=("payload",)),
+    "Tag": _of_type("string", pattern=f"^[A-Za-z0-9._-]{{1,{TAG_LENGTH_MAX}}}$"),
+    "Headers": {
+        "type": "object",
+        "additionalProperties": ref("HeaderValue"),
+        "description": "by name, of printable ASCII characters without a comma",
+    },
+    "HeaderValue": {
+        "description": "a value as a payload has it, or several for a name that repeats",
+        "anyOf": [_TEXT, ref("BinaryPayload"), _array(ref("Payload"))],
+    },
+    "MessageWithTtl": _request(
+        {
+            "payload": ref("Payload"),
+            "ttl": _TTL,
+            "key": _or_null(ref("Payload")),
+            "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
+            "headers": _or_null(ref("Headers")),
+        },
+        required=("payload",),
+    ),
     "MessageInput": {
-        "description": "a payload alone, or with a time to live of its own",
+        "description": "a payload alone, or with a time to live of its own and attributes",
         "anyOf": [_TEXT, ref("BinaryPayload"), ref("MessageWithTtl")],
     },
     "Isolation": _one_of("all", "committed"),
     "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
+    "Ack": {**_one_of("none", "received", "durable"), "default": "durable"},
     "TransactionType": _one_of("short", "long"),
     "TransactionState": _one_of("in_progress", "committing", "committed", "aborted", "invalid"),
     "InvalidReason": {
@@ -245,7 +266,20 @@ _MESSAGES: dict[str, Schema] = {
         "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
         "anyOf": [_of_type("string", contentEncoding="base64"), ref("TransactionInput")],
     },
-    "Message": _reply({"id": ref("MessageId"), "payload": ref("Payload"), "timestamp": _MS}),
+    "Message": {
+        **_reply(
+            {
+                "id": ref("MessageId"),
+                "payload": ref("Payload"),
+                "timestamp": _MS,
+                "key": _or_null(ref("Payload")),
+                "tags": _array(ref("Tag")),
+                "headers": ref("Headers"),
+            },
+            optional=("key", "tags", "headers"),
+        ),
+        "description": "`key`, `tags` and `headers` are present if `Accept` names schema 2",
+    },
     "MessageList": _array(ref("Message")),
     "Offsets": _reply(
         {
@@ -490,6 +524,13 @@ ARROW: Mapping[str, str] = {
     "generation": "int32",
     "write_pointer": "int64",
 }
+# Schema 2 has these as well, each null for a message without.
+ARROW_2: Mapping[str, str] = {
+    **ARROW,
+    "key": "binary",
+    "tags": "list<item: string>",
+    "headers": "list<item: struct<name: string, value: binary>>",
+}
 
 
 def _record(name: str, *members: tuple[str, object]) -> dict[str, object]:
@@ -528,6 +569,35 @@ AVRO: Mapping[str, dict[str, object]] = {
     "MessageList": {
         "type": "array",
         "items": _record("Message", ("id", "bytes"), ("payload", "bytes")),
+    },
+}
+_HEADER = _record("Header", ("name", "string"), ("value", "bytes"))
+_ATTRIBUTES = (
+    ("key", ["null", "bytes"]),
+    ("tags", {"type": "array", "items": "string"}),
+    ("headers", {"type": "array", "items": _HEADER}),
+)
+# The second version, in which messages have attributes; the other schemas have none.
+AVRO_2: Mapping[str, dict[str, object]] = {
+    "PublishRequest": _record(
+        "PublishRequest",
+        ("transactionWritePointer", _LONG_OR_NULL),
+        (
+            "messages",
+            {
+                "type": "array",
+                "items": _record(
+                    "MessageToPublish",
+                    ("payload", "bytes"),
+                    *_ATTRIBUTES,
+                    ("ttl", ["null", "int"]),
+                ),
+            },
+        ),
+    ),
+    "MessageList": {
+        "type": "array",
+        "items": _record("Message", ("id", "bytes"), ("payload", "bytes"), *_ATTRIBUTES),
     },
 }
 
@@ -582,7 +652,7 @@ _WRITE_ERRORS = (
     *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
-_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through")
+_READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _ARCHIVE_ERROR = "archive_unavailable"
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable", _ARCHIVE_ERROR)
@@ -628,7 +698,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
         body="PublishRequest", reply="PublishResponse", avro=True, reply_is_optional=True,
-        query=("ttl",), headers=_WRITTEN_HEADERS, errors=(*_WRITE_ERRORS, "empty_publish"),
+        query=("ttl", "ack"), headers=(*_WRITTEN_HEADERS, "Tuff-Ack"),
+        errors=(*_WRITE_ERRORS, "empty_publish", "not_acceptable"),
     ),
     Endpoint(
         method="POST", path=f"{_TOPIC_PATH}/store", name="store", tag="messages",
@@ -864,6 +935,7 @@ _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": (_of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
+    "ack": (ref("Ack"), "when the publish is answered; not durable only without a transaction"),
     "isolation": (ref("Isolation"), "what to read"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
@@ -873,6 +945,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
     "archive": (_of_type("boolean", default=False), "whether to name the first archived message"),
+    "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
     "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
@@ -897,6 +970,7 @@ _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
+    "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
@@ -968,8 +1042,13 @@ def _body(endpoint: Endpoint, schema: str) -> dict[str, object]:
     if endpoint.avro:
         # Not under `content`: a generator can't write Avro, and gave up the operation or warned.
         body["description"] = f"also as {MediaType.AVRO.value}, of the schema in x-avro-schema"
-        body["x-avro-schema"] = AVRO[schema]
+        body |= _avro_schemas(schema)
     return body
+
+
+def _avro_schemas(name: str) -> dict[str, object]:
+    schemas: dict[str, object] = {"x-avro-schema": AVRO[name]}
+    return {**schemas, "x-avro-schema-2": AVRO_2[name]} if name in AVRO_2 else schemas
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, object]]:
@@ -1007,10 +1086,14 @@ def _content(endpoint: Endpoint) -> dict[str, object]:
         if endpoint.avro:
             content[MediaType.AVRO.value] = {
                 "schema": _BYTES,
-                "x-avro-schema": AVRO[endpoint.reply],
+                **_avro_schemas(endpoint.reply),
             }
         if endpoint.arrow:
-            content[MediaType.ARROW.value] = {"schema": _BYTES, "x-arrow-schema": ARROW}
+            content[MediaType.ARROW.value] = {
+                "schema": _BYTES,
+                "x-arrow-schema": ARROW,
+                "x-arrow-schema-2": ARROW_2,
+            }
     for kind in endpoint.raw_types:
         content[kind] = {"schema": _TEXT if kind.startswith("text/") else _BYTES}
     return content

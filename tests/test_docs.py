@@ -21,6 +21,7 @@ DOCUMENTS = sorted(
 )
 PROGRAMS = {"sh", "python"}
 OUTPUT = {"text", "json", "toml", "mermaid"}  # what is shown, and not run
+OTHER_CLIENTS = {"python kafka-python", "python confluent-kafka"}  # only compiled: no broker here
 WITH_SPARK = ROOT / "docs/spark.md"  # its programs are run in tests/spark, where there is a JVM
 # Likewise in tests/pipeline, where hours pass at once.
 WITH_HOURS = ROOT / "docs/pipelines.md"
@@ -105,7 +106,8 @@ def run(command: list[str], program: str, server: ServerProcess, directory: Path
 
 
 def test_every_block_says_whether_it_is_a_program_or_what_one_shows() -> None:
-    unknown = [f"{b}: {b.language!r}" for b in BLOCKS if b.language not in PROGRAMS | OUTPUT]
+    known = PROGRAMS | OUTPUT | OTHER_CLIENTS
+    unknown = [f"{b}: {b.language!r}" for b in BLOCKS if b.language not in known]
 
     assert unknown == []
 
@@ -147,6 +149,27 @@ def test_the_python_lines_of_a_page_run(
     program = "\n".join(block.text for block in blocks)
 
     run([sys.executable, "-W", "error", "-"], program, server, tmp_path)
+
+
+@pytest.mark.parametrize("client", sorted(OTHER_CLIENTS))
+def test_the_programs_for_other_clients_compile_and_name_nothing_unknown(
+    client: str, tmp_path: Path
+) -> None:
+    """A broker is not needed to see that a block lacks an import, or uses a name of no block."""
+    ((_, blocks),) = by_document(client)
+    program = "\n".join(block.text for block in blocks)
+    compile(program, client, "exec")
+    page = tmp_path / "page.py"
+    page.write_text(program, "utf-8")
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", page],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_no_two_pages_keep_their_rows_in_one_directory() -> None:
@@ -252,6 +275,25 @@ def test_every_page_can_be_found_from_the_map() -> None:
     ]
 
     assert lost == ["README.md"]
+
+
+def test_every_statement_about_another_system_has_a_source_that_is_listed() -> None:
+    text = (ROOT / "docs/comparison.md").read_text("utf-8")
+    tables, _, listed = text.partition("\n## Sources\n")
+    sources = re.findall(r"^- \[(\w+)\] .*<https://", listed, re.MULTILINE)
+    cells = [
+        (system, cell)
+        for line in tables.splitlines()
+        if line.startswith("| ") and not line.startswith("| |")
+        for system, cell in zip("KRPN", line.strip("|").split("|")[2:], strict=True)
+    ]
+    bare = [cell for _, cell in cells if cell.strip() and not re.search(r"\[\w+\]|\(\d\)", cell)]
+    foreign = [cell for system, cell in cells if set(re.findall(r"\[(\w)\d+\]", cell)) - {system}]
+
+    assert bare == []
+    assert foreign == []
+    assert set(re.findall(r"\[([A-Z]\d+)\]", tables)) == set(sources)
+    assert len(cells) > 100
 
 
 def test_every_section_that_the_code_cites_exists() -> None:

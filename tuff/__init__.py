@@ -12,23 +12,29 @@ if TYPE_CHECKING:
     from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
     from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
     from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
+    from tuff.aio.typed_topic import AsyncTypedTopic as AsyncTypedTopic
     from tuff.blocking.client import Client as Client
     from tuff.blocking.context import TransactionContext as TransactionContext
     from tuff.blocking.publisher import Publisher as Publisher
     from tuff.blocking.subscriber import Subscriber as Subscriber
+    from tuff.blocking.typed_topic import TypedTopic as TypedTopic
     from tuff.calls import PollBatch as PollBatch
     from tuff.calls import PollQuestion as PollQuestion
+    from tuff.client_errors import BufferFullError as BufferFullError
     from tuff.client_errors import ClientClosedError as ClientClosedError
     from tuff.client_errors import ConnectionLostError as ConnectionLostError
+    from tuff.client_errors import DeserializationError as DeserializationError
     from tuff.client_errors import OutcomeUnknownError as OutcomeUnknownError
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
     from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
+    from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
     from tuff.participant import Positions as Positions
     from tuff.participant import TransactionAware as TransactionAware
     from tuff.participant import hook_transaction_id as hook_transaction_id
+    from tuff.protocol.attributes import Attributes as Attributes
     from tuff.protocol.errors import BadRequestError as BadRequestError
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError
@@ -82,6 +88,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId
+    from tuff.protocol.requests import Ack as Ack
     from tuff.protocol.requests import Isolation as Isolation
     from tuff.protocol.requests import Message as Message
     from tuff.protocol.requests import PublishEntry as PublishEntry
@@ -117,6 +124,12 @@ if TYPE_CHECKING:
     from tuff.replies import TopicOwner as TopicOwner
     from tuff.replies import TopicOwners as TopicOwners
     from tuff.replies import Truncated as Truncated
+    from tuff.serializers import BYTES as BYTES
+    from tuff.serializers import STR as STR
+    from tuff.serializers import Serializer as Serializer
+    from tuff.serializers import TypedMessage as TypedMessage
+    from tuff.serializers import avro_serializer as avro_serializer
+    from tuff.serializers import json_serializer as json_serializer
     from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable

@@ -8,22 +8,27 @@ are checked; then the calls about topics and messages. Those about transactions 
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
-from tuff.protocol.avro import decode_messages, encode_publish_request
+from tuff.protocol.attributes import NO_ATTRIBUTES
+from tuff.protocol.avro import (
+    decode_messages,
+    decode_messages_2,
+    encode_publish_request,
+    encode_publish_request_2,
+)
 from tuff.protocol.errors import (
     BadRequestError,
-    EmptyPublishError,
     InternalError,
     TuffError,
     from_problem,
 )
-from tuff.protocol.exchange import MediaType
+from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
     pointer_from_json,
@@ -32,7 +37,15 @@ from tuff.protocol.json_forms import (
     shown,
     whole_number,
 )
-from tuff.protocol.requests import Isolation, IsolationLike, Message, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    Ack,
+    AckLike,
+    Isolation,
+    IsolationLike,
+    Message,
+    PublishRequest,
+    RollbackDetail,
+)
 from tuff.protocol.transaction import Transaction
 from tuff.replies import (
     Health,
@@ -53,7 +66,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Payload = str | bytes | bytearray | memoryview
+_AVRO_2 = Form(MediaType.AVRO, 2).content_type  # messages with attributes
 Duration = float | timedelta  # a float is in seconds
 IdOrHex = MessageId | str
 Start = MessageId | str | datetime | int
@@ -212,46 +225,6 @@ def query(**parameters: str | float | None) -> str:
     """`?name=value&…` of the parameters that are not None; empty without any."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
-
-
-def payload_of(message: object) -> bytes:
-    """The payload of a message; a string is its UTF-8 bytes.
-
-    Raises:
-        TypeError: it is neither a string nor bytes.
-        ValueError: the string has half a surrogate pair, so it has no UTF-8.
-    """
-    match message:
-        case str():
-            try:
-                return message.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise ValueError(f"the message has half a surrogate pair: {error}") from None
-        case bytes() | bytearray() | memoryview():
-            return bytes(message)
-        case list() | tuple() | set() | frozenset() | Iterator():
-            raise TypeError(
-                f"a message is str or bytes, not {type(message).__name__}; publish several "
-                "messages with publish(topic, *messages)"
-            )
-        case _:
-            raise TypeError(
-                f"a message is str or bytes, not {type(message).__name__}; encode it first, for "
-                "example with json.dumps"
-            )
-
-
-def payloads_of(topic: TopicId, messages: Sequence[object]) -> list[bytes]:
-    """The payloads of the messages for one topic.
-
-    Raises:
-        EmptyPublishError: there are none.
-        TypeError, ValueError: as `payload_of`.
-    """
-    checked_topic(topic)
-    if not messages:
-        raise EmptyPublishError(f"nothing to publish to {topic}; give at least one message")
-    return [payload_of(one) for one in messages]
 
 
 def seconds_of(duration: object, *, what: str) -> float:
@@ -470,10 +443,17 @@ def _read_position(body: Mapping[str, object]) -> NamedPosition:
     )
 
 
-def publish(
-    topic: TopicId, payloads: list[bytes], *, pointer: int | None, ttl_s: int | None
-) -> Call[Published]:
-    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+def ack_of(ack: AckLike) -> Ack:
+    """Raises: ValueError: there is no such level."""
+    if ack not in tuple(Ack):
+        raise ValueError(f"ack is none, received or durable, not {shown(ack)}")
+    return Ack(ack)
+
+
+def publish(topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE) -> Call[Published]:
+    """A publish whose reply has ids: `ack` is not `NONE`."""
+    pointer = request.pointer
+
     def read(response: Response) -> Published:
         return Published(
             first_id=MessageId.from_hex(response.headers["tuff-first-id"]),
@@ -481,21 +461,32 @@ def publish(
             rollback=None if pointer is None else rollback_detail_from_json(_json(response)),
         )
 
-    request = Request(
+    # An older server does not know the parameter, and its answers are durable.
+    level = None if ack is Ack.DURABLE else ack
+    return Call(_messages_request(topic, "publish", request, ack=level), read)
+
+
+def publish_unacknowledged(topic: TopicId, request: PublishRequest) -> Call[None]:
+    """A publish whose reply has no ids."""
+    return Call(_messages_request(topic, "publish", request, ack=Ack.NONE), nothing)
+
+
+def store(topic: TopicId, request: PublishRequest) -> Call[None]:
+    return Call(_messages_request(topic, "store", request), nothing)
+
+
+def _messages_request(
+    topic: TopicId, action: str, request: PublishRequest, *, ack: Ack | None = None
+) -> Request:
+    # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
+    is_plain = request.attributes is None and request.ttls_s is None
+    return Request(
         method="POST",
-        path=f"{topic_path(topic)}/publish{query(ttl=ttl_s)}",
-        body=encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads)),
-        content_type=MediaType.AVRO.value,
+        path=f"{topic_path(topic)}/{action}{query(ttl=request.ttl_s, ack=ack)}",
+        body=encode_publish_request(request) if is_plain else encode_publish_request_2(request),
+        content_type=MediaType.AVRO.value if is_plain else _AVRO_2,
         accept=MediaType.JSON.value,
     )
-    return Call(request, read)
-
-
-def store(topic: TopicId, payloads: list[bytes], *, pointer: int, ttl_s: int | None) -> Call[None]:
-    body = encode_publish_request(PublishRequest(pointer=pointer, payloads=payloads))
-    path = f"{topic_path(topic)}/store{query(ttl=ttl_s)}"
-    request = Request(method="POST", path=path, body=body, content_type=MediaType.AVRO.value)
-    return Call(request, nothing)
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
@@ -509,7 +500,7 @@ class PollQuestion:
     """Where to read from, in which view, how much, and how long to wait for it (protocol §3.4).
 
     `transaction`: a snapshot to read in, or the write pointer of one that is in progress. Without
-    `transaction` and `isolation` it reads what is committed.
+    `transaction` and `isolation` it reads what is committed. `tags`: only messages with these tags.
     """
 
     start: Start | None = None
@@ -520,12 +511,13 @@ class PollQuestion:
     undecided: Undecided = "hold"
     wait_s: float = 0.0
     through: MessageId | str | None = None
+    tags: str | None = None
 
 
 def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     # As JSON, payloads that are not UTF-8 would be base64, and a thousand messages take twice as
-    # long to read.
-    return Call(_poll_request(topic, question, accept=MediaType.AVRO), _read_poll)
+    # long to read. An older server knows only schema 1, and no attributes.
+    return Call(_poll_request(topic, question, accept=_AVRO_2), _read_poll)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -546,10 +538,10 @@ class PollBatch:
 
 def poll_batch(topic: TopicId, question: PollQuestion) -> Call[PollBatch]:
     """A read whose reply is an Arrow stream; client and server need pyarrow."""
-    return Call(_poll_request(topic, question, accept=MediaType.ARROW), _read_batch)
+    return Call(_poll_request(topic, question, accept=MediaType.ARROW.value), _read_batch)
 
 
-def _poll_request(topic: TopicId, question: PollQuestion, *, accept: MediaType) -> Request:
+def _poll_request(topic: TopicId, question: PollQuestion, *, accept: str) -> Request:
     transaction = question.transaction
     wait_s = seconds_of(question.wait_s, what="wait")
     parameters = query(
@@ -558,12 +550,13 @@ def _poll_request(topic: TopicId, question: PollQuestion, *, accept: MediaType) 
         undecided=None if question.undecided == "hold" else question.undecided,
         wait=wait_s or None,
         through=_hex(question.through),
+        tags=question.tags,
     )
     return Request(
         method="POST",
         path=f"{topic_path(topic)}/poll{parameters}",
         body=json_body(_consume_request(question)),
-        accept=accept.value,
+        accept=accept,
         wait_s=wait_s,
         is_read=True,
     )
@@ -612,10 +605,23 @@ def _read_batch(response: Response) -> PollBatch:
 
 
 def _read_messages(response: Response) -> tuple[Message, ...]:
-    if response.headers.get("content-type") != MediaType.AVRO.value:
-        raise BadRequestError(f"the reply is no {MediaType.AVRO.value}")
     from_bytes = MessageId.from_bytes
-    return tuple(Message(from_bytes(id), payload) for id, payload in decode_messages(response.body))
+    match response.headers.get("content-type"):
+        case MediaType.AVRO.value:
+            found = decode_messages(response.body)
+            return tuple([Message(from_bytes(id), payload) for id, payload in found])
+        case form if form == _AVRO_2:
+            with_attributes = decode_messages_2(response.body)
+            return tuple(
+                [
+                    Message(from_bytes(id), payload)
+                    if attributes is NO_ATTRIBUTES
+                    else Message(from_bytes(id), payload, *attributes)
+                    for id, payload, attributes in with_attributes
+                ]
+            )
+        case _:
+            raise BadRequestError(f"the reply is no {MediaType.AVRO.value}")
 
 
 def _read_record_batch(response: Response) -> "RecordBatch":

@@ -1,6 +1,8 @@
 """Errors that only the client raises: no response came, or an object was used in a wrong state."""
 
 from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Message
 
 
 class WrongStateError(TuffError, RuntimeError):
@@ -55,6 +57,26 @@ class ServerUnreachableError(ConnectionLostError):
             outcome_unknown=False,
         )
         self.tried = tried
+
+
+class BufferFullError(TuffError):
+    """The buffer of a publisher stayed full for `max_block`. The message was not added."""
+
+    code = "buffer_full"
+
+
+class DeserializationError(TuffError, ValueError):
+    """The serializer of a topic can't read a payload; `message` has it, with the message's id."""
+
+    code = "deserialization_failed"
+
+    def __init__(self, topic: TopicId, message: Message, cause: Exception) -> None:
+        super().__init__(
+            f"the payload of message {message.id.hex()} of {topic} can't be deserialized "
+            f"({type(cause).__name__}: {cause}); skip it, or publish `error.message` elsewhere"
+        )
+        self.topic = topic
+        self.message = message
 
 
 class OutcomeUnknownError(ConnectionLostError):

@@ -14,9 +14,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
-from tuff.calls import Call, Payload, PollQuestion, payloads_of
+from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
+from tuff.new_messages import Publishable, all_checked
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
@@ -262,11 +263,11 @@ class CommitProtocol:
             raise
 
     def publish(
-        self, topic: TopicId, messages: Sequence[Payload], *, ttl_s: int | None
+        self, topic: TopicId, messages: Sequence[Publishable], *, ttl_s: int | None
     ) -> Flow[None]:
         """Let the commit publish these; messages that do not fit into memory are stored now."""
         pointer = self.transaction.write_pointer
-        for call in self._messages.add(topic, pointer, payloads_of(topic, messages), ttl_s=ttl_s):
+        for call in self._messages.add(topic, pointer, all_checked(topic, messages), ttl_s=ttl_s):
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:

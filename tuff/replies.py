@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message, RollbackDetail
@@ -13,6 +13,16 @@ from tuff.protocol.transaction import (
     TransactionType,
 )
 from tuff.protocol.values import OpenStrEnum
+
+if TYPE_CHECKING:
+    # Type checkers know this module, installed or not. A `Poll` is one of plain messages.
+    from typing_extensions import TypeVar
+
+    M = TypeVar("M", default=Message)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +44,16 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poll(Sequence[Message]):
+class Poll(Sequence[M]):
     """The messages of one read, and where to continue (protocol §3.4).
 
     `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
-    even without messages. `blocked_by`: the id of the transaction that holds this reader back.
-    `expired`: messages may have been missed, as the start is older than the topic's time to live.
-    `archived`: the messages come from the archive of the topic, which has no uncommitted ones.
+    even without messages. `caught_up`: no message is left. `blocked_by`: the id of the transaction
+    that holds this reader back. `expired`: messages may have been missed, as the start is older
+    than the topic's time to live. `archived`: the messages come from the archive of the topic.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[M, ...]
     next_id: MessageId
     caught_up: bool
     blocked_by: int | None
@@ -53,14 +63,14 @@ class Poll(Sequence[Message]):
     def __len__(self) -> int:
         return len(self.messages)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[M]:
         return iter(self.messages)
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> M: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
-    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+    def __getitem__(self, index: slice) -> tuple[M, ...]: ...
+    def __getitem__(self, index: int | slice) -> M | tuple[M, ...]:
         return self.messages[index]
 
 

@@ -11,9 +11,9 @@ position has moved, or its commit conflicts with that of the first.
     dead letter := {"topic", "id", "timestamp", "payload", "reason", "attempts"}
                  | {"topic", "id", "timestamp", "size", "reason", "attempts"}
 
-A dead letter is JSON in UTF-8. The second form is for a message that does not fit into a dead
-letter. `payload` is text, or `{"base64": …}` where it is not UTF-8, or where base64 is shorter: a
-control character takes six bytes of JSON.
+A dead letter is JSON in UTF-8, with the key, the tags and the headers of its message. The second
+form is for a message that does not fit into a dead letter. `payload` is text, or `{"base64": …}`
+where it is not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON.
 """
 
 import json
@@ -32,6 +32,7 @@ from tuff.calls import LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened, during
 from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, ask, paused, unless
+from tuff.new_messages import NewMessage
 from tuff.participant import AsyncPositions, Positions, TransactionAware
 from tuff.protocol.errors import (
     RequestTooLargeError,
@@ -358,7 +359,9 @@ class SubscriberFlows(Generic[C]):
 
     def _replace_by_dead_letter(self, poll: Poll, text: bytes, opened: Opened[C]) -> Flow[None]:
         yield from self._require_position()
-        yield from opened.protocol.publish(self._dead_letters, [text], ttl_s=None)
+        failed = poll[0]
+        letter = NewMessage(text, key=failed.key, tags=failed.tags, headers=failed.headers)
+        yield from opened.protocol.publish(self._dead_letters, [letter], ttl_s=None)
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
 
     def _pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Flow[None]:

@@ -2,6 +2,8 @@
 
     columns := id: binary(20 bytes) value: binary timestamp: timestamp[us, UTC] generation: int32
                write_pointer: int64, null for a message without a transaction
+    schema 2 adds key: binary tags: list<string> headers: list<struct<name: string, value: binary>>,
+               each null for a message without
 
 Columns are built from all ids, all payloads and ranges of pointers at once; no object is made for a
 message. Only this module imports pyarrow. It is loaded when a reader first asks for the form.
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from messaging.read.messages import Messages, PointerRange
+from tuff.protocol.attributes import NO_ATTRIBUTES
 from tuff.protocol.ids import MESSAGE_ID_SIZE
 
 _TIME_SIZE = 8  # bytes; an id begins with the publish time
@@ -31,12 +34,18 @@ SCHEMA = pa.schema(
         ("write_pointer", pa.int64()),
     ]
 )
+_HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
+_ATTRIBUTES = pa.schema(
+    [("key", pa.binary()), ("tags", pa.list_(pa.string())), ("headers", pa.list_(_HEADER))]
+)
+SCHEMA_2 = pa.schema([*SCHEMA, *_ATTRIBUTES])
 # What a stream has around its one batch; joined here, the batch is copied once and not three times.
 _BEGINNING = SCHEMA.serialize().to_pybytes()
+_BEGINNING_2 = SCHEMA_2.serialize().to_pybytes()
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-def encode(messages: Messages, *, generation: int) -> bytes:
+def encode(messages: Messages, *, generation: int, schema: int) -> bytes:
     """The stream of these messages of one generation of a topic."""
     count, joined = len(messages), messages.joined()
     ids = _binary([_ID_SIZE * count], joined.ids)
@@ -47,8 +56,24 @@ def encode(messages: Messages, *, generation: int) -> bytes:
         pa.repeat(pa.scalar(generation, pa.int32()), count),
         _pointers(count, messages.pointers),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    return b"".join((_BEGINNING, batch.serialize(), _END))
+    if schema == 1:
+        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        return b"".join((_BEGINNING, batch.serialize(), _END))
+    columns += _attributes(count, messages)
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA_2)
+    return b"".join((_BEGINNING_2, batch.serialize(), _END))
+
+
+def _attributes(count: int, messages: Messages) -> list[pa.Array]:
+    if not messages.attributes:
+        return [pa.nulls(count, field.type) for field in _ATTRIBUTES]
+    decoded = messages.decoded_attributes()
+    rows = [decoded.get(index, NO_ATTRIBUTES) for index in range(count)]
+    headers = [
+        [{"name": name, "value": value} for name, value in row.headers] or None for row in rows
+    ]
+    columns = [row.key for row in rows], [row.tags or None for row in rows], headers
+    return [pa.array(*each) for each in zip(columns, _ATTRIBUTES.types, strict=True)]
 
 
 def _binary(sizes: Sequence[bytes], values: Sequence[bytes | memoryview]) -> pa.BinaryArray:

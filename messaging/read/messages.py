@@ -9,11 +9,14 @@ from itertools import accumulate, chain
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
+from messaging.storage.attributes import decode_attributes
 from messaging.storage.packed_rows import PackedSlice
 from messaging.storage.rows import OFFSET_SIZE
 from tuff.protocol import avro
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import NotAcceptableError
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.exchange import Form, MediaType
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 
 NO_PAYLOAD = bytes(OFFSET_SIZE)  # the second half of the id of a message that is a row by itself
 
@@ -41,31 +44,32 @@ class Messages:
         payload   bytes, as they were published
         pointer   the write pointer; `pointers` has it as ranges, since few messages have one
 
-    A scan appends messages, up to `limit` messages and `bytes_max` bytes of payloads; the first
-    message always fits. The tail cache passes complete columns. Each form of the reply is made when
-    nothing is appended any more, and only once: readers that ask for the same get the same
-    `Messages`, and so the same bytes.
+    Few messages have attributes, too: `attributes` has them as stored, by the index of the message.
+
+    A scan appends messages, up to `limit` messages and `bytes_max` bytes of payloads and
+    attributes; the first message always fits. The tail cache passes complete columns. Each form of
+    the reply is made when nothing is appended any more, and only once: readers that ask for the
+    same get the same `Messages`, and so the same bytes.
 
     Packed rows stay slices of the stored value (`PackedSlice`) until ids and payloads are needed
     one by one. The Arrow form joins slices, so that no object is made for a message.
     """
 
-    __slots__ = ("_arrow", "_avro", "_count", "_ids", "_json", "_packed", "_payloads", "bytes_max",
+    __slots__ = ("_count", "_forms", "_ids", "_packed", "_payloads", "attributes", "bytes_max",
                  "limit", "pointers", "size_bytes")  # fmt: skip
 
     def __init__(self, *, limit: int = 0, bytes_max: int = 0) -> None:
         self.limit = limit
         self.bytes_max = bytes_max
-        self.size_bytes = 0  # of all payloads
+        self.size_bytes = 0  # of all payloads and attributes
         self.pointers: list[PointerRange] = []
+        self.attributes: dict[int, bytes] = {}
         self._count = 0
         self._ids: list[bytes] = []
         self._payloads: list[bytes] = []
         # Each with the index in the lists before which it belongs.
         self._packed: list[tuple[int, PackedSlice]] = []
-        self._arrow: bytes | None = None
-        self._avro: bytes | None = None
-        self._json: bytes | None = None
+        self._forms: dict[Form, bytes] = {}
 
     @classmethod
     def of(cls, ids: list[bytes], payloads: list[bytes]) -> "Messages":
@@ -89,13 +93,23 @@ class Messages:
         """How many messages may still be appended, by their number."""
         return self.limit - self._count
 
-    def append(self, message_id: bytes, payload: bytes, *, pointer: int | None = None) -> bool:
+    def append(
+        self,
+        message_id: bytes,
+        payload: bytes,
+        *,
+        pointer: int | None = None,
+        attributes: bytes | None = None,
+    ) -> bool:
         """Append a message; False, and nothing is appended, if it does not fit."""
-        if self._count and not self._has_room(1, len(payload)):
+        size_bytes = len(payload) + len(attributes or b"")
+        if self._count and not self._has_room(1, size_bytes):
             return False
         self._ids.append(message_id)
         self._payloads.append(payload)
-        self._appended(1, len(payload), pointer)
+        if attributes is not None:
+            self.attributes[self._count] = attributes
+        self._appended(1, size_bytes, pointer)
         return True
 
     def extend(
@@ -155,6 +169,9 @@ class Messages:
             for each in self.pointers
             if each.start < self._count
         ]
+        self.attributes = {
+            index: each for index, each in self.attributes.items() if index < self._count
+        }
 
     def columns(self) -> tuple[list[bytes], list[bytes]]:
         """All ids, and all payloads."""
@@ -194,23 +211,38 @@ class Messages:
         """Pairs of a 20-byte id and a payload."""
         return [*zip(*self.columns(), strict=True)]
 
-    def avro(self) -> bytes:
-        """The body of an Avro reply."""
-        if self._avro is None:
-            self._avro = avro.encode_columns(*self.columns())
-        return self._avro
+    def encoded(self, form: Form, *, generation: int) -> bytes:
+        """The body of a reply in this form. Raises: NotAcceptableError."""
+        body = self._forms.get(form)
+        if body is None:
+            body = self._forms[form] = self._encode(form, generation=generation)
+        return body
 
-    def json(self) -> bytes:
-        """The body of a JSON reply: the bytes that `json.dumps` makes of its form."""
-        if self._json is None:
-            self._json = f"[{', '.join(map(_json_of, *self.columns()))}]".encode("ascii")
-        return self._json
+    def _encode(self, form: Form, *, generation: int) -> bytes:
+        media_type, schema = form
+        match media_type:
+            case MediaType.AVRO if schema == 1:
+                return avro.encode_columns(*self.columns())
+            case MediaType.AVRO:
+                return avro.encode_columns_2(*self.columns(), self.decoded_attributes())
+            case MediaType.JSON:
+                return self._json(schema)
+            case MediaType.ARROW:
+                return arrow_form()(self, generation=generation, schema=schema)
 
-    def arrow(self, *, generation: int) -> bytes:
-        """The body of an Arrow reply. Raises: NotAcceptableError."""
-        if self._arrow is None:
-            self._arrow = arrow_form()(self, generation=generation)
-        return self._arrow
+    def _json(self, schema: int) -> bytes:
+        """The bytes that `json.dumps` makes of the form of these messages."""
+        texts = [*map(_json_of, *self.columns())]
+        if schema == 2:
+            attributes = self.decoded_attributes()
+            members = (attributes.get(index, NO_ATTRIBUTES) for index in range(len(texts)))
+            forms = map(json.dumps, map(attributes_to_json, members))
+            texts = [f"{text[:-1]}, {form[1:]}" for text, form in zip(texts, forms, strict=True)]
+        return f"[{', '.join(texts)}]".encode("ascii")
+
+    def decoded_attributes(self) -> dict[int, Attributes]:
+        """The attributes of those messages that have any, by their index."""
+        return {index: decode_attributes(each) for index, each in self.attributes.items()}
 
 
 @cache

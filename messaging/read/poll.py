@@ -33,17 +33,18 @@ from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
 from tuff.protocol.exchange import (
     BROWSE_TYPES,
-    JSON_REPLY_TYPE,
     POLL_TYPES,
+    Form,
     MediaType,
     Reply,
     Request,
     Route,
-    body_type,
-    reply_type,
+    body_form,
+    reply_form,
 )
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import parse_json, shown
@@ -54,11 +55,14 @@ if TYPE_CHECKING:
     from messaging.read.archive import ArchiveRead, ArchiveReader
 
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
+# Seconds that a poll without `wait` looks for a message with the right tags before it answers that
+# there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
+FILTERED_READ_S = 1.0
 DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
 Choice = TypeVar("Choice", bound=Enum)
 
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through"})
+_READ_PARAMETERS = frozenset({"isolation", "tx", "undecided", "wait", "through", "tags"})
 _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 
 
@@ -86,7 +90,8 @@ class PollResult:
 class Poll:
     """One read. `start`: a message id, a publish time in ms, or None for the oldest live message;
     `limit` None: as many as a reply holds; `transaction`: the snapshot to read in; `tx`: the
-    transaction in progress whose snapshot to read in; `through`: the last id to deliver.
+    transaction in progress whose snapshot to read in; `through`: the last id to deliver; `tags`:
+    which messages to deliver, None for all.
     """
 
     start: MessageId | int | None = None
@@ -98,6 +103,7 @@ class Poll:
     undecided: Undecided = Undecided.HOLD
     wait_s: float = 0.0
     through: MessageId | None = None
+    tags: TagFilter | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -200,10 +206,11 @@ class Polls:
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
-            if is_unfinished:
+            if is_unfinished and not self._is_given_up(poll, deadline_s=deadline_s):
                 continue
             if (
                 result.messages
+                or is_unfinished
                 or self._is_waiting_useless(poll, query, result)
                 or loop.time() >= deadline_s
             ):
@@ -236,6 +243,12 @@ class Polls:
             return ReadResult(next_id=before, messages=Messages(), finished=False)
         self._state.tail_cache.add_read(query, result)
         return result
+
+    def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
+        """Whether a poll that has only passed over messages is answered before it has seen all."""
+        until_s = deadline_s + max(0.0, FILTERED_READ_S - poll.wait_s)
+        is_over = self._is_stopping or asyncio.get_running_loop().time() >= until_s
+        return poll.tags is not None and is_over
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is answered at once, since no message can come while it waits."""
@@ -312,9 +325,11 @@ class Polls:
 
 def _starts_in_archive(poll: Poll, query: Query) -> bool:
     """Whether a read asks for messages before the log. One without a start begins with the log. One
-    in a fixed snapshot can't continue in the archive, which does not say under which transaction
-    a message was published."""
-    return poll.start is not None and not poll.is_fixed and query.start < first_live_number(query)
+    in a fixed snapshot, or with tags, can't continue in the archive, which does not have the
+    transaction and the tags of a message."""
+    if poll.start is None or poll.is_fixed or poll.tags is not None:
+        return False
+    return query.start < first_live_number(query)
 
 
 def _is_overtaken(topic: Topic, query: Query) -> bool:
@@ -362,6 +377,7 @@ def query_of(
         bytes_max=settings.poll_bytes_max,
         snapshot=snapshot,
         undecided=poll.undecided,
+        tags=poll.tags,
     )
 
 
@@ -405,14 +421,14 @@ class _Routes:
     async def poll(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_READ_PARAMETERS)
         body = request.body
-        asked_in = body_type(request.content_type, body)
+        asked_in = body_form(request.content_type, body).media_type
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
             consume = json_forms.consume_request_from_json(parse_json(body) if body else {})
         poll = _poll(dict(request.query), consume)
-        form = reply_type(request.accept, asked_in=asked_in, offered=POLL_TYPES)
-        if form is MediaType.ARROW:
+        form = reply_form(request.accept, asked_in=asked_in, offered=POLL_TYPES)
+        if form.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
         return _polled(await self._polls.poll(topic, poll), form)
 
@@ -425,8 +441,8 @@ class _Routes:
             limit=None if limit is None else whole_digits(limit, what="limit"),
         )
         poll = _poll(query, consume)
-        form = reply_type(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
-        if form is MediaType.ARROW:
+        form = reply_form(request.accept, asked_in=MediaType.JSON, offered=BROWSE_TYPES)
+        if form.media_type is MediaType.ARROW:
             await self._polls.load_arrow()
         start = query.get("from", "earliest")
         if start == "latest":
@@ -451,7 +467,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
     if isinstance(consume.start, int):
         start_time(consume.start)
-    through = query.get("through")
+    through, tags = query.get("through"), query.get("tags")
     return Poll(
         start=consume.start,
         inclusive=consume.inclusive,
@@ -462,10 +478,11 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         undecided=undecided,
         wait_s=_wait(query.get("wait")),
         through=None if through is None else MessageId.from_hex(through),
+        tags=None if tags is None else TagFilter.parse(tags),
     )
 
 
-def _polled(result: PollResult, media_type: MediaType) -> Reply:
+def _polled(result: PollResult, form: Form) -> Reply:
     headers: tuple[tuple[str, str], ...] = (
         ("Tuff-Next", result.next_id.hex()),
         ("Tuff-Caught-Up", "true" if result.caught_up else "false"),
@@ -476,14 +493,8 @@ def _polled(result: PollResult, media_type: MediaType) -> Reply:
         headers += (("Tuff-Expired", "true"),)
     if result.archived:
         headers += (("Tuff-Archive", "true"),)
-    match media_type:
-        case MediaType.AVRO:
-            return Reply(200, media_type.value, result.messages.avro(), headers)
-        case MediaType.ARROW:
-            body = result.messages.arrow(generation=result.generation)
-            return Reply(200, media_type.value, body, headers)
-        case MediaType.JSON:
-            return Reply(200, JSON_REPLY_TYPE, result.messages.json(), headers)
+    body = result.messages.encoded(form, generation=result.generation)
+    return Reply(200, form.content_type, body, headers)
 
 
 def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:

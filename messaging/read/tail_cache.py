@@ -28,6 +28,7 @@ from messaging.storage.rows import (
     MessageRow,
     pack_offset,
 )
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.ids import Offset
 from tuff.protocol.transaction import Transaction
 
@@ -59,6 +60,7 @@ class _ReadInputs:
     limit: int
     bytes_max: int
     undecided: object
+    tags: TagFilter | None
     now_ms: int | None
 
 
@@ -146,23 +148,28 @@ class _TopicTail:
             row = self.flagged[offset_bytes] = MessageRow.from_bytes(key, value)
             payload = row.payload
             self.has_ttl = self.has_ttl or row.ttl_s is not None
+            self.size_bytes += len(row.attributes or b"")
         self.ids.insert(index, offset_bytes + NO_PAYLOAD)
         self.payloads.insert(index, payload)
         self.size_bytes += _size([payload])
 
     def _remove(self, index: int, offset_bytes: bytes) -> None:
         if self.ids[index][:OFFSET_SIZE] == offset_bytes:
-            self.size_bytes -= _size([self.payloads.pop(index)])
-            del self.ids[index]
-            self.flagged.pop(offset_bytes, None)
+            self.size_bytes -= self._forget(index)
+            del self.ids[index], self.payloads[index]
+
+    def _forget(self, index: int) -> int:
+        """Forget what makes this row more than its payload; the bytes of all of it."""
+        row = self.flagged.pop(self.ids[index][:OFFSET_SIZE], None)
+        attributes = None if row is None else row.attributes
+        return _size([self.payloads[index]]) + len(attributes or b"")
 
     def cut(self, size_bytes: int) -> None:
         """Forget the oldest rows, until what is left takes no more than this."""
         self._plain = self._general = None
         count = 0
         while self.size_bytes > size_bytes and count < len(self.ids):
-            self.flagged.pop(self.ids[count][:OFFSET_SIZE], None)
-            self.size_bytes -= _size([self.payloads[count]])
+            self.size_bytes -= self._forget(count)
             count += 1
         if count:
             self.after = self.ids[count - 1][:OFFSET_SIZE]
@@ -200,6 +207,8 @@ class _TopicTail:
             if offset_bytes in self.flagged:
                 return None  # the start is inside a row that may bring a group
             first += 1
+        if not self.flagged and query.tags is not None:
+            return _nothing(query, number)  # no message has tags
         if not self.flagged and self.size_bytes <= query.bytes_max:
             return self._read_plain(query, number, first, stop)
         if stop - first > DECIDED_COUNT_MAX:
@@ -221,7 +230,9 @@ class _TopicTail:
 
     def _read_general(self, query: Query, number: int, first: int, stop: int) -> ReadResult | None:
         now_ms = query.now_ms if self.has_ttl else None
-        inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)
+        inputs = _ReadInputs(
+            number, stop, query.limit, query.bytes_max, query.undecided, query.tags, now_ms
+        )
         if self._general is not None and self._general[0] == inputs:
             _, snapshot, result = self._general
             if snapshot is query.snapshot:

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from messaging.retention.expiry import is_expired
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, past_group
 from tuff.protocol.pointer_list import holds
 from tuff.protocol.transaction import Transaction
@@ -30,7 +31,7 @@ class Undecided(Enum):
 class Query:
     """What to read. `start` is the number of the first id that may be delivered, `through` the last
     id; `high_water_mark` the last offset that readers may be shown; `live_from` the first that
-    retention has left."""
+    retention has left; `tags` selects messages, None: all."""
 
     prefix: bytes
     start: int
@@ -43,6 +44,7 @@ class Query:
     bytes_max: int
     snapshot: Transaction | None
     undecided: Undecided = Undecided.HOLD
+    tags: TagFilter | None = None
 
 
 class Verdict(Enum):

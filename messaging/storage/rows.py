@@ -10,7 +10,8 @@
     hold row    := prefix UTF8(name)            a position row likewise
 
 One physical store contains all tables, each under a one-byte tag, since one batch must span them.
-No name contains `:`, so no prefix of a topic begins another.
+A name has no `:`, and `topic` may be followed by parts (`tuff/protocol/ids.py`). A generation is
+below 0x2d000000, so its first byte is no character of a name, and no prefix begins another.
 
 Stored values, with a checksum over key and value (design §5).
 
@@ -22,7 +23,7 @@ Stored values, with a checksum over key and value (design §5).
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
-the wrong key is damage too. Attributes are for later use: they are kept and not decoded. The topic,
+the wrong key is damage too. Attributes are bytes here (messaging/storage/attributes.py). The topic,
 index and metadata rows frame their bodies the same way, with flags 0.
 
 A value with a correct checksum and unknown flags was written by a newer version. It is refused like
@@ -44,9 +45,11 @@ older than any other row; later batches write it when a member changed.
 """
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import repeat
 from typing import Any
 
 from tuff.checksum import crc32
@@ -68,6 +71,9 @@ ROWS_STOP = b"q"
 LAST_BATCH_KEY = METADATA + b"mark"
 METADATA_KEY = METADATA + b"facts"
 
+# The first byte of a generation is no character of a name: 0x2d000000 would take 755 million
+# creations of one topic.
+_PREFIX = re.compile(rb"[^:]*:(?:[0-9A-Za-z._-]+:)+[\x00-\x2c].{3}", re.DOTALL)
 _GENERATION = struct.Struct(">I")
 _OFFSET = struct.Struct(">QH")
 _WRITE_POINTER = struct.Struct(">Q")
@@ -141,11 +147,11 @@ def split_named_row_key(key: bytes) -> tuple[TopicId, int, str]:
     Raises:
         ValueError: no such key has these bytes.
     """
-    namespace, colon, rest = key[1:].partition(b":")
-    name, second, tail = rest.partition(b":")
-    topic, generation = split_prefix(namespace + colon + name + second + tail[: _GENERATION.size])
+    found = _PREFIX.match(key, 1)
+    prefix, name = (found[0], key[found.end() :]) if found else (key[1:], b"")
+    topic, generation = split_prefix(prefix)
     try:
-        return topic, generation, check_name(tail[_GENERATION.size :].decode("ascii"), what="name")
+        return topic, generation, check_name(name.decode("ascii"), what="name")
     except (UnicodeDecodeError, InvalidNameError) as error:
         raise ValueError(f"{key!r} has no name at its end") from error
 
@@ -198,10 +204,10 @@ def split_topic(names: bytes) -> TopicId:
         ValueError: there can be no such topic.
     """
     try:
-        namespace, name, rest = names.decode("ascii").split(":")
-        if rest:
+        namespace, colon, name = names.decode("ascii").partition(":")
+        if not (colon and name.endswith(":")):
             raise ValueError(f"{names!r} does not end with a colon")
-        return TopicId(namespace, name)
+        return TopicId(namespace, name[:-1])
     except (UnicodeDecodeError, InvalidNameError) as error:
         raise ValueError(f"{names!r} names no topic") from error
 
@@ -232,6 +238,7 @@ def count_between(first: Offset, last: Offset) -> int:
 PLAIN = 0  # the flags of a message row that contains only its payload
 PLAIN_MARK = bytes((PLAIN,))  # the same as the first byte of the value
 HAS_POINTER, HAS_TTL, HAS_ATTRIBUTES, IS_REFERENCE, IS_PACKED = 1, 2, 4, 8, 16
+ATTRIBUTES_MARK = bytes((HAS_ATTRIBUTES,))  # of a row with attributes and a payload, and no more
 HEAD = struct.Struct(">BI")  # flags and checksum
 
 _KNOWN_FLAGS = HAS_POINTER | HAS_TTL | HAS_ATTRIBUTES | IS_REFERENCE | IS_PACKED
@@ -354,9 +361,18 @@ def inline_values(
     *,
     pointer: int | None,
     ttls_s: Sequence[int | None] | None = None,
+    attributes: Sequence[bytes | None] | None = None,
 ) -> list[bytes]:
-    """The stored values of rows of one publish or, without a pointer, of one store. It does what
-    `frame` does for each row, in a third of the time."""
+    """The stored values of rows of one publish or, without a pointer, of one store. Without
+    attributes it does what `frame` does for each row, in a third of the time."""
+    if attributes is not None:
+        columns = keys, payloads, ttls_s or repeat(None, len(keys)), attributes
+        return [
+            MessageRow(tx_pointer=pointer, ttl_s=ttl_s, payload=payload, attributes=each).to_bytes(
+                key
+            )
+            for key, payload, ttl_s, each in zip(*columns, strict=True)
+        ]
     ttl_s = ttls_s[0] if ttls_s else None
     if ttls_s and len(set(ttls_s)) > 1:
         return _mixed_values(keys, payloads, pointer, ttls_s)

@@ -39,6 +39,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import Offset
+from tuff.protocol.requests import Ack
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,6 +50,7 @@ PENDING_COUNT_MAX = 20_000  # writes waiting or under way; as many as requests m
 PENDING_BYTES_MAX = 256 << 20  # bytes of waiting payloads; bounds memory behind a slow disk
 WRITE_OVERHEAD_BYTES = 256  # bytes; what a small write costs besides its payload
 SETTLED_PER_BATCH_MAX = 10_000  # index rows that a batch of publishes deletes besides
+LOST_LOGGED_EVERY_S = 10.0  # seconds between two log lines about writes that were answered early
 
 
 class Inversion(NamedTuple):
@@ -190,19 +192,25 @@ class Write(Generic[T]):
 
     The committer releases the permit when the write is durable or proven not to be on the disk,
     even if the caller was cancelled. An `internal` write is never refused for overload: other
-    writes wait for its effect.
+    writes wait for its effect. `ack` says when the caller is answered, with `NONE` by itself.
     """
 
     build: Callable[[WriteBatch], T]
     size_bytes: int = WRITE_OVERHEAD_BYTES
     permit: WritePermit | None = None
     internal: bool = False
+    ack: Ack = Ack.DURABLE
     future: "asyncio.Future[T]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     # The answer for the caller once the batch is written: one or the other.
     value: T | None = field(default=None, init=False)
     error: TuffError | None = field(default=None, init=False)
+
+    @property
+    def was_answered_early(self) -> bool:
+        """Whether the caller was answered before the batch is durable."""
+        return self.ack is Ack.NONE or (self.ack is Ack.RECEIVED and self.value is not None)
 
 
 class GroupCommitter:
@@ -233,6 +241,9 @@ class GroupCommitter:
         self._in_doubt: tuple[WriteBatch, list[Write[Any]]] | None = None
         # Why only internal writes are accepted: the disk is nearly full. None if there is space.
         self.lack_of_space: str | None = None
+        # Writes whose callers were answered early, and that were not written then.
+        self.lost_count = 0
+        self._lost_logged_at_s = -LOST_LOGGED_EVERY_S
 
     async def run(self) -> None:
         """Write batch after batch until `close`."""
@@ -273,12 +284,21 @@ class GroupCommitter:
             )
 
     async def submit(self, write: Write[T]) -> T:
-        """Add a write to the next batch; returns what `build` returned, once that is durable.
+        """Add a write to the next batch; returns what `build` returned, once that is durable, or
+        with the ack `RECEIVED` once the batch is built.
 
         The write continues if the caller is cancelled.
 
-        Raises: what `require_ready`, `require_capacity` and `build` raise; StorageUnavailableError:
-            the batch failed, and may or may not be stored.
+        Raises: what `enqueue` and `build` raise; StorageUnavailableError: the batch failed, and may
+            or may not be stored.
+        """
+        self.enqueue(write)
+        return await write.future
+
+    def enqueue(self, write: Write[Any]) -> None:
+        """Add a write to the next batch.
+
+        Raises: what `require_ready` and `require_capacity` raise.
         """
         try:
             self.require_ready()
@@ -290,7 +310,6 @@ class GroupCommitter:
         self._pending_count += 1
         self._pending_bytes += write.size_bytes
         self._group.put(write)
-        return await write.future
 
     async def recover(self) -> None:
         """Open a store that failed again, resolve the batch in doubt, and continue; or stay
@@ -413,11 +432,26 @@ class GroupCommitter:
             _release(write)
             self._pending_count -= 1
             self._pending_bytes -= write.size_bytes
+            if write.error is not None:
+                self._fail(write, write.error)
+            elif not write.future.done():
+                write.future.set_result(write.value)
+
+    def _fail(self, write: Write[Any], error: TuffError) -> None:
+        if not write.was_answered_early:
             if not write.future.done():
-                if write.error is None:
-                    write.future.set_result(write.value)
-                else:
-                    write.future.set_exception(write.error)
+                write.future.set_exception(error)
+            return
+        self.lost_count += 1
+        now_s = self._elapsed_s()
+        if now_s - self._lost_logged_at_s >= LOST_LOGGED_EVERY_S:
+            self._lost_logged_at_s = now_s
+            log.warning(
+                "a publish that was answered before it was durable is lost: %s; %d such publishes "
+                "since the start",
+                error,
+                self.lost_count,
+            )
 
     def _refuse(self, writes: list[Write[Any]], reason: str) -> None:
         for write in writes:
@@ -425,8 +459,9 @@ class GroupCommitter:
         self._answer(writes)
 
     def _answer_unknown(self, writes: list[Write[Any]]) -> None:
+        # A publish that was answered early counts as lost once that is known.
         for write in writes:
-            if not write.future.done():
+            if not (write.future.done() or write.was_answered_early):
                 write.future.set_exception(
                     StorageUnavailableError(
                         "the message store failed during the write, which may or may not be there: "
@@ -440,6 +475,8 @@ def _build(write: Write[Any], batch: WriteBatch) -> None:
         if write.permit is not None:
             write.permit.require_open()
         write.value = write.build(batch)
+        if write.ack is Ack.RECEIVED and not write.future.done():
+            write.future.set_result(write.value)
     except TuffError as error:
         # Answered after the batch: a refusal may rest on a change that this batch makes durable.
         write.error = error

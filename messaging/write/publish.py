@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -21,6 +22,7 @@ from messaging.storage.store_state import StoreState
 from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
@@ -33,17 +35,18 @@ from tuff.protocol.exchange import (
     Reply,
     Request,
     Route,
-    body_type,
+    body_form,
     json_reply,
-    reply_type,
+    reply_form,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.json_forms import parse_json
-from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.requests import Ack, PublishEntry, PublishRequest, RollbackDetail
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-_PARAMETERS = frozenset({"ttl"})
+_PUBLISH_PARAMETERS = frozenset({"ttl", "ack"})
+_STORE_PARAMETERS = frozenset({"ttl"})
 
 
 def routes(publisher: "Publisher") -> list[Route]:
@@ -61,13 +64,21 @@ class _Routes:
         self._publisher = publisher
 
     async def publish(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        published = await self._publisher.publish(topic, publish)
-        return _published(published, reply_type(request.accept, asked_in=asked_in))
+        form = reply_form(request.accept, asked_in=asked_in)
+        ack = _named_ack(request, publish) if request.query else None
+        if ack is Ack.NONE:
+            self._publisher.enqueue(topic, publish)
+            return Reply(headers=(("Tuff-Ack", ack.value),))
+        published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
+        reply = _published(published, form.media_type)
+        if ack is None:
+            return reply
+        return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
     async def store(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters=_PARAMETERS)
+        topic = topic_of(request, parameters=_STORE_PARAMETERS)
         _, publish = _publish_request(request)
         await self._publisher.store(topic, publish)
         return EMPTY_REPLY
@@ -75,7 +86,7 @@ class _Routes:
     async def rollback(self, request: Request) -> Reply:
         topic = topic_of(request)
         body = request.body
-        if body_type(request.content_type, body) is MediaType.AVRO:
+        if body_form(request.content_type, body).media_type is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
@@ -85,18 +96,34 @@ class _Routes:
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
-    asked_in = body_type(request.content_type, body)
+    asked_in, schema = body_form(request.content_type, body)
     if asked_in is MediaType.AVRO:
-        publish = avro.decode_publish_request(body)
+        decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
+        publish = decode(body)
     else:
         publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
-    if not request.query:
+    text = dict(request.query).get("ttl") if request.query else None
+    if text is None:
         return asked_in, publish
-    ((_, text),) = request.query
     ttl_s = json_forms.ttl_from_json(text)
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
+    text = dict(request.query).get("ack")
+    if text is None:
+        return None
+    if text not in tuple(Ack):
+        raise BadRequestError(f"ack is none, received or durable, not {shown(text)}")
+    ack = Ack(text)
+    if publish.pointer is not None and ack is not Ack.DURABLE:
+        raise BadRequestError(
+            f"ack={ack} is only for a publish without a transaction: a commit promises that the "
+            "messages of its transaction are durable; omit ack"
+        )
+    return ack
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
@@ -134,24 +161,38 @@ class Publisher:
         self._state = state
         self._committer = committer
 
-    async def publish(self, topic: TopicId, request: PublishRequest) -> Published:
-        """Write messages, or the reference to stored ones; durable when it returns (§3.1)."""
-        pointer, payloads = request.pointer, request.payloads
-        if not payloads:
-            if pointer is None:
+    async def publish(
+        self, topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE
+    ) -> Published:
+        """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
+        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
+        put = self._checked_put(topic, request)
+        pointer = request.pointer
+        permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
+        ((first, last),) = await self._committer.submit(
+            Write(put, size_bytes=_size(request), permit=permit, ack=ack)
+        )
+        detail = None if pointer is None else RollbackDetail(pointer, first, last)
+        first_id = MessageId(*first)
+        return Published(first_id, first_id if last is first else MessageId(*last), detail)
+
+    def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
+        """Let messages without a transaction be written with the next batch (§3.1). They may be
+        lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
+        put = self._checked_put(topic, request)
+        self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
+
+    def _checked_put(
+        self, topic: TopicId, request: PublishRequest
+    ) -> "partial[list[tuple[Offset, Offset]]]":
+        if not request.payloads:
+            if request.pointer is None:
                 raise EmptyPublishError(
                     "messages is empty, which only a publish under a transaction may be"
                 )
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        put = partial(self._put_all, [self._target(topic, request)], final=False)
-        permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
-        ((first, last),) = await self._committer.submit(
-            Write(put, size_bytes=_size(payloads), permit=permit)
-        )
-        detail = None if pointer is None else RollbackDetail(pointer, first, last)
-        first_id = MessageId(*first)
-        return Published(first_id, first_id if last is first else MessageId(*last), detail)
+        return partial(self._put_all, [self._target(topic, request)], final=False)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
@@ -159,7 +200,7 @@ class Publisher:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
         put = partial(self._put_stored, self._target(topic, request))
         permit = await self._state.transactions.enter(request.pointer, topic)
-        await self._committer.submit(Write(put, size_bytes=_size(request.payloads), permit=permit))
+        await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
     async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
@@ -182,7 +223,7 @@ class Publisher:
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         """Write all entries as one batch, flagged as the last of their transaction."""
         targets = [self._target(entry.topic, entry) for entry in entries]
-        size_bytes = sum(_size(entry.payloads) for entry in entries)
+        size_bytes = sum(map(_size, entries))
         offsets = await self._committer.submit(
             Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
         )
@@ -260,7 +301,7 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = inline_values(keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s)
+        values = _values(keys, entry, pointer=None)
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -324,15 +365,31 @@ def _pointer_of(entry: PublishEntry | PublishRequest) -> int:
     return entry.pointer
 
 
-def _size(payloads: Sequence[bytes]) -> int:
-    return sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+def _size(entry: PublishEntry | PublishRequest) -> int:
+    payloads = entry.payloads
+    size = sum(map(len, payloads)) + ROW_OVERHEAD_BYTES * len(payloads) + WRITE_OVERHEAD_BYTES
+    if entry.attributes is None:
+        return size
+    return size + sum(stored_size(each) for each in entry.attributes if each is not None)
 
 
 def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = inline_values(keys, entry.payloads, pointer=entry.pointer, ttls_s=entry.ttls_s)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ())
+    values = _values(keys, entry, pointer=entry.pointer)
+    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
+
+
+def _values(
+    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
+) -> list[bytes]:
+    attributes = entry.attributes
+    stored = None
+    if attributes is not None:
+        stored = [None if each is None else encode_attributes(each) for each in attributes]
+    return inline_values(
+        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
+    )

@@ -11,9 +11,11 @@ from messaging.service import MessagingService
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.rows import PayloadRow
+from messaging.storage.rows import MessageRow, PayloadRow, message_key
 from tests.messaging.world import AUDIT, NOON_MS, World, publish, request
 from tuff.disk.locks import DirectoryLockedError
+from tuff.protocol.attributes import Attributes
+from tuff.protocol.ids import Offset
 
 
 async def test_rows_of_every_table_are_decoded(world: World, service: MessagingService) -> None:
@@ -49,6 +51,27 @@ async def test_rows_of_every_table_are_decoded(world: World, service: MessagingS
     assert [row["kind"] for row in rows].count("index") == 1
     assert [row["kind"] for row in rows].count("topic") == 1
     assert [row["name"] for row in rows if row["kind"] == "fact"] == ["facts", "mark"]
+
+
+async def test_attributes_are_shown_or_their_bytes_if_they_have_another_form(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(7)
+    tagged = Attributes(key=b"k", tags=("eu",), headers=(("n", b"\xff"),))
+    with_tags = request(b"a", pointer=7)._replace(attributes=[tagged])
+    await service.publisher.store(AUDIT, with_tags)
+    await service.publisher.publish(AUDIT, with_tags)
+    key = message_key(b"other:t:\x00\x00\x00\x01", Offset(NOON_MS, 9))
+    world.rows[key] = MessageRow(payload=b"b", attributes=b"later").to_bytes(key)
+
+    rows = [*store_rows(PackedRowStore(MemoryStore(world.rows)))]
+
+    shown = {"key": "k", "tags": ["eu"], "headers": {"n": {"base64": "/w=="}}}
+    assert [(row["kind"], row.get("attributes")) for row in rows if "payload" in row] == [
+        ("message", shown),
+        ("message", b"later".hex()),
+        ("payload", shown),
+    ]
 
 
 async def test_a_corrupt_row_is_shown_and_hides_no_other(

@@ -1,8 +1,10 @@
 """`tuff pub` and `tuff tail`: what they publish and print, and what a follower waits for."""
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+
+import pytest
 
 import tuff
 from tests.cli.command import started, transactions_stopped
@@ -166,3 +168,69 @@ def test_a_follower_survives_a_restart_and_shows_every_message_once(tmp_path: Pa
 
             assert follower.interrupt() == 130
         assert follower.out.read() == ""
+
+
+def test_messages_are_published_with_attributes_and_selected_by_tags(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "attributes")
+    client.topics.create(topic)
+    options = ["--key", "apple", "--tag", "retail", "--tag", "new", "--header", "a=1=2"]
+
+    done = run("pub", "attributes", "sold", "again", *options, "--header", "a=", "--header", "b=é")
+    plain = run("pub", "attributes", "plain")
+
+    assert (done.returncode, plain.returncode) == (0, 0)
+    first, _, last = client.poll(topic)
+    assert (first.key, first.tags) == (b"apple", ("retail", "new"))
+    assert first.headers == (("a", b"1=2"), ("a", b""), ("b", "é".encode()))
+    assert (last.key, last.tags, last.headers) == (None, (), ())
+    shown = [json.loads(line) for line in run("tail", "attributes", "--json").stdout.splitlines()]
+    assert [{**each, "id": "", "timestamp": 0} for each in shown[1:]] == [
+        {
+            "id": "", "timestamp": 0, "payload": "again", "key": "apple",
+            "tags": ["retail", "new"], "headers": {"a": ["1=2", ""], "b": "é"},
+        },
+        {"id": "", "timestamp": 0, "payload": "plain", "key": None, "tags": [], "headers": {}},
+    ]  # fmt: skip
+    selected = run("tail", "attributes", "--tags", "none|new,retail", "--json").stdout
+    assert [json.loads(line)["payload"] for line in selected.splitlines()] == ["sold", "again"]
+    assert run("tail", "attributes", "--tags", "none").stdout == ""
+
+
+def test_a_publish_without_ids_prints_none(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("default", "levels")
+    client.topics.create(topic)
+
+    none = run("pub", "levels", "1", "2", "--ack", "none", "--json")
+    received = run("pub", "levels", "3", "--ack", "received", "--json")
+    assert run("pub", "levels", "4").returncode == 0
+
+    assert json.loads(none.stdout) == {"published": 2, "firstId": None, "lastId": None}
+    found = client.poll(topic)
+    assert [message.payload for message in found] == [b"1", b"2", b"3", b"4"]
+    assert json.loads(received.stdout)["lastId"] == found[2].id.hex()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["pub", "levels", "x", "--header", "traceparent"], "give its name and its value"),
+        (["pub", "levels", "x", "--ack", "all"], "'all' is not one of"),
+        (["pub", "levels", "x", "--ack", "none", "--tx", "5"], "only for messages without --tx"),
+        (["pub", "levels", "x", "--tag", "two words"], '"two words" has not'),
+        (["pub", "levels", "x", "--header", "a,b=1"], "without a comma"),
+        (["tail", "levels", "--tags", "a b"], '"a b" has not'),
+    ],
+)
+def test_a_wrong_attribute_level_or_selection_is_named(
+    run: Tuff, client: tuff.Client, command: list[str], reason: str
+) -> None:
+    with suppress(tuff.TopicExistsError):
+        client.topics.create(tuff.TopicId("default", "levels"))
+
+    done = run(*command)
+
+    assert done.returncode in (1, 2)
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("client", "cluster", "context", "subscriber", "topics", "transactions")
+NAMES = ("client", "cluster", "context", "subscriber", "topics", "transactions", "typed_topic")
 HEADER = "# Generated from tuff/aio/{}.py by `make blocking`; change that one.\n"
 FIXES = ("--fix", "--unsafe-fixes", "--select", "F401,I,UP028")  # what the rewriting leaves
 ASYNCIO_ONLY = "# asyncio only"

@@ -112,6 +112,62 @@ async def test_a_large_message_that_waits_for_room_is_not_overtaken_by_a_small_o
     assert (len(last_but_one[1]), last[1]) == (5 * SMALL_BATCH_BYTES, b"small")
 
 
+async def test_send_raises_once_the_buffer_stayed_full_for_max_block(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    goes_on = Event()
+    losses.delay("publish", until=goes_on)
+
+    async with client.publisher(topic, buffer_messages=2, max_block=0.05) as publisher:
+        await publisher.send("a")
+        await publisher.send("b")
+        refused = [publisher.send("no room"), publisher.send("nor for the next")]
+        errors = await asyncio.gather(*refused, return_exceptions=True)
+        goes_on.set()
+        await publisher.flush()
+        await publisher.send("c")
+
+    assert [type(error) for error in errors] == [tuff.BufferFullError] * 2
+    assert [payload for _, payload in await read(client, topic)] == [b"a", b"b", b"c"]
+
+
+async def test_messages_do_not_linger_while_others_wait_for_room(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, _ = lossy
+    async with client.publisher(
+        topic, linger=MINUTE_S, buffer_messages=2, max_block=0
+    ) as publisher:
+        await publisher.send("a")
+        await publisher.send("b")
+        with pytest.raises(tuff.BufferFullError):
+            await publisher.send("no room")
+        async with asyncio.timeout(10):
+            await publisher.flush()
+            future = await publisher.send("c")
+            await publisher.flush()
+            assert await future
+
+    assert len(await read(client, topic)) == 3
+
+
+async def test_a_publisher_has_every_acknowledgement_level(
+    lossy: Lossy, topic: tuff.TopicId
+) -> None:
+    client, _ = lossy
+    async with client.publisher(topic, ack=tuff.Ack.RECEIVED) as publisher:
+        received = [await publisher.send(f"{number}") for number in range(100)]
+    async with client.publisher(topic, ack="none") as without_ids:
+        unanswered = [await without_ids.send(f"{number}") for number in range(100, 200)]
+    await client.publish(topic, "durable")
+
+    found = await read(client, topic)
+    assert [payload for _, payload in found[:-1]] == [b"%d" % number for number in range(200)]
+    assert [await future for future in received] == [id for id, _ in found[:100]]
+    assert {await future for future in unanswered} == {None}
+
+
 async def test_a_message_can_be_taken_back_until_it_is_on_its_way(
     lossy: Lossy, topic: tuff.TopicId
 ) -> None:

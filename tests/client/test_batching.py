@@ -2,12 +2,13 @@
 of a transaction (protocol §3.2, §5.2)."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import tuff
 from tests.client.recording import PlayedService, Record
-from tuff.batching import BUFFER_BYTES_MAX, MESSAGE_BYTES, Accumulator
+from tuff.batching import BUFFER_BYTES_MAX, MESSAGE_BYTES, Accumulator, Limits
 from tuff.blocking.context import TransactionContext
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.ids import TopicId
@@ -19,9 +20,8 @@ ORDERS = TopicId("shop", "orders")
 def accumulator(*, batch_count: int = 3, linger_s: float = 5.0, unwanted: str = "") -> Strings:
     """Of messages with one byte each, so many fill a batch."""
     size_bytes = batch_count * (1 + MESSAGE_BYTES)
-    return Accumulator(
-        batch_bytes=size_bytes, linger_s=linger_s, claim=lambda name: name not in unwanted
-    )
+    limits = Limits(batch_bytes=size_bytes, linger_s=linger_s)
+    return Accumulator(limits, claim=lambda name: name not in unwanted)
 
 
 def add(into: Strings, names: str, *, now_s: float = 0.0) -> None:
@@ -55,7 +55,7 @@ def test_batches_keep_the_order_and_their_bound() -> None:
     batches = [waiting.take() for _ in range(3)]
 
     assert [batch.receipts for batch in batches] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-    assert batches[0].payloads == [b"a", b"b", b"c"]
+    assert batches[0].messages == [b"a", b"b", b"c"]
     assert waiting.is_empty
 
 
@@ -111,16 +111,41 @@ def test_no_message_is_too_large_for_an_empty_accumulator() -> None:
     assert not waiting.has_room(b"x" * 100_000)
 
 
+def test_the_buffer_is_bounded_by_bytes_and_by_messages() -> None:
+    cost_bytes = 1 + MESSAGE_BYTES
+    few_bytes = Limits(batch_bytes=cost_bytes, buffer_bytes=3 * cost_bytes)
+    few_messages = Limits(buffer_count=3, max_block_s=0.5)
+    for limits in (few_bytes, few_messages):
+        waiting: Strings = Accumulator(limits, claim=lambda _: True)
+        add(waiting, "ab")
+        assert waiting.has_room(b"c")
+        add(waiting, "c")
+        assert not waiting.has_room(b"d")
+
+        batch = waiting.take()
+        assert not waiting.has_room(b"d"), "it is still in memory while it is on its way"
+        waiting.settled(batch)
+        assert waiting.has_room(b"d")
+
+    add(waiting, "ab")
+    assert "held 2 messages of 130 bytes" in str(waiting.full())
+    assert "within 0.5 s" in str(waiting.full())
+
+
 @pytest.mark.parametrize(
     ("numbers", "named"),
     [
+        ({"buffer_bytes": (256 << 10) - 1}, "buffer_bytes is at least batch_bytes"),
+        ({"buffer_messages": 0}, "buffer_messages"),
+        ({"max_block": -1}, "max_block"),
+        ({"ack": "all"}, "ack is none, received or durable"),
         ({"batch_bytes": 0}, "batch_bytes"),
         ({"batch_bytes": (1 << 20) + 1}, "batch_bytes"),
         ({"linger": -1}, "linger"),
         ({"linger": 60.1}, "linger"),
     ],
 )
-def test_numbers_out_of_their_range_are_refused(numbers: dict[str, int], named: str) -> None:
+def test_values_out_of_their_range_are_refused(numbers: dict[str, Any], named: str) -> None:
     with tuff.Client() as client, pytest.raises(ValueError, match=named):
         client.publisher(tuff.TopicId("a", "b"), **numbers)
 

@@ -10,6 +10,7 @@ import pytest
 import tuff
 from tuff import calls, transaction_calls
 from tuff.calls import Call, PollQuestion, Request, Response
+from tuff.new_messages import all_checked
 from tuff.protocol.avro import decode_publish_request, encode_columns
 from tuff.protocol.errors import (
     InternalError,
@@ -85,7 +86,7 @@ def test_a_bad_namespace_is_refused_before_anything_is_sent() -> None:
 
 
 def test_a_publish_without_a_transaction_names_no_pointer() -> None:
-    call = calls.publish(ORDERS, [b"a", b"\xff"], pointer=None, ttl_s=60)
+    call = calls.publish(ORDERS, PublishRequest(None, [b"a", b"\xff"], ttl_s=60))
 
     assert call.request.path == "/v1/namespaces/shop/topics/orders/publish?ttl=60"
     assert decode_publish_request(call.request.body or b"") == PublishRequest(
@@ -95,7 +96,7 @@ def test_a_publish_without_a_transaction_names_no_pointer() -> None:
 
 
 def test_a_publish_under_a_pointer_returns_the_detail_for_a_rollback() -> None:
-    call = calls.publish(ORDERS, [b"a"], pointer=1480000000000000000, ttl_s=None)
+    call = calls.publish(ORDERS, PublishRequest(1480000000000000000, [b"a"]))
 
     published = call.answer(
         ok(
@@ -141,7 +142,7 @@ def test_a_poll_reads_messages_and_where_it_leaves_the_reader() -> None:
     body = encode_columns([ID.to_bytes()], [b"\xff"])
     call = calls.poll(ORDERS, PollQuestion())
 
-    assert call.request.accept == "avro/binary"
+    assert call.request.accept == "avro/binary; schema=2", "an older server ignores the schema"
     poll = call.answer(Response(200, headers, body))
 
     assert list(poll) == [Message(ID, b"\xff")]
@@ -199,7 +200,7 @@ def test_a_response_that_no_tuff_server_gives_is_an_internal_error() -> None:
     [
         calls.create_topic(ORDERS, {}),
         calls.delete_topic(ORDERS),
-        calls.store(ORDERS, [b"x"], pointer=5, ttl_s=None),
+        calls.store(ORDERS, PublishRequest(5, [b"x"])),
         transaction_calls.can_commit(5, []),
         transaction_calls.invalidate(5),
         transaction_calls.delete_sink("sink"),
@@ -223,21 +224,21 @@ def test_a_truncation_takes_ids_or_a_time_and_not_both() -> None:
 
 
 def test_one_message_or_several_of_any_bytes_can_be_given() -> None:
-    assert calls.payloads_of(ORDERS, ["é"]) == [b"\xc3\xa9"]
-    assert calls.payloads_of(ORDERS, [bytearray(b"ab")]) == [b"ab"]
-    assert calls.payloads_of(ORDERS, ["a", b"b", memoryview(b"c")]) == [b"a", b"b", b"c"]
+    assert all_checked(ORDERS, ["é"]) == [b"\xc3\xa9"]
+    assert all_checked(ORDERS, [bytearray(b"ab")]) == [b"ab"]
+    assert all_checked(ORDERS, ["a", b"b", memoryview(b"c")]) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("message", [5, 1.5, None, {"a": 1}, ["a"], [5], ("a",), {"a": 1}.items()])
 def test_anything_but_str_or_bytes_is_refused_as_a_message(message: object) -> None:
     """bytes(5) is five zeros: a list of numbers was once published as that."""
     with pytest.raises(TypeError, match="a message is str or bytes, not"):
-        calls.payloads_of(ORDERS, [message])
+        all_checked(ORDERS, [message])
 
 
 def test_a_message_without_utf_8_is_refused() -> None:
     with pytest.raises(ValueError, match="half a surrogate pair"):
-        calls.payloads_of(ORDERS, ["\ud800"])
+        all_checked(ORDERS, ["\ud800"])
 
 
 def test_a_string_is_no_topic() -> None:
@@ -246,7 +247,7 @@ def test_a_string_is_no_topic() -> None:
             with pytest.raises(TypeError, match=r"as tuff\.TopicId\('shop', 'orders'\)"):
                 use("shop:orders")  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(TypeError, match="shop:orders"):
-        calls.payloads_of("shop:orders", ["x"])  # type: ignore[arg-type]  # likewise
+        all_checked("shop:orders", ["x"])  # type: ignore[arg-type]  # likewise
 
 
 def test_a_type_may_be_given_by_its_name_or_by_its_enum() -> None:

@@ -315,3 +315,29 @@ def test_a_closed_client_is_in_the_wrong_state(client: tuff.Client, topic: tuff.
         client.poll(topic)
     assert isinstance(caught.value, tuff.ClientClosedError)
     assert isinstance(caught.value, RuntimeError)
+
+
+def test_a_publish_is_acknowledged_at_the_level_that_was_asked_for(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    durable = client.publish(topic, "a", ack=tuff.Ack.DURABLE)
+    received = client.publish(topic, "b", "c", ack=tuff.Ack.RECEIVED)
+    unacknowledged = client.publish(topic, "d", ack="none")
+    last = client.publish(topic, "e")
+
+    found = [message.id for message in client.poll(topic)]
+    assert unacknowledged is None
+    assert [durable.first_id, received.first_id, received.last_id] == found[:3]
+    assert last.last_id == found[4]
+
+
+def test_a_wrong_acknowledgement_level_is_refused(client: tuff.Client, topic: tuff.TopicId) -> None:
+    with pytest.raises(ValueError, match='ack is none, received or durable, not "all"'):
+        client.publish(topic, "a", ack="all")  # type: ignore[call-overload]  # the mistake
+    with pytest.raises(tuff.TopicNotFoundError):
+        client.publish(tuff.TopicId("client", "nowhere"), "a", ack="none")
+    tx = client.transactions.start()
+    with pytest.raises(tuff.BadRequestError, match="only for a publish without a transaction"):
+        client.publish(topic, "a", transaction=tx, ack="received")
+
+    assert not client.poll(topic)

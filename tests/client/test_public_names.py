@@ -108,6 +108,7 @@ TWINS = (
     (tuff.TransactionContext, tuff.AsyncTransactionContext),
     (tuff.Subscriber, tuff.AsyncSubscriber),
     (tuff.Publisher, tuff.AsyncPublisher),
+    (tuff.TypedTopic, tuff.AsyncTypedTopic),
     (type(tuff.Client().topics), type(tuff.AsyncClient().topics)),
     (type(tuff.Client().transactions), type(tuff.AsyncClient().transactions)),
     (type(tuff.Client().sinks), type(tuff.AsyncClient().sinks)),

@@ -148,6 +148,52 @@ def test_send_waits_while_eight_batches_are_in_memory(
     assert len(read(client, topic)) == 3 * FILL_COUNT
 
 
+def test_send_raises_once_the_buffer_stayed_full_for_max_block(
+    lossy: tuple[tuff.Client, Losses], topic: tuff.TopicId
+) -> None:
+    client, losses = lossy
+    goes_on = Event()
+    losses.delay("publish", until=goes_on)
+
+    with client.publisher(topic, buffer_messages=2, max_block=0.05) as publisher:
+        publisher.send("a")
+        publisher.send("b")
+        with pytest.raises(tuff.BufferFullError, match=r"held 2 messages .* within 0\.05 s"):
+            publisher.send("no room")
+        goes_on.set()
+        publisher.flush()
+        publisher.send("c")
+
+    assert [payload for _, payload in read(client, topic)] == [b"a", b"b", b"c"]
+
+
+def test_messages_do_not_linger_while_others_wait_for_room(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.publisher(
+        topic, linger=MINUTE_S, buffer_messages=2, max_block=ANSWER_WITHIN_S
+    ) as publisher:
+        futures = [publisher.send(f"{number}") for number in range(5)]
+        assert futures[3].result(ANSWER_WITHIN_S)
+
+    assert len(read(client, topic)) == 5
+
+
+def test_a_publisher_has_every_acknowledgement_level(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.publisher(topic, ack=tuff.Ack.RECEIVED) as publisher:
+        received = [publisher.send(f"{number}") for number in range(100)]
+    with client.publisher(topic, ack="none") as without_ids:
+        unanswered = [without_ids.send(f"{number}") for number in range(100, 200)]
+    client.publish(topic, "durable")
+
+    found = read(client, topic)
+    assert [payload for _, payload in found[:-1]] == [b"%d" % number for number in range(200)]
+    assert [future.result() for future in received] == [id for id, _ in found[:100]]
+    assert {future.result() for future in unanswered} == {None}
+
+
 def test_a_message_can_be_taken_back_until_it_is_on_its_way(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:

@@ -17,11 +17,11 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import PublishEntry, PublishRequest
 from tuff.retries import Retries
 
 TOPIC = TopicId("shop", "orders")
-PUBLISH = calls.publish(TOPIC, [b"x"], pointer=None, ttl_s=None)
+PUBLISH = calls.publish(TOPIC, PublishRequest(None, [b"x"]))
 COMMIT = transaction_calls.commit(5, [], [], read_only=False)
 POLL = calls.poll(TOPIC, PollQuestion())
 
@@ -140,8 +140,8 @@ def test_an_answer_of_the_server_settles_a_doubt() -> None:
         (transaction_calls.truncate(ids=None, before_ms=5), False),
         (transaction_calls.run([PublishEntry(topic=TOPIC, payloads=[b"x"])], client=None,
                                request_id="1"), True),
-        (calls.store(TOPIC, [b"x"], pointer=5, ttl_s=None), False),
-        (calls.publish(TOPIC, [], pointer=5, ttl_s=None), False),
+        (calls.store(TOPIC, PublishRequest(5, [b"x"])), False),
+        (calls.publish(TOPIC, PublishRequest(5, [])), False),
         (calls.create_topic(TOPIC, {}), False),
         (calls.update_topic(TOPIC, {}), False),
         (calls.delete_topic(TOPIC), False),

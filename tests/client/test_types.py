@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RIGHT = """
 import asyncio
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 
 import tuff
 
@@ -58,9 +59,38 @@ def blocking() -> None:
         last: tuff.MessageId = client.poll(orders, limit=sold)[-1].id
         for message in client.subscribe(orders, last):
             payload: bytes = message.payload
+        client.publish(orders, tuff.NewMessage("text", key="k", tags=["t"], headers={"h": b"v"}))
+        key: bytes | None = client.poll(orders, tags="t")[0].key
+        header: bytes | None = client.poll(orders)[0].header("h")
+        early: tuff.Published = client.publish(orders, "text", ack="received")
+        client.publish(orders, "text", ack=tuff.Ack.NONE)
+        with client.publisher(orders, buffer_messages=100, max_block=1) as publisher:
+            future: Future[tuff.MessageId] = publisher.send(tuff.NewMessage(b"text"))
         done: bool = client.transactions.outcome(5).state == tuff.TransactionState.COMMITTED
         positions = tuff.TablePositions(tuff.TransactionalTable("stock"), "me")
         client.subscriber(orders, process, positions=positions).run()
+
+
+class Decimals:
+    def to_bytes(self, value: int, /) -> bytes:
+        return b"%d" % value
+    def from_bytes(self, data: bytes, /) -> int:
+        return int(data)
+
+
+def typed(client: tuff.Client, reading: tuff.Poll) -> None:
+    numbers: tuff.TypedTopic[int] = client.topic(orders, Decimals())
+    numbers.publish(1, tuff.NewMessage(2, key="two"))
+    found: int = numbers.poll()[0].value
+    for message in numbers.subscribe():
+        found = message.value
+    plain: bytes = reading[0].payload
+    with client.transaction() as tx:
+        tx.publish(numbers.id, numbers.message(3))
+    text: str = client.topic(orders, tuff.STR).poll()[0].value
+    raw: bytes = client.topic(orders, tuff.BYTES).poll()[0].value
+    pairs = client.topic(orders, tuff.json_serializer(list, lambda form: (form[0], int(form[1]))))
+    client.topic(orders, tuff.json_serializer()).publish({"any": ["JSON"]})
 
 
 async def sell_on_a_loop(tx: tuff.AsyncTransactionContext) -> int:
@@ -73,6 +103,9 @@ async def on_a_loop() -> None:
         async with client.transaction(Rows(), LoopRows()) as tx:
             await tx.publish(orders, "one")
         sold: int = await client.run(sell_on_a_loop, LoopRows())
+        numbers: tuff.AsyncTypedTopic[int] = client.topic(orders, Decimals())
+        await numbers.publish(sold)
+        number: int = (await numbers.poll())[0].value
         async for message in client.subscribe(orders):
             payload: bytes = message.payload
     other = await tuff.AsyncClient()
@@ -98,6 +131,16 @@ client.transaction().publish(tuff.TopicId("shop", "orders"), 5)  # E
 wrong: tuff.TransactionType = client.transactions.outcome(5).state  # E
 client.poll(tuff.TopicId("shop", "orders"), undecided="skipped")  # E
 tuff.Nothing  # E
+texts = client.topic(tuff.TopicId("shop", "orders"), tuff.STR)
+texts.publish(5)  # E
+texts.publish(tuff.NewMessage(b"bytes"))  # E
+number: int = texts.poll()[0].value  # E
+client.topic(tuff.TopicId("shop", "orders"), str)  # E
+client.publish(tuff.TopicId("shop", "orders"), tuff.NewMessage(5))  # E
+client.publish(tuff.TopicId("shop", "orders"), tuff.NewMessage("x", key=5))  # E
+client.publish(tuff.TopicId("shop", "orders"), "x", ack="all")  # E
+published: tuff.Published = client.publish(tuff.TopicId("shop", "orders"), "x", ack="none")  # E
+id: tuff.MessageId = client.publisher(tuff.TopicId("shop", "o"), ack="none").send("x").result()  # E
 with tuff.AsyncClient() as loop_client:  # E
     pass
 """

@@ -186,6 +186,31 @@ async def test_a_forwarded_reply_has_the_bytes_of_the_owner(
     assert through.lasting == direct.lasting
 
 
+@pytest.mark.parametrize("accept", [f"{JSON}; schema=2", f"{AVRO}; schema=2", f"{JSON}; schema=7"])
+async def test_the_schema_and_the_tags_of_a_request_reach_the_owner(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession, accept: str
+) -> None:
+    front, owner = pair
+    # Version 2: "a" with the tags x and y, and "b" without.
+    datum = bytes.fromhex("0204026100040278027900000002620000000000")
+    target = f"{front.url}{AUDIT_PATH}/publish"
+    published = await call(
+        session, "POST", target, body=datum, Content_Type=f"{AVRO}; schema=2", Accept=accept
+    )
+    asked = {"body": b"{}", "Content_Type": JSON, "Accept": accept}
+    query = "poll?tags=z|x,y"
+
+    through = await call(session, "POST", f"{front.url}{AUDIT_PATH}/{query}", **asked)
+    direct = await call(session, "POST", f"{owner.url}{AUDIT_PATH}/{query}", **asked)
+
+    assert through.status == published.status == (406 if "7" in accept else 200)
+    assert through.lasting == direct.lasting
+    assert through.headers["content-type"] == direct.headers["content-type"]
+    if accept == f"{JSON}; schema=2":
+        (message,) = json.loads(through.body)
+        assert (message["payload"], message["tags"]) == ("a", ["x", "y"])
+
+
 async def test_an_avro_body_is_forwarded_as_it_is(
     pair: tuple[Node, Node], session: aiohttp.ClientSession
 ) -> None:

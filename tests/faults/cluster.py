@@ -48,6 +48,7 @@ CALM_S = (1.0, 4.0)  # seconds without a fault, so that all topics have owners b
 RESTART_S = (0.0, 6.0)  # seconds until a killed server is started again
 SKEW_S = 5.0
 SETTLES_WITHIN_S = 120.0  # a cluster that takes longer than that is broken
+STOP_WITHIN_S = 20.0  # what conf/tuff@.service and the protocol allow a server of a cluster
 TWO_AT_ONCE = 0.25  # the probability of a second fault during the first
 SHOWN_COUNT_MAX = 10
 NOT_JUDGED = {"loss", "narrow"}  # the owner keeps its session, and its topics wait
@@ -136,7 +137,7 @@ class Faults:
     def _stop(self, server: ClusterServer) -> Iterator[str]:
         """An orderly stop: its topics are handed over."""
         server.is_held = True
-        code = server.process.terminate()
+        code = server.process.terminate(within_s=STOP_WITHIN_S)
         try:
             assert code == 0, f"{server.id} stopped with {code}: {server.process.stderr()[-2_000:]}"
             yield f"SIGTERM of {server.id}"
@@ -295,8 +296,11 @@ class Program:
         first_attempt = len(self._load.recorded.attempts)
         with ExitStack() as lasting:
             chosen = [name]
-            if self._chance.random() < TWO_AT_ONCE:
-                chosen.append(self._chance.choice(names))
+            # Not two faults of one ZooKeeper: it can't be paused while it is killed.
+            is_of_all = name in self._faults.of_all
+            others = [each for each in names if not (is_of_all and each in self._faults.of_all)]
+            if others and self._chance.random() < TWO_AT_ONCE:
+                chosen.append(self._chance.choice(others))
             victims = self._faults.victims(len(chosen))
             details = []
             for each, victim in zip(chosen, victims, strict=True):
@@ -305,7 +309,7 @@ class Program:
                 else:
                     fault = self._faults.of_one[each](victim)
                 details.append(lasting.enter_context(fault))
-        if len(chosen) > 1 or name in self._faults.of_all:
+        if len(chosen) > 1 or is_of_all:
             reference_s = time.monotonic()
         self._settle(reference_s)
         settled_s = time.monotonic()

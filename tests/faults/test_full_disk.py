@@ -10,13 +10,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.workload_disk import Writer
-from tests.http.calls import begin
+from tests.faults.workload_disk import Writer, metrics_of
+from tests.http.calls import Topic, begin
 from tests.http.client import Client, Reply, ok, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess
 
 UNLIMITED = resource.RLIM_INFINITY
+FAILED = "tuff_unacknowledged_publishes_failed_total"
 
 
 @contextmanager
@@ -77,3 +78,26 @@ def test_readiness_reports_a_store_that_can_not_write(new_server: NewServer) -> 
 def _not_ready(client: Client) -> Reply | None:
     reply = client.get("/health/ready")
     return reply if reply.status == 503 else None
+
+
+def test_publishes_that_were_answered_early_are_counted_if_the_disk_loses_them(
+    new_server: NewServer,
+) -> None:
+    running = new_server()
+    client = running.client()
+    topic = Topic(client, "default", "failing")
+    ok(topic.create())
+    ok(topic.publish("0"))
+    assert metrics_of(client)[FAILED] == 0
+    size = max(path.stat().st_size for path in running.data.rglob("*") if path.is_file())
+    answered = 1
+
+    with files_held_at(running, size + 40):
+        for number in range(1, 100):
+            reply = topic.publish(str(number), ack=("none", "received")[number % 2])
+            answered += reply.status == 200
+    until(lambda: topic.publish("last").status == 200, within_s=15)
+
+    failed_count = metrics_of(client)[FAILED]
+    assert failed_count > 0
+    assert len(topic.read()) - 1 + failed_count == answered

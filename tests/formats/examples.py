@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import pack_rows
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
@@ -31,6 +32,7 @@ from messaging.topics import TopicRecord
 from metadata.entry import Entry
 from process.backup_format import next_rows_part, transaction_parts
 from tuff.disk.backup_archive import pack_end, pack_head
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
@@ -178,12 +180,19 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
+def _attributes(means: Value | str | None) -> bytes | None:
+    if not isinstance(means, dict):
+        return _bytes(means)
+    headers = tuple((name, value.encode()) for name, value in means["headers"])
+    return encode_attributes(Attributes(_bytes(means["key"]), tuple(means["tags"]), headers))
+
+
 def _message(means: Value) -> tuple[bytes, MessageRow]:
     reference = means["reference"]
     made = MessageRow(
         tx_pointer=means["pointer"],
         ttl_s=means["ttl_s"],
-        attributes=_bytes(means["attributes"]),
+        attributes=_attributes(means["attributes"]),
         payload=_bytes(means["payload"]) or b"",
         reference=reference
         and PayloadRange(
@@ -195,7 +204,7 @@ def _message(means: Value) -> tuple[bytes, MessageRow]:
 
 def _payload(means: Value) -> tuple[bytes, PayloadRow]:
     key = payload_key(_prefix(means), means["pointer"], Offset(*means["offset"]))
-    attributes = _bytes(means["attributes"])
+    attributes = _attributes(means["attributes"])
     return key, PayloadRow(
         payload=means["payload"].encode(), ttl_s=means["ttl_s"], attributes=attributes
     )

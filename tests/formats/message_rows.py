@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from zlib import crc32
 
+import msgpack
 import plyvel
 
 from tests.formats.transaction_files import DamagedError, Value
@@ -66,11 +67,22 @@ def _body(flags: int, body: bytes) -> tuple[Value, bytes]:
         at += 4
     if flags & HAS_ATTRIBUTES:
         (size,) = struct.unpack_from(">I", body, at)
-        found["attributes"] = body[at + 4 : at + 4 + size]
+        found["attributes"] = _attributes(body[at + 4 : at + 4 + size])
         at += 4 + size
     if at > len(body):
         raise DamagedError("the body is cut off")
     return found, body[at:]
+
+
+def _attributes(data: bytes) -> Value | bytes:
+    """§8.1; the bytes, if they have another form."""
+    try:
+        key, tags, headers = msgpack.unpackb(data)
+        pairs = [[name.encode().decode(), bytes(value)] for name, value in headers]
+        texts = [tag.encode().decode() for tag in tags]
+    except (ValueError, TypeError, AttributeError):
+        return data
+    return {"key": key, "tags": texts, "headers": pairs}
 
 
 def _offset(data: bytes) -> list[int]:

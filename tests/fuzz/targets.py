@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from admin.inspect_tables import decoded
 from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
+from messaging.storage.attributes import decode_attributes
 from messaging.storage.hbase import journal
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.leveldb_corruption import CorruptRange, corrupt_ranges_in
@@ -52,6 +53,7 @@ from tuff.leveldb.log import MalformedError as MalformedLevelDbError
 from tuff.leveldb.log import Record, read_batch, read_records
 from tuff.leveldb.sstable import read_changes, read_entries, read_layout, read_ranges
 from tuff.protocol import avro, json_forms
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import read_object
 from tuff.protocol.ids import MessageId, TopicId
@@ -281,7 +283,10 @@ _DETAIL = {
     "transactionWritePointer": "5", "startTimestamp": 7, "startSequenceId": 0,
     "endTimestamp": 7, "endSequenceId": 2,
 }  # fmt: skip
-_MESSAGE = {"payload": {"base64": "AP8="}, "ttl": 5}
+_MESSAGE = {
+    "payload": {"base64": "AP8="}, "ttl": 5,
+    "key": "k", "tags": ["eu", "paid"], "headers": {"n": ["1", {"base64": "/w=="}], "m": ""},
+}  # fmt: skip
 _OBJECT = json_forms.transaction_to_json(_transaction(), lists=True)
 
 
@@ -298,6 +303,22 @@ TARGETS: Sequence[Target] = (
     _target(
         "avro-publish", avro.decode_publish_request, TuffError,
         _hex("0204026104626300", "000200", "000a03080261026200"),
+    ),
+    _target(
+        "avro-publish-2", avro.decode_publish_request_2, TuffError,
+        _hex("0202026102026b020465750002026e023100027800", "0002010c026100000000" "00"),
+    ),
+    _target(
+        "avro-messages-2", avro.decode_messages_2, TuffError,
+        _hex("00", "0228" + "11" * 20 + "0261" "02026b" "0204657500" "02026e0231" "00" "00"),
+    ),
+    _target(
+        "tag-filter", lambda data: TagFilter.parse(data.decode("latin-1")), TuffError,
+        lambda: [b"a", b"a,b|c"],
+    ),
+    _target(
+        "stored-attributes", decode_attributes, TuffError,
+        _hex("93c4026b3192a26575a4706169649192a16ec40131", "93c09090"),
     ),
     _target(
         "avro-rollback", avro.decode_rollback_detail, TuffError,

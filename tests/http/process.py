@@ -93,11 +93,11 @@ class ServerProcess:
         self._clients.append(made)
         return made
 
-    def terminate(self) -> int:
+    def terminate(self, *, within_s: float = STOP_WITHIN_S) -> int:
         """SIGTERM; the exit status, within the promised time."""
         if self.process.poll() is None:
             os.kill(self.pid, signal.SIGTERM)
-        return self.process.wait(STOP_WITHIN_S)
+        return self.process.wait(within_s)
 
     def kill(self) -> None:
         """SIGKILL to its process group: nothing is flushed or closed in order."""

@@ -3,16 +3,19 @@
 import pyarrow as pa
 import pytest
 
+from process import openapi
 from tests.http.calls import Topic, ids
 from tests.http.client import PROBLEM, Client, Reply, ok, refused
 
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
+ARROW_2 = {"Accept": "application/vnd.apache.arrow.stream; schema=2"}
 
 
-def batch_of(reply: Reply) -> pa.RecordBatch:
-    assert reply.header("Content-Type") == ARROW["Accept"]
+def batch_of(reply: Reply, *, accepted: dict[str, str] = ARROW) -> pa.RecordBatch:
+    assert reply.header("Content-Type") == accepted["Accept"]
     with pa.ipc.open_stream(ok(reply).body) as stream:
         (batch,) = list(stream)
+    batch.validate(full=True)
     return batch
 
 
@@ -87,3 +90,33 @@ def test_a_malformed_request_for_splits_is_refused(
     client: Client, topic: Topic, asked: dict[str, str], code: str
 ) -> None:
     refused(client.get(f"{topic.path}/splits", **asked), 400, code)
+
+
+def test_a_batch_of_schema_2_has_the_attributes_too(client: Client, topic: Topic) -> None:
+    headers = {"n": ["1", {"base64": "/w=="}], "m": ""}
+    message = {"payload": "a", "key": "k", "tags": ["eu", "paid"], "headers": headers}
+    ok(topic.publish("before", message, {"payload": "c", "key": ""}))
+
+    reply = client.send("GET", f"{topic.path}/messages", headers=ARROW_2)
+
+    batch = batch_of(reply, accepted=ARROW_2)
+    assert {field.name: str(field.type) for field in batch.schema} == openapi.ARROW_2
+    assert batch["value"].to_pylist() == [b"before", b"a", b"c"]
+    assert batch["key"].to_pylist() == [None, b"k", b""]
+    assert batch["tags"].to_pylist() == [None, ["eu", "paid"], None]
+    values = [("n", b"1"), ("n", b"\xff"), ("m", b"")]
+    pairs = [{"name": name, "value": value} for name, value in values]
+    assert batch["headers"].to_pylist() == [None, pairs, None]
+
+
+def test_a_batch_of_schema_2_without_attributes_has_nulls(client: Client, topic: Topic) -> None:
+    ok(topic.publish("a", "b"))
+    ok(topic.publish({"payload": "c", "tags": ["eu"]}))
+    path = f"{topic.path}/messages"
+
+    two = client.send("GET", path, headers=ARROW_2, query={"limit": 2})
+    none = client.send("GET", path, headers=ARROW_2, query={"tags": "x"})
+
+    for name in ("key", "tags", "headers"):
+        assert batch_of(two, accepted=ARROW_2)[name].to_pylist() == [None, None]
+        assert batch_of(none, accepted=ARROW_2)[name].to_pylist() == []

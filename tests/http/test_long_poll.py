@@ -46,6 +46,20 @@ def answer(poll: "Future[Reply]") -> Reply:
     return ok(poll.result(PROMPT_S))
 
 
+def test_a_poll_with_tags_waits_for_a_message_that_has_them(topic: Topic, waiting: Waiting) -> None:
+    ok(topic.publish("0", {"payload": "1", "tags": ["b"]}))
+
+    poll = waiting(tags="a")
+    ok(topic.publish("2", {"payload": "3", "tags": ["b"]}))
+    still_waits(poll)
+    ok(topic.publish({"payload": "4", "tags": ["a"]}, "5"))
+
+    assert payloads(answer(poll)) == ["4"]
+    rest = {"startFrom": answer(poll).header("Tuff-Next"), "inclusive": False}
+    assert payloads(topic.poll(rest, tags="a")) == []
+    assert payloads(topic.poll(rest)) == []
+
+
 @pytest.mark.parametrize("isolation", ["all", "committed"])
 def test_a_publish_wakes_a_waiting_poll(topic: Topic, waiting: Waiting, isolation: str) -> None:
     poll = waiting(isolation=isolation)

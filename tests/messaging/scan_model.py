@@ -1,5 +1,6 @@
 """Rows of a topic as a model, what a read of them must deliver, and the store that has them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
@@ -81,8 +82,11 @@ class Expected:
     is_held: bool
 
 
-def build(rows: list[ModelRow]) -> tuple[MemoryStore, Offset, list[tuple[Offset, list[Offset]]]]:
-    """A store with these rows, its served mark, and where each row and its payloads stand."""
+def build(
+    rows: list[ModelRow], *, attributes_of: Callable[[bytes], bytes | None] = lambda _payload: None
+) -> tuple[MemoryStore, Offset, list[tuple[Offset, list[Offset]]]]:
+    """A store with these rows, its served mark, and where each row and its payloads stand. Messages
+    have the stored attributes that belong to their payload."""
     table = MemoryStore()
     places: list[tuple[Offset, list[Offset]]] = []
     seq_id = 0
@@ -92,7 +96,8 @@ def build(rows: list[ModelRow]) -> tuple[MemoryStore, Offset, list[tuple[Offset,
             assert row.pointer is not None
             stored.append(Offset(row.timestamp_ms, seq_id))
             key = payload_key(PREFIX, abs(row.pointer), stored[-1])
-            table.write([(key, PayloadRow(payload=payload, ttl_s=ttl_s).to_bytes(key))])
+            found = PayloadRow(payload=payload, ttl_s=ttl_s, attributes=attributes_of(payload))
+            table.write([(key, found.to_bytes(key))])
             seq_id += 1
         place = Offset(row.timestamp_ms, seq_id)
         seq_id += 1
@@ -102,7 +107,12 @@ def build(rows: list[ModelRow]) -> tuple[MemoryStore, Offset, list[tuple[Offset,
             value = MessageRow(tx_pointer=row.pointer, reference=brings)
         else:
             ((payload, ttl_s),) = row.payloads
-            value = MessageRow(tx_pointer=row.pointer, ttl_s=ttl_s, payload=payload)
+            value = MessageRow(
+                tx_pointer=row.pointer,
+                ttl_s=ttl_s,
+                payload=payload,
+                attributes=attributes_of(payload),
+            )
         table.write([(key, value.to_bytes(key))])
         places.append((place, stored))
     return table, Offset(NOW_MS, 0), places
@@ -159,6 +169,7 @@ def comparable(reading: ReadResult | str) -> object:
         return reading
     return (
         reading.items,
+        reading.messages.attributes,
         reading.next_id,
         reading.caught_up,
         reading.blocking_pointer,

@@ -20,6 +20,7 @@ from messaging.topics import TOPIC_PATH
 from tests.messaging.archives import ArchiveJob, Message
 from tests.messaging.world import AUDIT, World, payloads, publish
 from tuff.archive_manifest import Hour
+from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
 from tuff.protocol.exchange import MediaType, Request
 from tuff.protocol.ids import FIRST_ID, MessageId, Offset
@@ -252,6 +253,14 @@ async def test_a_read_in_a_fixed_snapshot_stays_in_the_log(place: Place) -> None
     reply = await place.poll(Poll(start=1, tx=5))
 
     assert (payloads(reply), reply.archived, reply.expired) == ([b"1b", b"2a"], False, True)
+
+
+async def test_a_read_by_tags_stays_in_the_log(place: Place) -> None:
+    await two_archived_hours(place)
+
+    reply = await place.poll(Poll(start=1, tags=TagFilter.parse("urgent")))
+
+    assert (payloads(reply), reply.archived, reply.expired) == ([], False, True)
 
 
 async def test_a_reader_follows_a_compaction(place: Place) -> None:

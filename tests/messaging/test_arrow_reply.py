@@ -18,7 +18,7 @@ from messaging.topics import TOPIC_PATH
 from tests.messaging.scan_model import COMMITTED_POINTER, ModelRow, build, query, snapshots, topics
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.errors import DamagedRecordError, NotAcceptableError
-from tuff.protocol.exchange import MediaType, Request
+from tuff.protocol.exchange import Form, MediaType, Request
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.transaction import Transaction
 
@@ -101,7 +101,8 @@ def test_a_reply_in_arrow_has_the_messages_of_the_one_in_avro(
                 for message_id, payload in reading.messages.items()
             ]
         )
-        assert rows_of(batch_of(reading.messages.arrow(generation=7))) == expected
+        body = reading.messages.encoded(Form(MediaType.ARROW), generation=7)
+        assert rows_of(batch_of(body)) == expected
 
 
 def _pages(table: object, asked: object) -> Iterator[ReadResult]:
@@ -126,7 +127,7 @@ def test_payloads_of_every_length_are_encoded_whole(payload_sizes: list[int]) ->
     ids = [number.to_bytes(20, "big") for number in range(len(payload_sizes))]
     payloads = [bytes([number]) * size for number, size in enumerate(payload_sizes)]
 
-    batch = batch_of(Messages.of(ids, payloads).arrow(generation=7))
+    batch = batch_of(Messages.of(ids, payloads).encoded(Form(MediaType.ARROW), generation=7))
 
     assert batch["id"].to_pylist() == ids
     assert batch["value"].to_pylist() == payloads
@@ -145,7 +146,7 @@ async def test_a_reply_from_memory_names_the_pointers_too(
 
     result = await service.polls.poll(AUDIT, Poll())
 
-    batch = batch_of(result.messages.arrow(generation=result.generation))
+    batch = batch_of(result.messages.encoded(Form(MediaType.ARROW), generation=result.generation))
     assert batch["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"e"]
     assert batch["write_pointer"].to_pylist() == [None, 55, 55, None, 66]
     assert batch["generation"].to_pylist() == [1, 1, 1, 1, 1]

@@ -5,9 +5,19 @@ import asyncio
 import pytest
 
 from messaging.storage.engine import StoreError
-from tests.messaging.world import AUDIT, COMMITTED, FlakyWorld, World, polled, publish, request
-from tuff.protocol.errors import StorageUnavailableError, TopicExistsError
+from tests.messaging.world import (
+    AUDIT,
+    COMMITTED,
+    FlakyWorld,
+    World,
+    polled,
+    publish,
+    request,
+    settle_down,
+)
+from tuff.protocol.errors import StorageUnavailableError, TopicExistsError, TopicNotFoundError
 from tuff.protocol.ids import MessageId
+from tuff.protocol.requests import Ack
 
 
 @pytest.fixture
@@ -216,3 +226,55 @@ async def test_a_store_is_opened_by_one_at_a_time(world: FlakyWorld) -> None:
 
         assert world.open_count == 1
         await publish(service, b"again")
+
+
+async def test_a_publish_is_answered_at_its_level_and_read_once_it_is_durable() -> None:
+    world = World()
+    gate = world.gate_writes()
+    async with world.running(audit={}) as service:
+        gate.clear()
+
+        service.publisher.enqueue(AUDIT, request(b"none"))
+        durable = asyncio.ensure_future(publish(service, b"durable"))
+        early = await service.publisher.publish(AUDIT, request(b"received"), ack=Ack.RECEIVED)
+        assert not durable.done()
+        assert await polled(service) == []
+
+        gate.set()
+        await durable
+        assert await polled(service) == [b"none", b"received", b"durable"]
+        assert early.last < durable.result().first
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+async def test_what_was_answered_early_counts_as_lost_once_that_is_proven(
+    world: FlakyWorld, caplog: pytest.LogCaptureFixture, takes_effect: bool
+) -> None:
+    async with world.running(audit={}) as service:
+        world.fail_write(0, takes_effect=takes_effect)
+        world.is_barred = True
+        service.publisher.enqueue(AUDIT, request(b"none"))
+        await service.publisher.publish(AUDIT, request(b"received"), ack=Ack.RECEIVED)
+        await settle_down(service.tick())
+        assert (service.status[0], service.committer.lost_count) == ("down", 0)
+
+        world.is_barred = False
+        await service.tick()
+
+        found = [b"none", b"received"] if takes_effect else []
+        assert await polled(service) == found
+        assert service.committer.lost_count == 2 - len(found)
+        logged = [record for record in caplog.messages if "before it was durable is lost" in record]
+        assert len(logged) == (0 if takes_effect else 1)
+
+
+async def test_a_publish_that_no_batch_takes_is_refused_or_counted(world: FlakyWorld) -> None:
+    async with world.running(audit={}) as service:
+        deletion = asyncio.ensure_future(service.topics.delete(AUDIT))
+        await asyncio.sleep(0)
+        service.publisher.enqueue(AUDIT, request(b"none"))
+        with pytest.raises(TopicNotFoundError):
+            await service.publisher.publish(AUDIT, request(b"received"), ack=Ack.RECEIVED)
+        await deletion
+
+        assert service.committer.lost_count == 1

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from messaging.storage.attributes import decode_attributes, encode_attributes
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
     HOLDS,
@@ -33,11 +35,14 @@ from messaging.storage.rows import (
     pointer_in,
     prefix_of,
     row_prefix,
+    split_named_row_key,
     split_prefix,
+    split_topic,
     topic_key,
     unframe,
 )
 from messaging.topics import TopicRecord
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, stored_size
 from tuff.protocol.ids import MessageId, Offset, TopicId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messaging-rows.json"
@@ -69,6 +74,9 @@ class Stored(Protocol):
     def from_bytes(cls, key: bytes, value: bytes) -> "Stored": ...
 
 
+ATTRIBUTES = encode_attributes(
+    Attributes(b"k1", ("eu", "paid"), (("traceparent", b"00-01"), ("traceparent", b"\xff")))
+)
 ROWS: dict[str, Stored] = {
     "message": MessageRow(payload=b"hello"),
     "message, empty": MessageRow(),
@@ -78,9 +86,11 @@ ROWS: dict[str, Stored] = {
     "message with attributes": MessageRow(
         tx_pointer=POINTER, ttl_s=60, attributes=b"later", payload=b"hello"
     ),
+    "message with key, tags, headers": MessageRow(attributes=ATTRIBUTES, payload=b"hello"),
     "reference": MessageRow(tx_pointer=POINTER, reference=RANGE),
     "payload": PayloadRow(payload=b"hello"),
     "payload with ttl": PayloadRow(payload=b"hello", ttl_s=60),
+    "payload with key, tags, headers": PayloadRow(payload=b"hello", attributes=ATTRIBUTES),
     "topic": TopicRecord(
         generation=-3, properties={"ttl": "60", "owner": "me"}, log_start=MessageId(*PLACE)
     ),
@@ -125,6 +135,27 @@ def test_the_parts_of_a_key_can_be_read_back() -> None:
     assert (offset_in(PAYLOAD_KEY), pointer_in(PAYLOAD_KEY)) == ((PLACE[0], 7), POINTER)
     assert row_prefix(PAYLOAD_KEY) == row_prefix(MESSAGE_KEY) == PREFIX
     assert split_prefix(PREFIX) == (TOPIC, 1)
+
+
+@pytest.mark.parametrize("topic", ["t", "t:3", "t:3:delayed", "g:group"])
+@pytest.mark.parametrize("generation", [1, 0x3A, 0x3A3A3A, 0x2CFFFFFF])
+@pytest.mark.parametrize("name", ["0", "nightly", "3"])
+def test_topic_generation_and_name_of_a_hold_can_be_read_back(
+    topic: str, generation: int, name: str
+) -> None:
+    of = TopicId("n", topic)
+    key = named_row_key(HOLDS, prefix_of(of, generation), name)
+
+    assert split_named_row_key(key) == (of, generation, name)
+    assert split_topic(topic_key(of)[1:]) == of
+
+
+@pytest.mark.parametrize(
+    "key", [b"h", b"hn:t:", b"hn:t:\0\0\0\1", b"hn:t:\0\0\0\1:", b"hn:t:x:\0\0\0\1a", b"hn:t"]
+)
+def test_a_key_of_no_hold_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError, match="b'"):
+        split_named_row_key(key)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -247,3 +278,60 @@ def test_rows_of_one_publish_are_encoded_as_single_rows(
 
     assert values == [row.to_bytes(key) for key, row in zip(keys, rows, strict=True)]
     assert [MessageRow.from_bytes(*each) for each in zip(keys, values, strict=True)] == rows
+
+
+tags = st.text("abcABC019._-", min_size=1, max_size=64)
+headers = st.tuples(
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1), st.binary()
+)
+any_attributes = st.builds(
+    Attributes,
+    st.none() | st.binary() | st.sampled_from([b"k" * 255, b"k" * 256]),
+    st.lists(tags, max_size=16).map(tuple),
+    st.lists(headers, max_size=20).map(tuple),
+)
+
+
+@given(attributes=any_attributes)
+@example(
+    attributes=Attributes(b"", ("x" * 31, "x" * 32), (("n" * 31, b""), ("n" * 32, b"v" * 256)))
+)
+@example(attributes=Attributes(None, tuple(map(str, range(16))), (("n", b""),) * 16))
+@example(attributes=Attributes(None, (), (("n", b"v" * 65_536),)))
+def test_stored_attributes_are_read_back_and_their_size_is_known(attributes: Attributes) -> None:
+    stored = encode_attributes(attributes)
+
+    assert decode_attributes(stored) == attributes
+    assert stored_size(attributes) == len(stored)
+    assert msgpack.unpackb(stored) == [
+        attributes.key,
+        list(attributes.tags),
+        [list(pair) for pair in attributes.headers],
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [None, []],
+        [None, [], [], 1],
+        ["k", [], []],
+        [None, [b"a"], []],
+        [None, ["a"], [["n", "text"]]],
+        [None, ["a"], [["n"]]],
+        [None, "a", []],
+        {"key": None},
+        7,
+    ],
+)
+def test_attributes_of_another_form_are_none(other: object) -> None:
+    assert decode_attributes(msgpack.packb(other)) == NO_ATTRIBUTES
+
+
+@given(data=st.binary(max_size=40))
+@example(data=b"later")
+@example(data=b"")
+@example(data=b"\x93\xc0\x90\x91" + b"\x91" * 2_000)
+@example(data=b"\x93\xc0\x91\xa1\xff\x90")
+def test_no_bytes_of_attributes_are_refused(data: bytes) -> None:
+    assert len(decode_attributes(data)) == 3

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from messaging.read.messages import Messages
 from messaging.read.scan import ReadResult, _Scan, read
 from messaging.read.visibility import Undecided, start_number
+from messaging.storage.attributes import encode_attributes
 from messaging.storage.engine import Store
 from messaging.storage.memory import MemoryStore
 from messaging.storage.rows import MessageRow, PayloadRange, PayloadRow, message_key, payload_key
@@ -23,22 +24,29 @@ from tests.messaging.scan_model import (
     query,
 )
 from tests.messaging.world import NOON_MS, DamagedStore
+from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import DamagedRecordError
+from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import LAST_ID, MessageId, Offset
 from tuff.protocol.json_forms import payload_to_json
 
-rows = st.lists(
-    st.builds(
-        MessageRow,
-        tx_pointer=st.sampled_from(
-            [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
-        ),
-        ttl_s=st.sampled_from([None] * 12 + [1, 50]),
-        payload=st.binary(max_size=9),
-        attributes=st.sampled_from([None] * 12 + [b"key"]),
-    ),
-    max_size=12,
+TAGGED = [
+    encode_attributes(Attributes(tags=tags)) for tags in (("eu",), ("us", "paid"), ("paid", "eu"))
+]
+tagged_rows = st.builds(
+    MessageRow, payload=st.binary(max_size=9), attributes=st.sampled_from([b"later", *TAGGED])
 )
+mixed_rows = st.builds(
+    MessageRow,
+    tx_pointer=st.sampled_from(
+        [None] * 12 + [COMMITTED_POINTER, -COMMITTED_POINTER, UNDECIDED_POINTER]
+    ),
+    ttl_s=st.sampled_from([None] * 12 + [1, 50]),
+    payload=st.binary(max_size=9),
+    attributes=st.sampled_from([*[None] * 12, b"later", *TAGGED * 2]),
+)
+rows = st.lists(mixed_rows, max_size=12) | st.lists(tagged_rows, max_size=12)
+filters = st.none() | st.sampled_from([TagFilter.parse(text) for text in ("eu", "eu,paid", "x|us")])
 
 
 def _store_of(stored: list[MessageRow], *, flipped: int | None) -> MemoryStore:
@@ -74,6 +82,17 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     bytes_max=st.integers(1, 60),
     snapshot=st.sampled_from([None, SNAPSHOT]),
     undecided=st.sampled_from(Undecided),
+    tags=filters,
+)
+@example(
+    stored=[MessageRow(attributes=TAGGED[each]) for each in (1, 1, 1, 0, 0, 1)],
+    flipped=None,
+    start=0,
+    limit=3,
+    bytes_max=60,
+    snapshot=None,
+    undecided=Undecided.HOLD,
+    tags=TagFilter.parse("us"),
 )
 def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
@@ -83,6 +102,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
     bytes_max: int,
     snapshot: object,
     undecided: Undecided,
+    tags: TagFilter | None,
 ) -> None:
     table = _store_of(stored, flipped=flipped)
     asked: dict[str, object] = {
@@ -91,6 +111,7 @@ def test_chunks_of_rows_are_read_as_row_by_row(
         "bytes_max": bytes_max,
         "snapshot": snapshot,
         "undecided": undecided,
+        "tags": tags,
     }
 
     row_by_row = comparable(_read_row_by_row(table, **asked))
@@ -121,21 +142,28 @@ def _group(
     return table, flipped
 
 
-stored_rows = st.builds(
+mixed_payloads = st.builds(
     PayloadRow,
     payload=st.binary(max_size=9),
     ttl_s=st.sampled_from([None] * 20 + [1, 50]),
-    attributes=st.sampled_from([None] * 20 + [b"key"]),
+    attributes=st.sampled_from([*[None] * 20, b"later", *TAGGED * 2]),
+)
+tagged_payloads = st.builds(
+    PayloadRow, payload=st.binary(max_size=9), attributes=st.sampled_from(TAGGED)
+)
+stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
+    tagged_payloads, min_size=1, max_size=40
 )
 
 
 @given(
-    stored=st.lists(stored_rows, min_size=1, max_size=40),
+    stored=stored_rows,
     changed=st.none() | st.tuples(st.integers(0, 39), st.booleans()),
     start=st.integers(0, 41),
     through=st.none() | st.integers(0, 41),
     limit=st.integers(1, 41),
     bytes_max=st.integers(1, 200),
+    tags=filters,
 )
 @example(
     stored=[PayloadRow(payload=b"a")] * 20,
@@ -144,6 +172,16 @@ stored_rows = st.builds(
     through=5,
     limit=41,
     bytes_max=200,
+    tags=None,
+)
+@example(
+    stored=[PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20,
+    changed=None,
+    start=0,
+    through=5,
+    limit=41,
+    bytes_max=2_000,
+    tags=TagFilter.parse("eu"),
 )
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
@@ -152,6 +190,7 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
     through: int | None,
     limit: int,
     bytes_max: int,
+    tags: TagFilter | None,
 ) -> None:
     place = Offset(NOW_MS - 1_000, 0)
     table, flipped = _group(stored, changed, place)
@@ -160,6 +199,7 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
         "through": LAST_ID if through is None else MessageId(*place, NOW_MS - 2_000, through),
         "limit": limit,
         "bytes_max": bytes_max,
+        "tags": tags,
     }
 
     joined = _read(packed_store(table.rows, flipped=flipped), **asked)
@@ -170,8 +210,9 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
     for found in (_read(table, **asked), joined):
         assert comparable(found) == comparable(general)
         if isinstance(found, ReadResult) and isinstance(general, ReadResult):
-            assert found.messages.arrow(generation=1) == general.messages.arrow(generation=1)
-            assert found.messages.avro() == general.messages.avro()
+            for form in (Form(MediaType.ARROW), Form(MediaType.AVRO), Form(MediaType.AVRO, 2)):
+                expected = general.messages.encoded(form, generation=1)
+                assert found.messages.encoded(form, generation=1) == expected
 
 
 places = st.integers(0, 20)
@@ -281,7 +322,7 @@ def test_messages_have_the_bytes_that_the_forms_have_one_by_one(
         }
         for message_id, payload in messages
     ]
-    assert run.json() == json.dumps(form).encode("ascii")
+    assert run.encoded(Form(MediaType.JSON), generation=1) == json.dumps(form).encode("ascii")
     assert run.items() == messages
 
 

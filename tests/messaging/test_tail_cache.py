@@ -30,7 +30,9 @@ from tests.messaging.world import (
     request,
     watched,
 )
+from tuff.protocol.attributes import Attributes, TagFilter
 from tuff.protocol.errors import TuffError
+from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId
 from tuff.protocol.requests import PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction
@@ -53,7 +55,16 @@ STEPS = st.builds(
     Step,
     st.sampled_from(
         ["publish"] * 6
-        + ["publish_ttl", "publish_tx", "publish_tx", "store", "publish_reference", "commit"]
+        + [
+            "publish_tagged",
+            "publish_tagged",
+            "publish_ttl",
+            "publish_tx",
+            "publish_tx",
+            "store",
+            "publish_reference",
+            "commit",
+        ]
         + ["abort", "rollback", "truncate", "recreate", "sweep", "time", "fail", "fail_late"]
     ),
     st.integers(0, len(TOPICS) - 1),
@@ -94,6 +105,12 @@ class History:
         await self.service.publisher.publish(
             topic, request(*[b"p" * step.number] * (1 + step.number))
         )
+
+    async def _publish_tagged(self, step: Step, topic: TopicId) -> None:
+        tagged, other = Attributes(tags=("eu",)), Attributes(key=b"eu", tags=("us", "eu"))
+        attributes = [tagged, None, other][: 1 + step.number // 2]
+        plain = request(*[b"t" * step.number] * len(attributes))
+        await self.service.publisher.publish(topic, plain._replace(attributes=attributes))
 
     async def _publish_ttl(self, step: Step, topic: TopicId) -> None:
         await self.service.publisher.publish(topic, request(b"ttl", b"l", ttl_s=1 + step.number))
@@ -195,6 +212,8 @@ class History:
             replace(asked, snapshot=snapshot, limit=10_000, bytes_max=1 + step.number),
             replace(asked, snapshot=snapshot, undecided=Undecided.SKIP),
             replace(asked, snapshot=snapshot, through=through),
+            replace(asked, snapshot=snapshot, tags=TagFilter.parse("eu")),
+            replace(asked, snapshot=snapshot, tags=TagFilter.parse("eu,us"), through=through),
         ):
             for _ in range(2):  # the second time it may be the page of the first
                 self._same(changed)
@@ -373,7 +392,8 @@ async def test_readers_from_the_same_id_get_the_same_bytes(pointer: int | None) 
         await publish(service, b"c")
         later = (await service.polls.poll(TOPICS[0], Poll(start=first))).messages
 
-        assert pages[0].avro() is pages[1].avro()
+        form = Form(MediaType.AVRO)
+        assert pages[0].encoded(form, generation=1) is pages[1].encoded(form, generation=1)
         assert len(later) == 3
 
 
@@ -424,6 +444,24 @@ def test_rows_count_in_the_bound_after_a_read() -> None:
     )
 
     assert tail_cache.size_bytes > 1_000
+
+
+async def test_attributes_count_in_the_bound_as_long_as_they_are_there() -> None:
+    world = World()
+    world.settings = MessagingSettings(tail_bytes_max=1 << 20)
+    large = request(b"x", b"y")._replace(attributes=[Attributes(key=b"k" * 10_000), None])
+    async with world.running(audit={}) as service:
+        published = await service.publisher.publish(AUDIT, large)
+        await service.polls.poll(AUDIT, Poll())
+        with_attributes = service.state.tail_cache.size_bytes
+        (tail,) = service.state.tail_cache._tails.values()
+        tail.cut(tail.size_bytes - 1)  # the first row
+
+        assert 10_000 < with_attributes < 11_000
+        assert [each[:10] for each in tail.ids] == [published.last.to_bytes()[:10]]
+        assert 0 < tail.size_bytes < 1_000
+        tail.change(message_key(tail.newest[1:-10], published.last.offset), None)
+        assert tail.size_bytes == 0
 
 
 async def test_all_tails_together_keep_within_their_bound() -> None:

@@ -10,15 +10,21 @@ from fastavro.types import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process.openapi import AVRO
+from process.openapi import AVRO, AVRO_2
+from tests.protocol.attributes import ATTRIBUTES
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.avro import (
     decode_consume_request,
     decode_messages,
+    decode_messages_2,
     decode_publish_request,
+    decode_publish_request_2,
     decode_rollback_detail,
     encode_columns,
+    encode_columns_2,
     encode_long,
     encode_publish_request,
+    encode_publish_request_2,
     encode_rollback_detail,
 )
 from tuff.protocol.errors import BadRequestError, InvalidMessageIdError, InvalidTransactionError
@@ -30,6 +36,9 @@ from tuff.protocol.transaction import Transaction
 PUBLISH, RESPONSE, CONSUME, MESSAGES = (
     fastavro.parse_schema(AVRO[name])
     for name in ("PublishRequest", "PublishResponse", "ConsumeRequest", "MessageList")
+)
+PUBLISH_2, MESSAGES_2 = (
+    fastavro.parse_schema(AVRO_2[name]) for name in ("PublishRequest", "MessageList")
 )
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -89,6 +98,107 @@ def test_publish_requests_are_those_of_fastavro(pointer: int | None, payloads: l
     assert read(PUBLISH, encode_publish_request(request)) == datum
 
 
+def _attributes_form(attributes: Attributes | None) -> dict[str, object]:
+    key, tags, headers = attributes or NO_ATTRIBUTES
+    pairs = [{"name": name, "value": value} for name, value in headers]
+    return {"key": key, "tags": list(tags), "headers": pairs}
+
+
+@given(
+    st.none() | LONGS,
+    st.lists(
+        st.tuples(
+            st.binary(max_size=50),
+            st.none() | ATTRIBUTES,
+            st.none() | st.integers(1, (1 << 31) - 1),
+        ),
+        max_size=8,
+    ),
+)
+def test_publish_requests_of_version_2_are_those_of_fastavro(
+    pointer: int | None, messages: list[tuple[bytes, Attributes | None, int | None]]
+) -> None:
+    datum = {
+        "transactionWritePointer": pointer,
+        "messages": [
+            {"payload": payload, **_attributes_form(attributes), "ttl": ttl_s}
+            for payload, attributes, ttl_s in messages
+        ],
+    }
+    attributes = [None if each == NO_ATTRIBUTES else each for _, each, _ in messages]
+    ttls_s = [ttl_s for *_, ttl_s in messages]
+    request = PublishRequest(
+        pointer,
+        [payload for payload, *_ in messages],
+        ttls_s if any(ttls_s) else None,
+        attributes=attributes if any(attributes) else None,
+    )
+
+    assert decode_publish_request_2(written(PUBLISH_2, datum)) == request
+    assert read(PUBLISH_2, encode_publish_request_2(request)) == datum
+
+
+@given(
+    st.lists(
+        st.tuples(IDS.map(MessageId.to_bytes), st.binary(max_size=50), st.none() | ATTRIBUTES),
+        max_size=8,
+    )
+)
+def test_fastavro_reads_a_poll_reply_of_version_2(
+    messages: list[tuple[bytes, bytes, Attributes | None]],
+) -> None:
+    form = [
+        {"id": message_id, "payload": payload, **_attributes_form(attributes)}
+        for message_id, payload, attributes in messages
+    ]
+    ids, payloads = [one[0] for one in messages], [one[1] for one in messages]
+    attributes = {index: each for index, (*_, each) in enumerate(messages) if each is not None}
+
+    assert read(MESSAGES_2, encode_columns_2(ids, payloads, attributes)) == form
+    assert decode_messages_2(written(MESSAGES_2, form)) == [
+        (message_id, payload, each or NO_ATTRIBUTES) for message_id, payload, each in messages
+    ]
+
+
+def test_the_example_bytes_of_version_2_are_read_and_written() -> None:
+    digits = "0202026102026b020465750002026e023100027800"
+    request = PublishRequest(
+        None, [b"a"], [60], attributes=[Attributes(b"k", ("eu",), (("n", b"1"),))]
+    )
+
+    assert decode_publish_request_2(bytes.fromhex(digits)) == request
+    assert encode_publish_request_2(request).hex() == digits
+
+
+def test_blocks_of_either_kind_come_in_arrays_inside_of_messages() -> None:
+    # The tags and the headers of the message in blocks with their size, then without.
+    digits = "0202026100010602610000"
+    with pytest.raises(BadRequestError, match="a block has 3 bytes, not 2"):
+        decode_publish_request_2(bytes.fromhex(digits))
+    tags = "0104026102026200"
+    headers = "02026e02310108026e023200"
+    request = decode_publish_request_2(bytes.fromhex("0202026100" + tags + headers + "00" + "00"))
+    assert request.attributes == [Attributes(None, ("a", "b"), (("n", b"1"), ("n", b"2")))]
+
+
+@pytest.mark.parametrize(
+    ("digits", "reason"),
+    [
+        ("02" "02" "0261" "04", "picks branch 2 of a union that has 2"),
+        ("02" "02" "0261" "00" "0202ff" "00" "00" "00" "00", "has a string that is not UTF-8"),
+        ("02" "02" "0261" "00" "00" "00" "0280808080" "20" "00", "where an int of 32 bits belongs"),
+        ("02" "02" "0261" "00" "00" "00" "0201" "00", "a ttl is a whole number of seconds"),
+        ("02" "02" "0261" "00" "02022c" "00" "00" "00", '"," has not'),
+        ("02" "02" "0261" "00" "feffffff0f", "items follow in 0 bytes"),
+    ],
+)  # fmt: skip
+def test_a_malformed_publish_of_version_2_is_refused_with_a_reason(
+    digits: str, reason: str
+) -> None:
+    with pytest.raises(BadRequestError, match=reason):
+        decode_publish_request_2(bytes.fromhex(digits))
+
+
 @given(DETAILS)
 def test_publish_responses_are_those_of_fastavro(detail: RollbackDetail) -> None:
     datum = {
@@ -129,6 +239,24 @@ def test_fastavro_reads_a_poll_reply(messages: list[tuple[bytes, bytes]]) -> Non
 
     assert read(MESSAGES, encode_columns(ids, payloads)) == form
     assert decode_messages(written(MESSAGES, form)) == messages
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 63, 64, 127, 8_191, 8_192, 20_000])
+@pytest.mark.parametrize("attributes", [{}, {0: Attributes(tags=("a",))}, {1: Attributes(b"")}])
+def test_a_poll_reply_of_version_2_is_read_whole_with_lengths_of_every_form(
+    size_bytes: int, attributes: dict[int, Attributes]
+) -> None:
+    ids = [MessageId(number, 1).to_bytes() for number in range(3)]
+    payloads = [bytes(range(256)) * 100, b"x" * size_bytes, b"\x00" * 5]
+    body = encode_columns_2(ids, payloads, attributes)
+
+    found = decode_messages_2(body)
+
+    assert [(id, payload) for id, payload, _ in found] == [*zip(ids, payloads, strict=True)]
+    assert [each for *_, each in found] == [attributes.get(n, NO_ATTRIBUTES) for n in range(3)]
+    for cut in (*range(30), *range(len(body) - size_bytes - 60, len(body))):
+        with pytest.raises(BadRequestError):
+            decode_messages_2(body[:cut])
 
 
 @given(LONGS)
@@ -206,6 +334,14 @@ VALID = [
     (decode_messages, "04" + 2 * ("28" + "11" * 20 + "0261") + "00"),
     (decode_messages, "03" "58" + 2 * ("28" + "11" * 20 + "00") + "00"),
     (decode_consume_request, "00" "28" + "11" * 20 + "01" "0014" "02"),
+    (
+        decode_publish_request_2,
+        "02" "02" "0261" "02026b" "02046575" "00" "02026e0231" "00" "0278" "00",
+    ),
+    (
+        decode_messages_2,
+        "02" "28" + "11" * 20 + "0261" "02026b" "02046575" "00" "02026e0231" "00" "00",
+    ),
 ]  # fmt: skip
 
 
@@ -230,6 +366,8 @@ def test_any_bytes_are_a_request_or_refused_as_none(data: bytes) -> None:
         decode_consume_request,
         decode_rollback_detail,
         decode_messages,
+        decode_publish_request_2,
+        decode_messages_2,
     ):
         with suppress(BadRequestError):
             assert decode(data) is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from tuff.protocol.errors import BadRequestError, UnsupportedMediaTypeError
-from tuff.protocol.exchange import MediaType, body_type, read_object, read_query, reply_type
+from tuff.protocol.exchange import Form, MediaType, body_form, read_object, read_query, reply_form
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from tuff.protocol.exchange import MediaType, body_type, read_object, read_query
 def test_a_body_has_the_media_type_of_its_header(
     content_type: str | None, body: bytes, found: MediaType
 ) -> None:
-    assert body_type(content_type, body) is found
+    assert body_form(content_type, body) == Form(found)
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_of_another_type_or_of_none_is_refused(content_type: str | None) -> None:
     with pytest.raises(UnsupportedMediaTypeError):
-        body_type(content_type, b"x")
+        body_form(content_type, b"x")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_body_of_another_type_or_of_none_is_refused(content_type: str | None) 
 def test_the_reply_has_the_type_of_the_request_unless_accept_names_one(
     accept: str | None, found: MediaType
 ) -> None:
-    assert reply_type(accept, asked_in=MediaType.AVRO) is found
+    assert reply_form(accept, asked_in=MediaType.AVRO) == Form(found)
 
 
 def test_an_object_has_only_the_members_that_its_endpoint_takes() -> None:

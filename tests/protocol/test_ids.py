@@ -18,6 +18,7 @@ from tuff.protocol.ids import (
     TopicId,
     check_name,
     past_group,
+    topic_id,
 )
 
 TIMESTAMPS = st.integers(0, TIMESTAMP_LIMIT - 1)
@@ -118,3 +119,20 @@ def test_a_topic_of_an_illegal_name_cannot_be_made() -> None:
 
 def test_a_topic_is_written_with_a_colon_that_no_name_can_hold() -> None:
     assert str(TopicId("shop", "orders")) == "shop:orders"
+
+
+@pytest.mark.parametrize("name", ["t:1", "t:9999", "t:delayed", "t:12:delayed", "t:group"])
+def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: str) -> None:
+    assert str(TopicId("n", name)) == f"n:{name}"
+    with pytest.raises(InvalidNameError):
+        topic_id("n", name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t:", "t:0", "t:01", "t:10000", "t:x", "t:1:2", "t:delayed:1", "t:group:1", ":1", "t:1:",
+     "t:\u0661", "t:1\n"],
+)  # fmt: skip
+def test_other_parts_of_a_name_are_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        TopicId("n", name)

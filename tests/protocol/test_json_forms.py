@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.protocol.attributes import ATTRIBUTES
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import (
     BadRequestError,
     InvalidMessageIdError,
@@ -19,6 +21,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.json_forms import (
+    attributes_to_json,
     consume_request_from_json,
     parse_json,
     payload_from_json,
@@ -260,6 +263,19 @@ def test_a_publish_request_survives_json(
     assert publish_request_from_json(through_json(form)) == request
 
 
+@given(attributes=ATTRIBUTES)
+def test_attributes_survive_json(attributes: Attributes) -> None:
+    form = {"messages": [{"payload": "a", **attributes_to_json(attributes)}, "b"]}
+
+    read = publish_request_from_json(through_json(form))
+
+    # Headers of one name are together.
+    names = list(dict.fromkeys(name for name, _ in attributes.headers))
+    together = tuple(each for name in names for each in attributes.headers if each[0] == name)
+    expected = attributes._replace(headers=together)
+    assert read.attributes == (None if expected == NO_ATTRIBUTES else [expected, None])
+
+
 def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:
     request = publish_request_from_json(
         {
@@ -283,7 +299,7 @@ def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:
         ({}, "messages is missing"),
         ({"messages": [1]}, "a message is a string"),
         ({"messages": [], "topic": "t"}, 'no member "topic"'),
-        ({"messages": [{"payload": "a", "key": "k"}]}, 'no member "key"'),
+        ({"messages": [{"payload": "a", "colour": "k"}]}, 'no member "colour"'),
         ({"messages": [{"ttl": 1}]}, "has none"),
         ({"messages": [{"payload": "a", "ttl": 0}]}, "a ttl is"),
         ({"messages": [], "transactionWritePointer": "x"}, "transactionWritePointer is"),
@@ -298,6 +314,16 @@ def test_the_entries_of_a_commit_survive_json() -> None:
     entries = [
         PublishEntry(topic=TopicId("a", "b"), payloads=[b"x"], ttls_s=[3], pointer=17),
         PublishEntry(topic=TopicId("a", "c"), payloads=[]),
+        PublishEntry(
+            topic=TopicId("a", "d"),
+            payloads=[b"x", b"y", b"z"],
+            ttls_s=[None, 5, None],
+            attributes=[
+                None,
+                Attributes(b"\xff", ("eu",), (("n", b"1"), ("n", b"\xff"), ("m", b""))),
+                Attributes(b""),
+            ],
+        ),
     ]
 
     assert publish_entries_from_json(through_json(list(map(publish_entry_to_json, entries)))) == (

@@ -4,8 +4,9 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
-from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
+from tuff.calls import Duration, PollQuestion, Start, Undecided
 from tuff.commit_protocol import CommitProtocol
+from tuff.new_messages import Publishable
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
@@ -65,7 +66,7 @@ class AsyncTransactionContext:
         await self._driver.run(self._protocol.checkpoint())
 
     async def publish(
-        self, topic: TopicId, *messages: Payload, ttl: Duration | None = None
+        self, topic: TopicId, *messages: Publishable, ttl: Duration | None = None
     ) -> None:
         """Publish these with the commit: they become visible with the rows, or never.
 
@@ -89,6 +90,7 @@ class AsyncTransactionContext:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read in the transaction's snapshot; the parameters are those of `tuff.Client.poll`.
 
@@ -103,6 +105,7 @@ class AsyncTransactionContext:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return await self._driver.run(self._protocol.poll(topic, question))
 

@@ -3,27 +3,31 @@
 import asyncio
 import os
 from types import TracebackType
+from typing import Generic
 
-from tuff import calls
 from tuff.aio.driver import AsyncDriver
-from tuff.batching import Accumulator, Batch, Delivery, fail, require_own_process
-from tuff.calls import Payload
+from tuff.batching import (
+    Accumulator,
+    Batch,
+    Delivery,
+    Limits,
+    Result,
+    fail,
+    require_own_process,
+)
 from tuff.client_errors import ConnectionLostError, WrongStateError
-from tuff.protocol.ids import MessageId
+from tuff.new_messages import Checked, Publishable, checked
 
 
-class AsyncPublisher:
+class AsyncPublisher(Generic[Result]):
     """As `tuff.Publisher`, with coroutines, for the tasks of one event loop."""
 
-    def __init__(
-        self, delivery: Delivery, driver: AsyncDriver, *, batch_bytes: int, linger_s: float
-    ) -> None:
+    def __init__(self, delivery: Delivery[Result], driver: AsyncDriver, limits: Limits) -> None:
         self._delivery = delivery
         self._driver = driver
-        self._accumulator: Accumulator[asyncio.Future[MessageId]] = Accumulator(
-            batch_bytes=batch_bytes,
-            linger_s=linger_s,
-            claim=lambda receipt: not receipt.cancelled(),
+        self._max_block_s = limits.max_block_s
+        self._accumulator: Accumulator[asyncio.Future[Result]] = Accumulator(
+            limits, claim=lambda receipt: not receipt.cancelled()
         )
         self._turn = asyncio.Lock()  # the senders that wait keep their order
         self._added = asyncio.Event()
@@ -34,17 +38,29 @@ class AsyncPublisher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
 
-    async def send(self, payload: Payload) -> "asyncio.Future[MessageId]":
+    async def send(self, message: Publishable) -> "asyncio.Future[Result]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
         self._require_own_loop()
-        data = calls.payload_of(payload)
+        data = checked(message)
+        if self._max_block_s is None:
+            return await self._add_in_turn(data)
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                return await self._add_in_turn(data)
+        except TimeoutError:
+            raise self._accumulator.full() from None
+
+    async def _add_in_turn(self, message: Checked) -> "asyncio.Future[Result]":
         async with self._turn:
-            while not (self._accumulator.has_room(data) or self._is_closed):
+            while not (self._accumulator.has_room(message) or self._is_closed):
+                # What waits may be less than a batch, and would linger.
+                self._accumulator.flush()
+                self._added.set()
                 await self._next_settled()
             loop = self._require_open()
-            receipt: asyncio.Future[MessageId] = loop.create_future()
+            receipt: asyncio.Future[Result] = loop.create_future()
             was_empty = self._accumulator.is_empty
-            self._accumulator.add(data, receipt, now_s=loop.time())
+            self._accumulator.add(message, receipt, now_s=loop.time())
             if was_empty or self._accumulator.is_full:
                 self._added.set()
         return receipt
@@ -76,7 +92,7 @@ class AsyncPublisher:
             if task is not None:
                 await task
 
-    async def __aenter__(self) -> "AsyncPublisher":
+    async def __aenter__(self) -> "AsyncPublisher[Result]":
         return self
 
     async def __aexit__(
@@ -126,7 +142,7 @@ class AsyncPublisher:
                 self._accumulator.settled(batch)
             self._settled.set()
 
-    async def _publish(self, batch: "Batch[asyncio.Future[MessageId]]") -> None:
+    async def _publish(self, batch: "Batch[asyncio.Future[Result]]") -> None:
         try:
             failure = await self._driver.run(self._delivery.deliver(batch))
             self._failure = self._failure or failure

@@ -2,13 +2,14 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from ssl import SSLContext
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
-from tuff.batching import BATCH_BYTES, LINGER_S, Delivery
+from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
@@ -17,10 +18,10 @@ from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Topics
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
+from tuff.blocking.typed_topic import TypedTopic
 from tuff.calls import (
     Call,
     Duration,
-    Payload,
     PollBatch,
     PollQuestion,
     Start,
@@ -28,12 +29,22 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import Positions, TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.requests import IsolationLike, Message, RollbackDetail
+from tuff.protocol.requests import (
+    Ack,
+    AckLike,
+    AckWithIds,
+    IsolationLike,
+    Message,
+    PublishRequest,
+    RollbackDetail,
+)
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published
 from tuff.retries import Retries
+from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
@@ -111,25 +122,49 @@ class Client:
     ) -> None:
         self.close()
 
+    @overload
     def publish(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
-    ) -> Published:
-        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes.
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Published: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+    ) -> Published | None: ...
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> Published | None:
+        """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes, or a
+        `tuff.NewMessage` with a key, tags and headers.
 
             client.publish(orders, "sold one apple", b"\\x00\\xff", ttl=3600)
-            client.publish(orders, *messages)
+            client.publish(orders, tuff.NewMessage("sold", key="apple", tags=["retail"]))
 
         Without `transaction` they are visible to every reader once this returns. With one, they
         become visible when it commits, and `rollback` of the reply is what `Client.rollback` takes.
         A str is its UTF-8. `ttl`: their time to live in whole seconds, at most that of the topic.
+        `ack`, without a transaction: return when they are `durable`; when they have their ids and
+        are about to be written (`received`); or when the server has accepted them (`none`, which
+        returns None). A crash of the server may lose messages that were not durable.
 
         Raises:
             TopicNotFoundError: create it first.
-            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8.
+            TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8; or an
+                attribute is beyond its limits.
             EmptyPublishError: there are no messages; see `publish_stored`.
             InvalidTtlError: the ttl is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
@@ -137,13 +172,19 @@ class Client:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = None if transaction is None else write_pointer_of(transaction)
-        payloads = calls.payloads_of(topic, messages)
-        return self._send(calls.publish(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        level = calls.ack_of(ack)
+        request = publish_request(
+            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
+        )
+        if level is Ack.NONE:
+            self._send(calls.publish_unacknowledged(topic, request))
+            return None
+        return self._send(calls.publish(topic, request, ack=level))
 
     def store(
         self,
         topic: TopicId,
-        *messages: Payload,
+        *messages: Publishable,
         transaction: Transaction | int,
         ttl: Duration | None = None,
     ) -> None:
@@ -153,8 +194,10 @@ class Client:
         Raises: as `publish`.
         """
         pointer = write_pointer_of(transaction)
-        payloads = calls.payloads_of(topic, messages)
-        self._send(calls.store(topic, payloads, pointer=pointer, ttl_s=calls.ttl_of(ttl)))
+        request = publish_request(
+            all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
+        )
+        self._send(calls.store(topic, request))
 
     def publish_stored(self, topic: TopicId, *, transaction: Transaction | int) -> Published:
         """Publish, adjacent, everything that `store` stored in this transaction for the topic since
@@ -164,7 +207,7 @@ class Client:
             TransactionNotInProgressError: its class says how the transaction ended.
         """
         pointer = write_pointer_of(transaction)
-        return self._send(calls.publish(topic, [], pointer=pointer, ttl_s=None))
+        return self._send(calls.publish(topic, PublishRequest(pointer, payloads=())))
 
     def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
         """Hide one publish of a transaction from transactional readers for ever. An abort does that
@@ -188,6 +231,7 @@ class Client:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read messages from a position on. No position is stored, so they can be read again.
 
@@ -202,15 +246,13 @@ class Client:
         are in progress or were rolled back. `transaction`: read in the snapshot of this transaction
         instead: the value itself, or the pointer of one in progress. At a message that is undecided
         for it, `undecided="hold"` stops, and `"skip"` continues. `wait`: how long to wait if there
-        are no messages, up to 60 seconds. `through`: the last id to deliver.
-
-        Returns a sequence of messages. Its `next_id` is where to continue, even if it is empty;
-        `caught_up`: no message is left; `blocked_by`: the transaction that holds the reader back;
-        `expired`: messages behind `start` may have expired before they were read.
+        are no messages, up to 60 seconds. `through`: the last id to deliver. `tags`: only messages
+        with these tags, as "retail,new|urgent": (retail and new) or urgent. `tuff.Poll` describes
+        what is returned.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
-            ValueError, BadRequestError: a parameter is not valid.
+            ValueError: a parameter is not valid.
             DamagedRecordError: the next message fails its checksum; `members["next"]` is behind it.
             TransactionsUnavailableError: `committed` can't be read now; `all` can.
             TransactionNotInProgressError: the pointer's transaction has ended.
@@ -224,6 +266,7 @@ class Client:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return self._send(calls.poll(topic, question))
 
@@ -240,6 +283,7 @@ class Client:
         isolation: IsolationLike = "committed",
         limit: int = 1_000,
         wait: Duration = 30.0,
+        tags: str | None = None,
     ) -> Iterator[Message]:
         """All messages from a position on, and then each new one as it arrives; it never ends.
 
@@ -248,10 +292,10 @@ class Client:
 
         Within one iteration no message comes twice, and none is skipped unless it expires before it
         is read; it waits while the server can't be reached. To continue later, store `message.id`,
-        or use `subscriber`. `start` (inclusive) and `isolation` are those of `poll`; "latest" is
-        behind everything that this reader could read when the iteration begins. `limit` and `wait`
-        (seconds, up to 60) are those of each long poll. An error ends the iteration; begin another
-        one with `start` behind the last message.
+        or use `subscriber`. `start` (inclusive), `isolation` and `tags` are those of `poll`;
+        "latest" is behind everything that this reader could read when the iteration begins. `limit`
+        and `wait` (seconds, up to 60) are those of each long poll. An error ends the iteration;
+        begin another one with `start` behind the last message.
 
         Raises:
             TopicNotFoundError: the topic does not exist, or was deleted.
@@ -263,11 +307,25 @@ class Client:
             isolation=isolation,
             limit=limit,
             wait_s=calls.seconds_of(wait, what="wait"),
+            tags=tags,
         )
         subscription = Subscription(topic, question)
         while True:
             yield from self._driver.run(subscription.poll())
 
+    def topic(self, id: TopicId, serializer: Serializer[T]) -> TypedTopic[T]:
+        """The topic as one of values: those that the serializer converts to payloads and back.
+
+            orders = client.topic(tuff.TopicId("shop", "orders"), tuff.json_serializer())
+            orders.publish({"item": "apple", "count": 3})
+
+        `serializer`: `tuff.BYTES`, `tuff.STR`, `tuff.json_serializer(…)`,
+        `tuff.avro_serializer(schema)`, or an object of yours with the methods of
+        `tuff.Serializer`.
+        """
+        return TypedTopic(self, calls.checked_topic(id), serializer)
+
+    @overload
     def publisher(
         self,
         topic: TopicId,
@@ -275,7 +333,36 @@ class Client:
         linger: Duration = LINGER_S,
         batch_bytes: int = BATCH_BYTES,
         ttl: Duration | None = None,
-    ) -> Publisher:
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Publisher: ...
+    @overload
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike,
+    ) -> Publisher | Publisher[None]: ...
+    def publisher(
+        self,
+        topic: TopicId,
+        *,
+        linger: Duration = LINGER_S,
+        batch_bytes: int = BATCH_BYTES,
+        ttl: Duration | None = None,
+        buffer_bytes: int | None = None,
+        buffer_messages: int | None = None,
+        max_block: Duration | None = None,
+        ack: AckLike = Ack.DURABLE,
+    ) -> Publisher | Publisher[None]:
         """Accepts messages one by one, publishes them in batches, and acknowledges each of them.
 
             with client.publisher(orders) as publisher:
@@ -285,14 +372,28 @@ class Client:
         For many small messages of one program: one durable publish of a whole batch is many times
         as fast. A batch is published when the one before is acknowledged, and it has `batch_bytes`
         (64 bytes per message included; up to 1 MiB) or `linger` seconds have passed since its first
-        message was sent. `ttl`: as in `publish`.
+        message was sent. `ttl` and `ack`: as in `publish`.
+
+        Memory is bounded: `send` waits while `buffer_bytes` (default: eight batches) or
+        `buffer_messages` (default: no bound of their own) wait or are in flight, for `max_block`
+        seconds at most (default: without limit).
 
         Raises:
             ValueError: a number is out of its range.
         """
-        delivery = Delivery(topic, calls.ttl_of(ttl), self._retries)
-        linger_s = calls.seconds_of(linger, what="linger")
-        return Publisher(delivery, self._driver, batch_bytes=batch_bytes, linger_s=linger_s)
+        limits = Limits(
+            batch_bytes=batch_bytes,
+            linger_s=calls.seconds_of(linger, what="linger"),
+            buffer_bytes=buffer_bytes,
+            buffer_count=buffer_messages,
+            max_block_s=calls.maybe_seconds_of(max_block, what="max_block"),
+        )
+        ttl_s, level = calls.ttl_of(ttl), calls.ack_of(ack)
+        if level is Ack.NONE:
+            publish = partial(without_ids, topic, self._retries, ttl_s)
+            return Publisher(Delivery(topic, publish), self._driver, limits)
+        acknowledged = partial(with_ids, topic, self._retries, level, ttl_s)
+        return Publisher(Delivery(topic, acknowledged), self._driver, limits)
 
     def offsets(self, topic: TopicId, *, isolation: IsolationLike = "committed") -> Offsets:
         """Where the topic begins, and up to where this reader can read it (protocol §3.6).
@@ -369,24 +470,23 @@ class Client:
         wait: Duration = 30.0,
         attempts: int = 5,
         dead_letters: TopicId | None = None,
+        tags: str | None = None,
     ) -> Subscriber:
         """Processes every message of a topic exactly once, with respect to `positions`.
 
             def process(messages, tx):
-                for message in messages:
-                    stock.put(message.payload, b"sold")
+                stock.put(b"last sold", messages[-1].payload)
 
             positions = tuff.TablePositions(stock, "seller")
             client.subscriber(orders, process, positions=positions).run()
 
         Each batch of at most `batch` messages is processed in a transaction that also stores the
-        new position, in the participant `positions`: both commit, or neither. `start`, as in
-        `subscribe`, is where it begins while no position is stored; `isolation` is that of
-        `subscribe` too. It waits up to `wait` seconds for messages. An error rolls the batch back.
-        Then each of its messages is tried alone, with growing waits, and a message that has failed
-        `attempts` times (that batch included) goes to `dead_letters` (default: topic `<topic>.dlq`,
-        created when needed) as JSON with the reason. `tx.abort()` counts as a failure; conflicts
-        and a server that can't be reached do not.
+        new position, in the participant `positions`: both commit, or neither. `start`, `isolation`
+        and `tags` are those of `subscribe`, `start` for the first time only. It waits up to `wait`
+        seconds for messages. An error rolls the batch back. Then each message is tried alone, with
+        growing waits, and one that has failed `attempts` times (that batch included) goes to
+        `dead_letters` (default: topic `<topic>.dlq`, created when needed) as JSON with the reason.
+        `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
             ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
@@ -394,9 +494,10 @@ class Client:
             TypeError: a function is a coroutine function, and this client is blocking.
         """
         wait_s = calls.seconds_of(wait, what="wait")
+        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
             topic=topic,
-            question=PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s),
+            question=read,
             process=process,
             open_one=lambda: self._open((positions,)),
             load=positions.load,

@@ -5,8 +5,9 @@ from types import TracebackType
 
 from tuff import calls
 from tuff.blocking.driver import Driver
-from tuff.calls import Duration, Payload, PollQuestion, Start, Undecided
+from tuff.calls import Duration, PollQuestion, Start, Undecided
 from tuff.commit_protocol import CommitProtocol
+from tuff.new_messages import Publishable
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
@@ -65,7 +66,7 @@ class TransactionContext:
         distinguish earlier writes from later ones. Earlier writes stay."""
         self._driver.run(self._protocol.checkpoint())
 
-    def publish(self, topic: TopicId, *messages: Payload, ttl: Duration | None = None) -> None:
+    def publish(self, topic: TopicId, *messages: Publishable, ttl: Duration | None = None) -> None:
         """Publish these with the commit: they become visible with the rows, or never.
 
         The messages of one topic keep their order. Up to 1 MiB of messages waits in memory; later
@@ -88,6 +89,7 @@ class TransactionContext:
         undecided: Undecided = "hold",
         wait: Duration = 0,
         through: MessageId | str | None = None,
+        tags: str | None = None,
     ) -> Poll:
         """Read in the transaction's snapshot; the parameters are those of `tuff.Client.poll`.
 
@@ -102,6 +104,7 @@ class TransactionContext:
             undecided=undecided,
             wait_s=calls.seconds_of(wait, what="wait"),
             through=through,
+            tags=tags,
         )
         return self._driver.run(self._protocol.poll(topic, question))
 

@@ -9,18 +9,25 @@ from threading import Condition, Lock, current_thread
 from threading import Thread as _Thread  # noqa: TID251 - it publishes while the program continues
 from time import perf_counter
 from types import TracebackType
+from typing import Generic
 
-from tuff import calls
-from tuff.batching import Accumulator, Batch, Delivery, fail, require_own_process
+from tuff.batching import (
+    Accumulator,
+    Batch,
+    Delivery,
+    Limits,
+    Result,
+    fail,
+    require_own_process,
+)
 from tuff.blocking.driver import Driver
-from tuff.calls import Payload
 from tuff.client_errors import ConnectionLostError, WrongStateError
-from tuff.protocol.ids import MessageId
+from tuff.new_messages import Checked, Publishable, checked
 
 log = logging.getLogger(__name__)
 
 
-class Publisher:
+class Publisher(Generic[Result]):
     """`client.publisher(topic)`: sends messages one by one, and publishes them in batches.
 
     Safe to share between threads. Messages keep the order in which they were sent. Use it in a
@@ -30,20 +37,18 @@ class Publisher:
 
     def __init__(
         self,
-        delivery: Delivery,
+        delivery: Delivery[Result],
         driver: Driver,
+        limits: Limits,
         *,
-        batch_bytes: int,
-        linger_s: float,
         elapsed_s: Callable[[], float] = perf_counter,
     ) -> None:
         self._delivery = delivery
         self._driver = driver
         self._elapsed_s = elapsed_s
-        self._accumulator: Accumulator[Future[MessageId]] = Accumulator(
-            batch_bytes=batch_bytes,
-            linger_s=linger_s,
-            claim=lambda receipt: receipt.set_running_or_notify_cancel(),
+        self._max_block_s = limits.max_block_s
+        self._accumulator: Accumulator[Future[Result]] = Accumulator(
+            limits, claim=lambda receipt: receipt.set_running_or_notify_cancel()
         )
         lock = Lock()  # guards the accumulator and the fields below
         self._added = Condition(lock)
@@ -53,15 +58,16 @@ class Publisher:
         self._failure: BaseException | None = None
         self._process_id = os.getpid()
 
-    def send(self, payload: Payload) -> "Future[MessageId]":
+    def send(self, message: Publishable) -> "Future[Result]":
         """Send one message; the future has its id once it is durable.
 
             with client.publisher(orders) as publisher:
                 future = publisher.send("sold one apple")
             print(future.result())
 
-        It returns at once, but waits while eight batches of messages are in memory. Cancelling the
-        future withdraws the message, unless it is in flight.
+        It returns at once, but waits while the buffer is full. Cancelling the future withdraws the
+        message, unless it is in flight. With the ack `received` the future has the id before the
+        message is durable, and with `none` its result is None once the server has accepted it.
 
         The future raises what `Client.publish` would. After a ConnectionLostError with
         `outcome_unknown` the message may have been published, and is not repeated. The messages
@@ -69,22 +75,33 @@ class Publisher:
 
         Raises:
             TypeError, ValueError: it is neither a str nor bytes, or has no UTF-8.
+            BufferFullError: the buffer stayed full for `max_block`.
             WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
-        data = calls.payload_of(payload)
-        receipt = _Receipt()
+        data = checked(message)
+        receipt: _Receipt[Result] = _Receipt()
         with self._added:
-            # A callback of a future runs in the publisher's own thread, which makes the room: it
-            # would wait for itself.
-            while not (self._accumulator.has_room(data) or self._is_own_thread or self._is_closed):
-                self._settled.wait()
+            self._wait_for_room(data)
             self._require_open()
             was_empty = self._accumulator.is_empty
             self._accumulator.add(data, receipt, now_s=self._elapsed_s())
             if was_empty or self._accumulator.is_full:
                 self._added.notify()
         return receipt
+
+    def _wait_for_room(self, message: Checked) -> None:
+        until_s = None if self._max_block_s is None else self._elapsed_s() + self._max_block_s
+        # A callback of a future runs in the publisher's own thread, which makes the room: it would
+        # wait for itself.
+        while not (self._accumulator.has_room(message) or self._is_own_thread or self._is_closed):
+            left_s = None if until_s is None else until_s - self._elapsed_s()
+            if left_s is not None and left_s <= 0:
+                raise self._accumulator.full()
+            # What waits may be less than a batch, and would linger.
+            self._accumulator.flush()
+            self._added.notify()
+            self._settled.wait(left_s)
 
     def flush(self) -> None:
         """Publish all messages that were sent so far without lingering, and wait for that.
@@ -125,7 +142,7 @@ class Publisher:
             if thread is not None:
                 thread.join()
 
-    def __enter__(self) -> "Publisher":
+    def __enter__(self) -> "Publisher[Result]":
         return self
 
     def __exit__(
@@ -169,7 +186,7 @@ class Publisher:
         finally:
             self._give_up()
 
-    def _publish(self, batch: "Batch[Future[MessageId]]") -> None:
+    def _publish(self, batch: "Batch[Future[Result]]") -> None:
         failure: BaseException | None = None
         try:
             failure = self._driver.run(self._delivery.deliver(batch))
@@ -182,7 +199,7 @@ class Publisher:
     def _give_up(self) -> None:
         # An error ended this thread, or the publisher was closed, and then no message is left.
         error = ConnectionLostError("the publisher's thread has ended", outcome_unknown=False)
-        left: list[Batch[Future[MessageId]]] = []
+        left: list[Batch[Future[Result]]] = []
         with self._settled:
             if not self._is_closed:
                 self._failure = self._failure or error
@@ -196,7 +213,7 @@ class Publisher:
                 self._accumulator.settled(batch)
             self._settled.notify_all()
 
-    def _next(self) -> "Batch[Future[MessageId]] | None":
+    def _next(self) -> "Batch[Future[Result]] | None":
         with self._added:
             while True:
                 due_in_s = self._accumulator.due_in_s(now_s=self._elapsed_s())
@@ -207,7 +224,7 @@ class Publisher:
                 self._added.wait(due_in_s)
 
 
-class _Receipt(Future[MessageId]):
+class _Receipt(Future[Result]):
     """A future whose callbacks can't end the publisher. A plain future only logs their exceptions,
     but a `sys.exit` in a callback would end the publisher's thread, and no later future would be
     settled.
@@ -220,7 +237,7 @@ class _Receipt(Future[MessageId]):
         self._process_id = os.getpid()
         self._is_settled = False
 
-    def result(self, timeout: float | None = None) -> MessageId:
+    def result(self, timeout: float | None = None) -> Result:
         self._require_settled_here()
         return super().result(timeout)
 
@@ -228,7 +245,7 @@ class _Receipt(Future[MessageId]):
         self._require_settled_here()
         return super().exception(timeout)
 
-    def set_result(self, result: MessageId) -> None:
+    def set_result(self, result: Result) -> None:
         with self._contained():
             super().set_result(result)
         self._is_settled = True

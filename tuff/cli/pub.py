@@ -2,13 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
+from tuff.blocking.client import Client
 from tuff.cli.options import (
     TRANSACTION,
+    Function,
     Session,
     WholeNumber,
     output_options,
@@ -17,8 +21,10 @@ from tuff.cli.options import (
     topic_of,
 )
 from tuff.cli.output import Progress, counted, print_json
+from tuff.new_messages import NewMessage, Publishable
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Ack
 from tuff.replies import Published
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
@@ -27,6 +33,38 @@ BATCH_COUNT_MAX = 1_000  # messages of one publish without --batch
 GIVEN_BATCH_COUNT_MAX = 100_000  # messages of --batch in memory; the server limits their bytes
 
 Batches = Iterator[list[bytes]]
+
+
+def as_bytes(text: str) -> bytes:
+    """An argument as the bytes that were typed."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def header_of(text: str) -> tuple[str, bytes]:
+    """The value of `--header`. Raises: BadParameter: it has no equals sign."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(
+            f"{text!r} is no header: give its name and its value, as NAME=VALUE"
+        )
+    return name, as_bytes(value)
+
+
+def attribute_options(function: Function) -> Function:
+    """`--key`, `--tag` and `--header`, as `key`, `tags` and `headers`."""
+    key = click.option("--key", type=as_bytes, metavar="KEY", help="The key of these messages.")
+    tags = click.option(
+        "--tag", "tags", multiple=True, metavar="TAG", help="A tag of these messages; repeatable."
+    )
+    headers = click.option(
+        "--header",
+        "headers",
+        type=header_of,
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A header of these messages; repeatable.",
+    )
+    return key(tags(headers(function)))
 
 
 @click.command()
@@ -44,37 +82,78 @@ Batches = Iterator[list[bytes]]
 @click.option(
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
 )
+@attribute_options
+@click.option(
+    "--ack",
+    type=click.Choice(["none", "received", "durable"]),
+    default="durable",
+    help="Wait until messages are durable, have their ids (received), or were accepted (none). "
+    "[default: durable]",
+)
 @server_options
 @output_options
 @session
 def pub(
     session: Session,
+    /,
     *,
     topic: TopicId,
     messages: tuple[str, ...],
-    ttl: int | None,
     batch: int | None,
-    transaction: int | None,
     as_json: bool,
+    ack: str,
+    **options: Any,
 ) -> None:
     """Publish MESSAGES to TOPIC; without MESSAGES, each line of standard input as it arrives."""
-    given = [message.encode("utf-8", "surrogateescape") for message in messages]
-    source = _Input()
-    size_bytes = 0 if given else source.size_bytes()
-    lines = iter([given]) if given else read_lines(source.read)
-    done: list[Published] = []
-    count = 0
-    try:
-        with session.client() as client, closing(Progress(size_bytes)) as progress:
-            for some in split_groups(lines) if batch is None else gather(lines, count=batch):
-                done[1:] = [client.publish(topic, *some, transaction=transaction, ttl=ttl)]
-                count += len(some)
-                progress.update(count, read_bytes=source.read_bytes)
-    except BaseException:
-        if count:  # the writer of a pipe must know how much was published
-            _print_published(topic, count, done, as_json=as_json)
-        raise
-    _print_published(topic, count, done, as_json=as_json)
+    publishing = _Publishing(topic=topic, ack=Ack(ack), **options)
+    if publishing.transaction is not None and publishing.ack is not Ack.DURABLE:
+        raise click.UsageError(f"--ack {ack} is only for messages without --tx")
+    given = [as_bytes(message) for message in messages]
+    publishing.publish_all(session, given, batch=batch, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Publishing:
+    """The options of the command that every publish has."""
+
+    topic: TopicId
+    ttl: int | None
+    transaction: int | None
+    key: bytes | None
+    tags: tuple[str, ...]
+    headers: tuple[tuple[str, bytes], ...]
+    ack: Ack
+
+    def publish_all(
+        self, session: Session, given: list[bytes], *, batch: int | None, as_json: bool
+    ) -> None:
+        """Publish the messages, or those of standard input, and print how many."""
+        source = _Input()
+        size_bytes = 0 if given else source.size_bytes()
+        lines = iter([given]) if given else read_lines(source.read)
+        done: list[Published] = []
+        count = 0
+        try:
+            with session.client() as client, closing(Progress(size_bytes)) as progress:
+                for some in split_groups(lines) if batch is None else gather(lines, count=batch):
+                    done[1:] = self._publish(client, some)
+                    count += len(some)
+                    progress.update(count, read_bytes=source.read_bytes)
+        except BaseException:
+            if count:  # the writer of a pipe must know how much was published
+                _print_published(self.topic, count, done, as_json=as_json)
+            raise
+        _print_published(self.topic, count, done, as_json=as_json)
+
+    def _publish(self, client: Client, payloads: list[bytes]) -> list[Published]:
+        """Publish messages in one request; nothing is returned if it has no ids."""
+        messages: Sequence[Publishable] = payloads
+        if self.key is not None or self.tags or self.headers:
+            messages = [NewMessage(each, self.key, self.tags, self.headers) for each in payloads]
+        published = client.publish(
+            self.topic, *messages, transaction=self.transaction, ttl=self.ttl, ack=self.ack
+        )
+        return [] if published is None else [published]
 
 
 class _Input:

@@ -23,9 +23,10 @@ from tuff.cli.options import (
 from tuff.cli.output import moment, notice, payload_text, print_json
 from tuff.client_errors import ConnectionLostError
 from tuff.flows import Backoff
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
@@ -56,6 +57,11 @@ T = TypeVar("T")
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more messages.")
 @click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after so many messages.")
+@click.option(
+    "--tags",
+    metavar="EXPR",
+    help="Only messages with these tags: a,b|c means both a and b, or c.",
+)
 @click.option("--ids", is_flag=True, help="Show message ids.")
 @server_options
 @output_options
@@ -68,6 +74,7 @@ def tail(
     isolation: str,
     follow: bool,
     limit: int | None,
+    tags: str | None,
     ids: bool,
     as_json: bool,
 ) -> None:
@@ -75,7 +82,7 @@ def tail(
     if start is None:
         start = TopicEnd.LATEST if follow else TopicEnd.EARLIEST
     with session.client() as client:
-        reader = _Reader(client, topic, isolation=Isolation(isolation), follow=follow)
+        reader = _Reader(client, topic, isolation=Isolation(isolation), tags=tags, follow=follow)
         for message in reader.messages(start, limit=limit):
             _print_message(message, ids=ids, as_json=as_json)
 
@@ -88,11 +95,18 @@ class _Reader:
     """
 
     def __init__(
-        self, client: Client, topic: TopicId, *, isolation: Isolation, follow: bool
+        self,
+        client: Client,
+        topic: TopicId,
+        *,
+        isolation: Isolation,
+        tags: str | None,
+        follow: bool,
     ) -> None:
         self._client = client
         self._topic = topic
         self._isolation = isolation
+        self._tags = tags
         self._follow = follow
         self._reported_blocker: int | None = None
         self._was_answered = False
@@ -126,6 +140,7 @@ class _Reader:
                 limit=limit,
                 isolation=self._isolation,
                 wait=wait_s,
+                tags=self._tags,
             )
         )
 
@@ -185,6 +200,7 @@ def _print_message(message: Message, *, ids: bool, as_json: bool) -> None:
                 "id": message.id.hex(),
                 "timestamp": message.timestamp,
                 "payload": payload_to_json(message.payload),
+                **attributes_to_json(Attributes(message.key, message.tags, message.headers)),
             }
         )
         return

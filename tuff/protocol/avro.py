@@ -4,20 +4,25 @@
     bytes   := long length, content
     array   := ( long count, item* | long -count, long size, item* )* 00
     PublishRequest  := (00 long | 02) array<bytes>
+    PublishRequest2 := (00 long | 02) array<payload bytes, attributes, (00 | 02 int)>
     PublishResponse := (00 long | 02) long int long int
     ConsumeRequest  := (00 bytes | 02 long | 04) boolean (00 int | 02) (00 bytes | 02)
     ConsumeResponse := array<id bytes, payload bytes>
+    ConsumeResponse2 := array<id bytes, payload bytes, attributes>
+    attributes      := (00 | 02 bytes) array<tag string> array<name string, value bytes>
 
 Written by hand, since every publish and every poll passes here: no unneeded record is built, and a
 count or length is checked against the rest of the body before memory is reserved, which fastavro
 does not do. The tests compare it with fastavro (decision 0005).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
+from typing import TypeVar
 
-from tuff.protocol.errors import BadRequestError
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, checked_attributes
+from tuff.protocol.errors import BadRequestError, InvalidTtlError, TuffError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
@@ -30,10 +35,14 @@ from tuff.protocol.transaction import Transaction
 
 _LENGTHS_COUNT_MAX = 4_096  # cached encodings; messages of one kind have few different lengths
 _VARINT_SIZE_MAX = 10  # bytes of a 64-bit number
+_TWO_BYTES_LIMIT = 1 << 14  # a larger varint has more than two bytes
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
 _ID_HEAD = bytes((2 * MESSAGE_ID_SIZE,))  # the zig-zag length of a message id, one byte
 _ARRAY_END = b"\x00"
+_WITHOUT_ATTRIBUTES = b"\x00" + 2 * _ARRAY_END
+
+Item = TypeVar("Item")
 
 
 class _Reader:
@@ -90,21 +99,38 @@ class _Reader:
             raise self._error(f"picks branch {index} of a union that has {count}")
         return index
 
+    def read_text(self) -> str:
+        try:
+            return self.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._error("has a string that is not UTF-8") from None
+
     def read_values(self, *, values_per_item: int = 1) -> list[bytes]:
         """The byte strings of an array whose items consist of `values_per_item` byte strings."""
         items: list[bytes] = []
+        for count in self.blocks(too_many=too_many_messages):
+            self._read_items(count * values_per_item, items)
+        return items
+
+    def read_items(self, read_item: Callable[[], Item]) -> list[Item]:
+        """The items of an array."""
+        blocks = self.blocks(too_many=self._too_many_items)
+        return [read_item() for count in blocks for _ in range(count)]
+
+    def blocks(self, *, too_many: Callable[[int], TuffError]) -> Iterator[int]:
+        """The number of items in each block of an array; the caller reads the items."""
+        item_count = 0
         while count := self.read_long():
             size = self._block_size() if count < 0 else None
             start = self._at
             if abs(count) > self._rest():  # each item takes a byte at least
                 raise self._error(f"says that {abs(count)} items follow in {self._rest()} bytes")
-            item_count = len(items) // values_per_item + abs(count)
+            item_count += abs(count)
             if item_count > MESSAGES_COUNT_MAX:
-                raise too_many_messages(item_count)
-            self._read_items(abs(count) * values_per_item, items)
+                raise too_many(item_count)
+            yield abs(count)
             if size not in (None, self._at - start):
                 raise self._error(f"says that a block has {size} bytes, not {self._at - start}")
-        return items
 
     def _read_items(self, count: int, items: list[bytes]) -> None:
         # Nearly all payloads have less than 8 KiB, so their length takes one byte or two. It is
@@ -124,6 +150,36 @@ class _Reader:
             else:
                 at = start + size
                 items.append(data[start:at])
+        self._at = at
+
+    def _too_many_items(self, count: int) -> TuffError:
+        return self._error(f"has an array of {count} items, and {MESSAGES_COUNT_MAX} is the most")
+
+    def read_messages(self, count: int, messages: list[tuple[bytes, bytes, Attributes]]) -> None:
+        """Append `count` messages of the second version of the schema."""
+        # Inline, for the reason of `_read_items`; nearly all messages have no attributes.
+        data, at, stop = self._data, self._at, len(self._data)
+        for _ in range(count):
+            id_stop = at + 1 + MESSAGE_ID_SIZE
+            start = id_stop + 1
+            if start < stop and data[at] == _ID_HEAD[0]:
+                size = data[id_stop]
+                if size >= 0x80:
+                    size, start = size & 0x7F | data[start] << 7, start + 1
+                payload_stop = start + (size >> 1)
+                next_at = payload_stop + len(_WITHOUT_ATTRIBUTES)
+                if (
+                    not size & 1
+                    and size < _TWO_BYTES_LIMIT
+                    and data[payload_stop:next_at] == _WITHOUT_ATTRIBUTES
+                ):
+                    id, payload = data[at + 1 : id_stop], data[start:payload_stop]
+                    messages.append((id, payload, NO_ATTRIBUTES))
+                    at = next_at
+                    continue
+            self._at = at
+            messages.append((self.read_bytes(), self.read_bytes(), _read_attributes(self)))
+            at = self._at
         self._at = at
 
     def _block_size(self) -> int:
@@ -153,6 +209,48 @@ def decode_publish_request(body: bytes) -> PublishRequest:
     payloads = reader.read_values()
     reader.end()
     return PublishRequest(pointer=pointer, payloads=payloads)
+
+
+def decode_publish_request_2(body: bytes) -> PublishRequest:
+    """The same in the second version of the schema, in which messages have attributes.
+
+    Raises:
+        BadRequestError (its kinds): the body is not exactly one PublishRequest, or a message has
+            attributes or a time to live that are not allowed.
+    """
+    reader = _Reader(body, "PublishRequest")
+    pointer = reader.read_long() if reader.read_branch(2) == 0 else None
+    payloads: list[bytes] = []
+    ttls_s: list[int | None] = []
+    attributes: list[Attributes | None] = []
+    for count in reader.blocks(too_many=too_many_messages):
+        for _ in range(count):
+            payloads.append(reader.read_bytes())
+            attributes.append(checked_attributes(*_read_attributes(reader)))
+            ttls_s.append(_read_ttl(reader) if reader.read_branch(2) else None)
+    reader.end()
+    return PublishRequest(
+        pointer=pointer,
+        payloads=payloads,
+        ttls_s=ttls_s if any(ttls_s) else None,
+        attributes=attributes if any(attributes) else None,
+    )
+
+
+def _read_attributes(reader: _Reader) -> Attributes:
+    key = reader.read_bytes() if reader.read_branch(2) else None
+    tags = reader.read_items(reader.read_text)
+    headers = reader.read_items(lambda: (reader.read_text(), reader.read_bytes()))
+    return Attributes(key, tuple(tags), tuple(headers))
+
+
+def _read_ttl(reader: _Reader) -> int:
+    ttl_s = reader.read_int()
+    if ttl_s < 1:
+        raise InvalidTtlError(
+            f"a ttl is a whole number of seconds from 1 to {_INT_MAX}, not {ttl_s}"
+        )
+    return ttl_s
 
 
 def _only_payload(body: bytes) -> bytes | None:
@@ -240,6 +338,44 @@ def encode_publish_request(request: PublishRequest) -> bytes:
     return b"".join((pointer, _array(items, len(request.payloads))))
 
 
+def encode_publish_request_2(request: PublishRequest) -> bytes:
+    """The request in the second version of the schema."""
+    pointer = b"\x02" if request.pointer is None else b"\x00" + encode_long(request.pointer)
+    count = len(request.payloads)
+    ttls_s = request.ttls_s or repeat(None, count)
+    attributes = request.attributes or repeat(None, count)
+    items = (
+        piece
+        for payload, ttl_s, each in zip(request.payloads, ttls_s, attributes, strict=True)
+        for piece in (
+            encode_length(len(payload)),
+            payload,
+            _WITHOUT_ATTRIBUTES if each is None else encode_attributes(each),
+            b"\x00" if ttl_s is None else b"\x02" + encode_long(ttl_s),
+        )
+    )
+    return b"".join((pointer, _array(items, count)))
+
+
+def encode_attributes(attributes: Attributes) -> bytes:
+    """The members key, tags and headers of a message."""
+    key, tags, headers = attributes
+    return b"".join(
+        (
+            b"\x00" if key is None else b"\x02" + _prefixed(key),
+            _array((_prefixed(tag.encode()) for tag in tags), len(tags)),
+            _array(
+                (_prefixed(name.encode()) + _prefixed(value) for name, value in headers),
+                len(headers),
+            ),
+        )
+    )
+
+
+def _prefixed(data: bytes) -> bytes:
+    return encode_length(len(data)) + data
+
+
 def encode_rollback_detail(detail: RollbackDetail) -> bytes:
     numbers = (detail.pointer, *detail.first, *detail.last)
     return b"\x00" + b"".join(map(encode_long, numbers))
@@ -254,6 +390,17 @@ def decode_messages(body: bytes) -> list[tuple[bytes, bytes]]:
     return list(zip(values[::2], values[1::2], strict=True))
 
 
+def decode_messages_2(body: bytes) -> list[tuple[bytes, bytes, Attributes]]:
+    """The id, the payload and the attributes of each message, in the second version of the schema.
+    Raises: BadRequestError: the body is not exactly one ConsumeResponse."""
+    reader = _Reader(body, "ConsumeResponse")
+    messages: list[tuple[bytes, bytes, Attributes]] = []
+    for count in reader.blocks(too_many=too_many_messages):
+        reader.read_messages(count, messages)
+    reader.end()
+    return messages
+
+
 def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
     """The ConsumeResponse of messages with these ids and payloads."""
     if not ids:
@@ -265,6 +412,27 @@ def encode_columns(ids: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
     pieces[3:-1:4] = map(encode_length, map(len, payloads))
     pieces[4:-1:4] = payloads
     pieces[-1] = _ARRAY_END
+    return b"".join(pieces)
+
+
+def encode_columns_2(
+    ids: Sequence[bytes], payloads: Sequence[bytes], attributes: Mapping[int, Attributes]
+) -> bytes:
+    """The same in the second version of the schema; `attributes` are those of the messages that
+    have any, by their index."""
+    if not ids:
+        return _array((), 0)
+    # As in version 1: what is between two payloads is one piece, and nearly always the same.
+    pieces = [_WITHOUT_ATTRIBUTES + _ID_HEAD] * (2 + 4 * len(ids))
+    pieces[0] = encode_long(len(ids))
+    pieces[1] = _ID_HEAD
+    pieces[2:-1:4] = ids
+    pieces[3:-1:4] = map(encode_length, map(len, payloads))
+    pieces[4:-1:4] = payloads
+    pieces[-1] = _WITHOUT_ATTRIBUTES + _ARRAY_END
+    for index, each in attributes.items():
+        behind = _ID_HEAD if index + 1 < len(ids) else _ARRAY_END
+        pieces[5 + 4 * index] = encode_attributes(each) + behind
     return b"".join(pieces)
 
 

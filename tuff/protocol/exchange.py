@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 import orjson
 
-from tuff.protocol.errors import BadRequestError, TuffError, UnsupportedMediaTypeError
+from tuff.protocol.errors import (
+    BadRequestError,
+    NotAcceptableError,
+    TuffError,
+    UnsupportedMediaTypeError,
+)
 from tuff.protocol.json_forms import check_object, parse_json, shown
 
 JSON_REPLY_TYPE = "application/json; charset=utf-8"
@@ -90,29 +95,53 @@ class MediaType(Enum):
     ARROW = "application/vnd.apache.arrow.stream"
 
 
+class Form(NamedTuple):
+    """A media type, and the version of its schema: in version 2, messages have attributes (protocol
+    §1, Schemas)."""
+
+    media_type: MediaType
+    schema: int = 1
+
+    @property
+    def content_type(self) -> str:
+        """The content type of a reply in this form."""
+        name = JSON_REPLY_TYPE if self.media_type is MediaType.JSON else self.media_type.value
+        return name if self.schema == 1 else f"{name}; schema={self.schema}"
+
+
+SCHEMAS = {"1": 1, "2": 2}  # the known versions, by their text
 BODY_TYPES = (MediaType.JSON, MediaType.AVRO)
 POLL_TYPES = (MediaType.JSON, MediaType.AVRO, MediaType.ARROW)
 BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
 
 
 @lru_cache(TYPES_COUNT_MAX)
-def _media_type(content_type: str) -> MediaType | None:
-    essence = content_type.split(";")[0].strip().lower()
-    return next((each for each in BODY_TYPES if each.value == essence), None)
+def _named_form(content_type: str) -> Form | None:
+    essence, parameters = _split_type(content_type)
+    media_type = next((each for each in BODY_TYPES if each.value == essence), None)
+    if media_type is None:
+        return None
+    schema = SCHEMAS.get(_schema(parameters))
+    if schema is None:
+        raise UnsupportedMediaTypeError(
+            f"{essence} has no schema {shown(_schema(parameters))}; known: {', '.join(SCHEMAS)}"
+        )
+    return Form(media_type, schema)
 
 
-def body_type(content_type: str | None, body: bytes) -> MediaType:
-    """The media type of a message endpoint's body. Without a body the content type is ignored,
-    unless it is Avro: some clients send any type with an empty POST.
+def body_form(content_type: str | None, body: bytes) -> Form:
+    """The form of a message endpoint's body. Without a body the content type is ignored, unless it
+    is Avro: some clients send any type with an empty POST.
 
     Raises:
-        UnsupportedMediaTypeError: a body of another type, or without a type.
+        UnsupportedMediaTypeError: a body of another type, or without a type, or of a schema that is
+            not known.
     """
-    named = _media_type(content_type or "")
+    named = _named_form(content_type or "")
     if named is not None:
         return named
     if not body:
-        return MediaType.JSON
+        return Form(MediaType.JSON)
     essence = (content_type or "").split(";")[0].strip().lower()
     raise UnsupportedMediaTypeError(
         f"the content type is {essence or 'missing'}; send {MediaType.JSON.value}, or to the "
@@ -121,26 +150,58 @@ def body_type(content_type: str | None, body: bytes) -> MediaType:
 
 
 @lru_cache(TYPES_COUNT_MAX)
-def reply_type(
+def reply_form(
     accept: str | None,
     *,
     asked_in: MediaType,
     offered: tuple[MediaType, ...] = BODY_TYPES,
-) -> MediaType:
-    """The media type of the reply: the request's, unless `Accept` names one that is offered."""
-    names = tuple(media_type.value for media_type in offered)
-    return MediaType(best_type(accept, default=asked_in.value, offered=names))
+) -> Form:
+    """The form of the reply: the media type of the request, unless `Accept` names one that is
+    offered; schema 1, unless `Accept` names another.
+
+    Raises:
+        NotAcceptableError: it names offered types only with schemas that are not known.
+    """
+    by_name = {media_type.value: media_type for media_type in offered}
+    best, best_quality, refused = Form(asked_in), 0.0, ""
+    for part in (accept or "").split(","):
+        essence, parameters = _split_type(part)
+        quality = _quality(parameters)
+        if essence not in by_name or quality <= best_quality:
+            continue
+        schema = SCHEMAS.get(_schema(parameters))
+        if schema is None:
+            refused = f"{essence} has no schema {shown(_schema(parameters))}"
+        else:
+            best, best_quality = Form(by_name[essence], schema), quality
+    if refused and not best_quality:
+        raise NotAcceptableError(f"{refused}; known: {', '.join(SCHEMAS)}")
+    return best
 
 
 def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:
     """The offered type that `Accept` prefers; `default` if it names none of them."""
     best, best_quality = default, 0.0
     for part in (accept or "").split(","):
-        essence, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        essence, parameters = _split_type(part)
         quality = _quality(parameters)
         if essence in offered and quality > best_quality:
             best, best_quality = essence, quality
     return best
+
+
+def _split_type(text: str) -> tuple[str, list[str]]:
+    essence, *parameters = (piece.strip().lower() for piece in text.split(";"))
+    return essence, parameters
+
+
+def _schema(parameters: Iterable[str]) -> str:
+    """The schema that is named, without quotation marks; "1" if none is."""
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "schema":
+            return value.strip('"')
+    return "1"
 
 
 def _quality(parameters: Iterable[str]) -> float:
@@ -156,7 +217,7 @@ def require_json(content_type: str | None, body: bytes) -> None:
         UnsupportedMediaTypeError: there is a body that is not declared to be JSON.
         BadRequestError: there is none, and it is declared to be Avro.
     """
-    given = body_type(content_type, body)
+    given = body_form(content_type, body).media_type
     if given is MediaType.JSON:
         return
     if not body:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tuff.protocol.errors import InvalidMessageIdError, InvalidNameError
+from tuff.protocol.values import frozen_value
 
 NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
 SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
@@ -22,6 +23,7 @@ SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
 TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PARTS = re.compile(r"(:[1-9][0-9]{0,3})?(:delayed)?|:group")
 _LAYOUT = struct.Struct(">QHQH")
 assert _LAYOUT.size == MESSAGE_ID_SIZE
 
@@ -33,17 +35,25 @@ def check_name(name: str, *, what: str) -> str:
         InvalidNameError: it has other characters, is empty, too long, or is `.` or `..`.
     """
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
-        shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "…"
         raise InvalidNameError(
-            f"{what} {shown!r} is not a legal name: use 1 to {NAME_LENGTH_MAX} characters of "
-            "A-Z a-z 0-9 . _ - (and not . or ..)"
+            f"{what} {shown_name(name)} is not a legal name: use 1 to {NAME_LENGTH_MAX} characters "
+            "of A-Z a-z 0-9 . _ - (and not . or ..)"
         )
     return name
+
+
+def shown_name(name: str) -> str:
+    """A name of any length, as an error message shows it."""
+    return repr(name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "…")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicId:
     """A topic's namespace and name, both legal names.
+
+    Behind its name, a log that belongs to a topic has parts that no name has (decision 0043):
+    `orders:3` is a further partition, `orders:delayed` and `orders:3:delayed` have the delayed
+    messages of a partition, and `billing:group` is the log of a consumer group.
 
     Raises:
         InvalidNameError: one of the two is not.
@@ -54,7 +64,13 @@ class TopicId:
 
     def __post_init__(self) -> None:
         check_name(self.namespace, what="namespace")
-        check_name(self.name, what="topic")
+        name, colon, _ = self.name.partition(":")
+        check_name(name, what="topic")
+        if colon and _PARTS.fullmatch(self.name, len(name)) is None:
+            raise InvalidNameError(
+                f"topic {shown_name(self.name)} is not a legal name: only the number of a "
+                "partition, 1 to 9999, can follow a colon"
+            )
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
@@ -62,12 +78,12 @@ class TopicId:
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
 def topic_id(namespace: str, name: str) -> TopicId:
-    """The topic of these names. Calls with the same names return the same value.
+    """The topic that a request names. Calls with the same names return the same value.
 
     Raises:
-        InvalidNameError: one of the two is not legal.
+        InvalidNameError: one of the two is not legal, or names a log that belongs to a topic.
     """
-    return TopicId(namespace, name)
+    return TopicId(namespace, check_name(name, what="topic"))
 
 
 class Offset(NamedTuple):
@@ -85,7 +101,7 @@ class Offset(NamedTuple):
         return cls(*divmod(number, SEQ_ID_LIMIT))
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen_value(order=True)
 class MessageId:
     """The id of one message; ids of one topic are ordered as its messages are."""
 

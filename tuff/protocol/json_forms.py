@@ -5,10 +5,12 @@ import math
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from itertools import repeat
+from typing import NoReturn, TypeVar
 
 import orjson
 
+from tuff.protocol.attributes import Attributes, checked_attributes
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
     BadRequestError,
@@ -33,11 +35,13 @@ from tuff.protocol.transaction import (
     VisibilityLevel,
 )
 
+Member = TypeVar("Member")
+
 TTL_S_MAX = (1 << 31) - 1  # seconds
 SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
-_MESSAGE_MEMBERS = frozenset({"payload", "ttl"})
+_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "key", "tags", "headers"})
 _ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer"})
 _CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
 _ROLLBACK_MEMBERS = frozenset(
@@ -253,8 +257,8 @@ def publish_request_from_json(value: object, *, what: str = "the request") -> Pu
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
-    payloads, ttls_s = _messages_from_json(body.get("messages"))
-    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
+    payloads, ttls_s, attributes = _messages_from_json(body.get("messages"))
+    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s, attributes=attributes)
 
 
 def publish_entries_from_json(value: object) -> list[PublishEntry]:
@@ -275,13 +279,14 @@ def _entry_from_json(value: object) -> PublishEntry:
         raise BadRequestError(
             f"an entry of publish names its namespace and its topic, not {shown(names)}"
         )
-    payloads, ttls_s = _messages_from_json(entry.get("messages"))
+    payloads, ttls_s, attributes = _messages_from_json(entry.get("messages"))
     pointer = entry.get("pointer")
     return PublishEntry(
         topic=topic_id(names[0], names[1]),
         payloads=payloads,
         ttls_s=ttls_s,
         pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
+        attributes=attributes,
     )
 
 
@@ -289,14 +294,16 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
     form: dict[str, object] = {
         "namespace": entry.topic.namespace,
         "topic": entry.topic.name,
-        "messages": _messages_to_json(entry.payloads, entry.ttls_s),
+        "messages": _messages_to_json(entry),
     }
     if entry.pointer is not None:
         form["pointer"] = pointer_to_json(entry.pointer)
     return form
 
 
-def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | None]:
+def _messages_from_json(
+    value: object,
+) -> tuple[list[bytes], list[int | None] | None, list[Attributes | None] | None]:
     if value is None:
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
@@ -305,32 +312,92 @@ def _messages_from_json(value: object) -> tuple[list[bytes], list[int | None] | 
         raise too_many_messages(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
-        return plain, None
+        return plain, None, None
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
+    attributes: list[Attributes | None] = []
     for item in value:
-        ttl_s = None
+        ttl_s = attributes_of_item = None
         if isinstance(item, dict) and "base64" not in item:
             check_object(item, members=_MESSAGE_MEMBERS, what="a message")
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
+            attributes_of_item = _attributes_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
         ttls_s.append(ttl_s)
-    return payloads, ttls_s if any(ttl_s is not None for ttl_s in ttls_s) else None
+        attributes.append(attributes_of_item)
+    return payloads, _unless_all_none(ttls_s), _unless_all_none(attributes)
 
 
-def _messages_to_json(
-    payloads: Sequence[bytes], ttls_s: Sequence[int | None] | None
-) -> list[object]:
-    forms = [payload_to_json(payload) for payload in payloads]
-    if ttls_s is None:
+def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:
+    return column if any(each is not None for each in column) else None
+
+
+def _attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+    key, tags, headers = message.get("key"), message.get("tags"), message.get("headers")
+    if key is None and tags is None and headers is None:
+        return None
+    if tags is not None and not isinstance(tags, list):
+        raise BadRequestError(f"tags is an array of strings, not {shown(tags)}")
+    for tag in tags or ():
+        if not isinstance(tag, str):
+            raise BadRequestError(f"an element of tags is a string, not {shown(tag)}")
+    if headers is not None and not isinstance(headers, dict):
+        raise BadRequestError(f"headers is a JSON object, not {shown(headers)}")
+    return checked_attributes(
+        None if key is None else payload_from_json(key, what="a key"),
+        tags or (),
+        [pair for name, value in (headers or {}).items() for pair in _headers_of(name, value)],
+    )
+
+
+def _headers_of(name: str, value: object) -> list[tuple[str, bytes]]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise BadRequestError(f"the header {shown(name)} has an array without a value")
+    return [(name, payload_from_json(each, what="the value of a header")) for each in values]
+
+
+def attributes_to_json(attributes: Attributes) -> dict[str, object]:
+    """The members `key`, `tags` and `headers` of a message. Headers of one name are together, in
+    their order."""
+    headers: dict[str, object] = {}
+    for name, value in attributes.headers:
+        form, earlier = payload_to_json(value), headers.get(name)
+        if earlier is None:
+            headers[name] = form
+        elif isinstance(earlier, list):
+            earlier.append(form)
+        else:
+            headers[name] = [earlier, form]
+    key = None if attributes.key is None else payload_to_json(attributes.key)
+    return {"key": key, "tags": list(attributes.tags), "headers": headers}
+
+
+def _messages_to_json(entry: PublishEntry) -> list[object]:
+    forms = [payload_to_json(payload) for payload in entry.payloads]
+    if entry.ttls_s is None and entry.attributes is None:
         return forms
     return [
-        form if ttl_s is None else {"payload": form, "ttl": ttl_s}
-        for form, ttl_s in zip(forms, ttls_s, strict=True)
+        form if ttl_s is None and attributes is None else _message_to_json(form, ttl_s, attributes)
+        for form, ttl_s, attributes in zip(
+            forms,
+            entry.ttls_s or repeat(None, len(forms)),
+            entry.attributes or repeat(None, len(forms)),
+            strict=True,
+        )
     ]
+
+
+def _message_to_json(
+    payload: object, ttl_s: int | None, attributes: Attributes | None
+) -> dict[str, object]:
+    form = {"payload": payload}
+    if ttl_s is not None:
+        form["ttl"] = ttl_s
+    return form if attributes is None else form | attributes_to_json(attributes)
 
 
 def rollback_detail_to_json(detail: RollbackDetail) -> dict[str, object]:

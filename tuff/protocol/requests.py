@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
@@ -28,6 +29,19 @@ class Isolation(StrEnum):
 IsolationLike = Isolation | Literal["all", "committed"]
 
 
+class Ack(StrEnum):
+    """When a publish without a transaction is answered (Kafka: acks): once it is checked, once its
+    messages have their ids, or once they are durable."""
+
+    NONE = "none"
+    RECEIVED = "received"
+    DURABLE = "durable"
+
+
+AckLike = Ack | Literal["none", "received", "durable"]
+AckWithIds = Literal[Ack.RECEIVED, Ack.DURABLE, "received", "durable"]  # the reply has ids
+
+
 def too_many_messages(count: int) -> RequestTooLargeError:
     """The refusal of a request with more than `MESSAGES_COUNT_MAX` messages."""
     return RequestTooLargeError(
@@ -41,13 +55,15 @@ class PublishRequest(NamedTuple):
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None if no
     message has its own. `ttl_s` is that of the request; `ttls_s` includes it for messages without
-    their own.
+    their own. `attributes` has those of each message (None: it has none), or is None if no message
+    has any.
     """
 
     pointer: int | None
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     ttl_s: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
 
 
 @frozen_value(kw_only=True)
@@ -61,6 +77,7 @@ class PublishEntry:
     payloads: Sequence[bytes]
     ttls_s: Sequence[int | None] | None = None
     pointer: int | None = None
+    attributes: Sequence[Attributes | None] | None = None
 
 
 @frozen_value()
@@ -83,13 +100,21 @@ class ConsumeRequest:
     transaction: Transaction | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_value()
 class Message:
-    """A message as a consumer receives it. `timestamp` is the publish time in ms."""
+    """A message as a consumer receives it. `timestamp` is the publish time in ms. A message without
+    attributes has no key, no tags and no headers."""
 
     id: MessageId
     payload: bytes
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def timestamp(self) -> int:
         return self.id.publish_timestamp_ms
+
+    def header(self, name: str) -> bytes | None:
+        """The value of a header, the last one if its name repeats; None if there is none."""
+        return next((value for each, value in reversed(self.headers) if each == name), None)

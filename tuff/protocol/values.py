@@ -22,11 +22,11 @@ def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
 
 
 @dataclass_transform(frozen_default=True)
-def frozen_value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+def frozen_value(*, kw_only: bool = False, order: bool = False) -> Callable[[type[T]], type[T]]:
     """As `dataclass(frozen=True, slots=True)`, with a faster constructor. No default factories."""
 
     def made(described: type[T]) -> type[T]:
-        kind = dataclass(frozen=True, slots=True, kw_only=kw_only)(described)
+        kind = dataclass(frozen=True, slots=True, kw_only=kw_only, order=order)(described)
         kind.__init__ = _quick_init(kind, kw_only=kw_only)  # type: ignore[method-assign]  # the faster constructor
         return kind
 

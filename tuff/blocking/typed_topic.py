@@ -1,0 +1,113 @@
+# Generated from tuff/aio/typed_topic.py by `make blocking`; change that one.
+"""A topic whose payloads are values of one type; `tuff.serializers` has the serializers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tuff.calls import Duration, Start, Undecided
+from tuff.new_messages import NewMessage
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Ack, AckWithIds, IsolationLike, Message
+from tuff.protocol.transaction import Transaction
+from tuff.replies import Poll, Published
+from tuff.serializers import Serializer, TypedMessage
+
+if TYPE_CHECKING:
+    from tuff.blocking.client import Client
+
+V = TypeVar("V")
+
+
+class TypedTopic(Generic[V]):
+    """`client.topic(id, serializer)`: publishes and reads values of one type. Safe to share between
+    threads."""
+
+    def __init__(self, client: "Client", id: TopicId, serializer: Serializer[V]) -> None:
+        self.id = id
+        self.serializer = serializer
+        self._client = client
+
+    def message(self, value: V | NewMessage[V]) -> NewMessage[bytes]:
+        """The message of a value, for calls that take messages: `tx.publish(orders.id,
+        orders.message(order))`, `publisher.send(…)`. What the serializer raises is raised."""
+        if not isinstance(value, NewMessage):
+            return NewMessage(self.serializer.to_bytes(value))
+        data = self.serializer.to_bytes(value.payload)
+        return NewMessage(data, value.key, value.tags, value.headers, value.ttl)
+
+    def read(self, message: Message) -> TypedMessage[V]:
+        """A message that another call returned, such as the batch of a `subscriber`, with its
+        value."""
+        return TypedMessage(self.id, message, self.serializer)
+
+    def publish(
+        self,
+        *values: V | NewMessage[V],
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
+    ) -> Published:
+        """Publish values, as `tuff.Client.publish` does.
+
+            orders.publish(Order("apple", 3), tuff.NewMessage(Order("pear", 1), key="pear"))
+
+        Raises: what the serializer raises, and then nothing was sent; else as that one.
+        """
+        messages = [self.message(value) for value in values]
+        return self._client.publish(self.id, *messages, transaction=transaction, ttl=ttl, ack=ack)
+
+    def poll(
+        self,
+        start: Start | None = None,
+        *,
+        inclusive: bool = True,
+        limit: int | None = None,
+        transaction: Transaction | int | None = None,
+        isolation: IsolationLike | None = None,
+        undecided: Undecided = "hold",
+        wait: Duration = 0,
+        through: MessageId | str | None = None,
+        tags: str | None = None,
+    ) -> Poll[TypedMessage[V]]:
+        """Read messages, as `tuff.Client.poll` does. A payload is deserialized when its `value` is
+        used, so one that can't be read prevents no other from being read."""
+        poll = self._client.poll(
+            self.id,
+            start,
+            inclusive=inclusive,
+            limit=limit,
+            transaction=transaction,
+            isolation=isolation,
+            undecided=undecided,
+            wait=wait,
+            through=through,
+            tags=tags,
+        )
+        return Poll(
+            messages=tuple(map(self.read, poll.messages)),
+            next_id=poll.next_id,
+            caught_up=poll.caught_up,
+            blocked_by=poll.blocked_by,
+            expired=poll.expired,
+        )
+
+    def subscribe(
+        self,
+        start: Start | None = None,
+        *,
+        isolation: IsolationLike = "committed",
+        limit: int = 1_000,
+        wait: Duration = 30.0,
+        tags: str | None = None,
+    ) -> Iterator[TypedMessage[V]]:
+        """All messages, and then each new one, as `tuff.Client.subscribe`.
+
+            for order in orders.subscribe():
+                print(order.value)
+
+        A value that can't be deserialized raises where it is used, and the iteration can continue.
+        """
+        for message in self._client.subscribe(
+            self.id, start, isolation=isolation, limit=limit, wait=wait, tags=tags
+        ):
+            yield self.read(message)

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import distribution, requires
 from multiprocessing.synchronize import Barrier
 from pathlib import Path

@@ -17,6 +17,7 @@ from admin.transaction_files import TransactionFiles, TransactionFilesReport
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
+    DELAYED,
     HOLDS,
     INDEX,
     LAST_BATCH_KEY,
@@ -200,6 +201,7 @@ class _MessageStoreCheck:
             INDEX: self._take_index,
             MESSAGES: self._take_message,
             PAYLOADS: self._take_payload,
+            DELAYED: self._take_delayed,
             TOPICS: self._take_topic,
             METADATA: self._take_metadata,
             HOLDS: self._take_hold,
@@ -265,6 +267,9 @@ class _MessageStoreCheck:
         self._note_pointer(pointer)
         self._note_indexed(prefix, pointer, offset, is_message=False)
         self._references.count(key)
+
+    def _take_delayed(self, key: bytes, _value: bytes) -> None:
+        self._note_row(row_prefix(key), offset_in(key))
 
     def _take_metadata(self, key: bytes, value: bytes) -> None:
         if key == LAST_BATCH_KEY:

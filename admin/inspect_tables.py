@@ -19,6 +19,7 @@ from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.rows import (
+    DELAYED,
     HOLDS,
     INDEX,
     LAST_BATCH_KEY,
@@ -43,7 +44,7 @@ from messaging.storage.rows import (
 )
 from messaging.topics import TopicRecord
 from tuff.protocol.attributes import NO_ATTRIBUTES
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import DelayedId, Offset
 from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 
 Row = Mapping[str, object]
@@ -140,6 +141,17 @@ def _attributes(stored: bytes | None) -> Row:
     return {"attributes": stored.hex() if found == NO_ATTRIBUTES else attributes_to_json(found)}
 
 
+def _delayed(key: bytes, value: bytes) -> Row:
+    row = MessageRow.from_bytes(key, value)
+    return {
+        **_offset(key),
+        "due_ms": DelayedId.from_bytes(key).due_ms,
+        "ttl_s": row.ttl_s,
+        **_attributes(row.attributes),
+        "payload": payload_to_json(row.payload),
+    }
+
+
 def _topic(key: bytes, value: bytes) -> Row:
     record = TopicRecord.from_bytes(key, value)
     return {
@@ -218,6 +230,7 @@ def _pointer(pointer: int | None) -> str | None:
 _DECODERS: Mapping[bytes, Callable[[bytes, bytes], Row]] = {
     MESSAGES: _message,
     PAYLOADS: _payload,
+    DELAYED: _delayed,
     TOPICS: _topic,
     INDEX: _index,
     METADATA: _fact,

@@ -29,6 +29,7 @@ from messaging.storage.packed_rows import (
 )
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
+    DELAYED,
     HOLDS,
     INDEX,
     LAST_BATCH_KEY,
@@ -72,6 +73,7 @@ TABLE_NAMES: Mapping[bytes, str] = {
     TOPICS: "topic",
     INDEX: "index",
     METADATA: "fact",
+    DELAYED: "delayed",
     HOLDS: "hold",
     POSITIONS: "position",
 }
@@ -502,6 +504,7 @@ def _check_named(read_row: Callable[[bytes, bytes], object], key: bytes, value: 
 _CHECKS: Mapping[bytes, Callable[[bytes, bytes], object]] = {
     MESSAGES: partial(_check_rows, MessageRow.from_bytes),
     PAYLOADS: partial(_check_rows, PayloadRow.from_bytes),
+    DELAYED: partial(_check_rows, MessageRow.from_bytes),
     TOPICS: _check_topic,
     INDEX: IndexedRange.from_bytes,
     METADATA: _check_fact,

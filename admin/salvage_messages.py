@@ -24,6 +24,7 @@ from messaging.storage.engine import Store, StoreError
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
+    DELAYED,
     INDEX,
     LAST_BATCH_KEY,
     MESSAGES,
@@ -87,6 +88,7 @@ class MessageSalvage:
             INDEX: self._note_index,
             MESSAGES: self._keep_message,
             PAYLOADS: self._keep_payload,
+            DELAYED: self._keep_delayed,
             TOPICS: self._note_topic,
             METADATA: self._note_metadata,
         }
@@ -169,6 +171,10 @@ class MessageSalvage:
         self._note_pointer(pointer_in(found.key))
         self._put(found.key, value)
         self._references.count(found.key)
+
+    def _keep_delayed(self, found: ReadRow, value: bytes) -> None:
+        self._note_offset(found.key)
+        self._put(found.key, value)
 
     def _keep_reference(self, reference: PayloadReference) -> None:
         row, payloads = reference.row, reference.payloads

@@ -1,8 +1,9 @@
 """The message store as one component: its parts, and how it is opened, ticked and closed.
 
 Routes and the server process call the parts (`publisher`, `polls`, `topics`, ...). The transaction
-service calls `rows`. The server process runs `committer.run()`, which writes. Everything lives on
-one event loop and needs no locks; blocking calls run on the worker threads of the `OpenStore`.
+service calls `rows`. The server process runs `committer.run()`, which writes, and `delayed.run()`,
+which lets delayed messages enter their topics. Everything lives on one event loop and needs no
+locks; blocking calls run on the worker threads of the `OpenStore`.
 """
 
 import logging
@@ -25,6 +26,7 @@ from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topic_changes import TopicChanges
 from messaging.transactions_interface import TransactionView
+from messaging.write.delayed import DelayedMessages
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from messaging.write.settle_and_mark import TransactionRows
@@ -82,6 +84,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -107,12 +110,15 @@ class MessagingService:
         elif not self.store.is_up:
             await self.committer.recover()
         if self.store.is_up:
+            # The timers of the event loop do not count the time in which the machine was suspended.
+            self.state.look_times.changed.set()
             await self.rows.retry_marks()
             await self._flush_if_due()
 
     async def close(self) -> None:
         """End the long polls, write the changes that wait, and close the store."""
         self.polls.stop_waiting()
+        self.delayed.close()
         if self.ownership is not None:
             self.ownership.close()
         if self.committer.is_running and self.store.is_up and self.state.has_unwritten_changes:

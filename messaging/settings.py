@@ -25,7 +25,7 @@ class MessagingSettings:
     cleanup_interval_s: float = 60.0  # between two retention passes
     poll_limit_max: int = 10_000  # messages; keeps a JSON reply under 16 MiB at 1 KiB payloads
     poll_bytes_max: int = (
-        8_388_608  # payload bytes of one reply, unless its first message is larger
+        8_388_608  # bytes of payloads and attributes of one reply; its first message always fits
     )
     tail_bytes_max: int = 16_777_216  # bytes of newest rows kept in memory; 0 keeps none
     max_block_s: float = 30.0  # a transaction may hold readers back for so long

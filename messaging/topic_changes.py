@@ -17,6 +17,7 @@ from messaging.topics import (
     TTL_S_MAX,
     Topic,
     TopicRecord,
+    created,
     live_holds,
     topic_of,
     with_log_start,
@@ -27,7 +28,6 @@ from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
     OwnershipMovingError,
     StorageUnavailableError,
-    TopicExistsError,
     TopicHeldError,
 )
 from tuff.protocol.exchange import (
@@ -98,6 +98,10 @@ class TopicChanges:
 
         def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
+            delayed_log = self._state.topics.maybe_find(topic.delayed_log)
+            held = None if delayed_log is None else delayed_log.decided
+            if delayed_log is not None and held is not None and held.generation > 0:
+                batch.change_topic(delayed_log, deleted(held))
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
                 for name in names:
@@ -148,7 +152,7 @@ class TopicChanges:
         """The messages and payload bytes that were published to each topic since the start; topics
         without any are left out."""
         for topic in self._state.topics:
-            if topic.messages_published:
+            if topic.messages_published and not topic.id.is_delayed_log:
                 yield topic.id, topic.messages_published, topic.bytes_published
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -166,23 +170,6 @@ class TopicChanges:
     def _put(self, topic: Topic, decide: Decide, batch: WriteBatch) -> None:
         batch.change_topic(topic, decide(batch))
         batch.touch(topic)
-
-
-def created(
-    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
-) -> TopicRecord:
-    """The record of a topic that is created, for the first time or again.
-
-    Raises:
-        TopicExistsError: it exists.
-    """
-    if record is None:
-        return TopicRecord(generation=1, properties=properties)
-    if record.generation > 0:
-        raise TopicExistsError(
-            f"the topic {topic} exists already; change its properties, or delete it first"
-        )
-    return TopicRecord(generation=1 - record.generation, properties=properties)
 
 
 def updated(

@@ -12,7 +12,7 @@ from functools import partial
 from messaging.storage.engine import SharedStore, Store
 from messaging.storage.loading import LoadedTopics, load_topics
 from messaging.storage.store_state import OpenStore, StoreState
-from messaging.topics import TopicRecord
+from messaging.topics import Topic, TopicRecord
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from tuff.protocol.ids import Floor, TopicId
 
@@ -34,7 +34,8 @@ class TopicHandover:
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """
-        loaded = await self._store.read(partial(load_topics, topics=frozenset(topics)))
+        logs = (topic.delayed_log for topic in topics)
+        loaded = await self._store.read(partial(load_topics, topics=frozenset((*topics, *logs))))
         # In a batch: the topics are served once it is durable that this server is above the floor.
         # And a store that failed and was opened again before would have forgotten the time.
         await self._committer.submit(Write(partial(self._add, loaded, floor), internal=True))
@@ -46,8 +47,9 @@ class TopicHandover:
         Raises: UnavailableError (its kinds): it is still served. TopicNotFoundError, and
         OwnershipMovingError: it is not served here.
         """
-        found = self._state.topics.find(topic)
-        found.is_released = True
+        # The log of its delayed messages goes with it, since one batch writes both.
+        parts = [self._state.topics.find(each) for each in (topic, topic.delayed_log)]
+        _set_released(parts, is_released=True)
         try:
             # Batches are written one after the other: with this one, all earlier ones are durable.
             await self._flush(topic)
@@ -63,14 +65,19 @@ class TopicHandover:
                 self._state.metadata.longest_transaction_ms,
             )
         except BaseException:
-            found.is_released = False
+            _set_released(parts, is_released=False)
             raise
-        self._state.remove_topic(found)
+        for each in parts:
+            self._state.remove_topic(each)
         return floor
 
     def topics(self) -> list[TopicId]:
         """The topics that are served here, in byte order."""
-        return sorted(topic.id for topic in self._state.topics if not topic.is_released)
+        return sorted(
+            topic.id
+            for topic in self._state.topics
+            if not (topic.is_released or topic.id.is_delayed_log)
+        )
 
     def generation(self, topic: TopicId) -> int:
         """The generation of a topic that is served here: 0 if it was never created, negative if it
@@ -91,13 +98,16 @@ class TopicHandover:
 
     async def _flush(self, topic: TopicId) -> bool:
         """Write a batch; whether it contains nothing of the topic, and none after it will."""
-        is_settling = self._state.index.is_settling
+        index = self._state.index
+
+        def is_settled() -> bool:
+            return not (index.is_settling(topic) or index.is_settling(topic.delayed_log))
 
         def build(batch: WriteBatch) -> bool:
             batch.force()
-            return not is_settling(topic)
+            return is_settled()
 
-        return await self._committer.submit(Write(build, internal=True)) and not is_settling(topic)
+        return await self._committer.submit(Write(build, internal=True)) and is_settled()
 
     def _add(self, loaded: LoadedTopics, floor: Floor, batch: WriteBatch) -> None:
         self._state.raise_longest_transaction(floor.longest_transaction_ms)
@@ -110,6 +120,11 @@ class TopicHandover:
                 sequencer.raise_above(record.log_start.offset)
         batch.force()
         batch.on_durable(partial(self._state.add_topics, loaded))
+
+
+def _set_released(topics: Collection[Topic], *, is_released: bool) -> None:
+    for topic in topics:
+        topic.is_released = is_released
 
 
 def _shared(store: Store) -> SharedStore:

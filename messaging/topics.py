@@ -9,7 +9,7 @@ one, so no row of the old topic can become visible again (protocol ยง2, design ย
 import asyncio
 import json
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from messaging.retention.expiry import TopicRule
@@ -25,6 +25,7 @@ from messaging.storage.rows import (
 from tuff.protocol.errors import (
     DamagedRecordError,
     OwnershipMovingError,
+    TopicExistsError,
     TopicNotFoundError,
 )
 from tuff.protocol.exchange import Request, read_query
@@ -88,6 +89,23 @@ class TopicRecord:
             raise DamagedRowError(f"no topic row has this body: {error}") from None
 
 
+def created(
+    record: TopicRecord | None, topic: TopicId, properties: Mapping[str, str]
+) -> TopicRecord:
+    """The record of a topic that is created, for the first time or again.
+
+    Raises:
+        TopicExistsError: it exists.
+    """
+    if record is None:
+        return TopicRecord(generation=1, properties=properties)
+    if record.generation > 0:
+        raise TopicExistsError(
+            f"the topic {topic} exists already; change its properties, or delete it first"
+        )
+    return TopicRecord(generation=1 - record.generation, properties=properties)
+
+
 def live_holds(record: TopicRecord, *, now_ms: int) -> dict[str, Hold]:
     """The holds that have not expired."""
     return {name: each for name, each in record.holds.items() if now_ms < each.expires_at_ms}
@@ -104,7 +122,8 @@ class Topic:
 
     Writes are decided by the record `decided`; readers see `durable`. They differ while a change is
     being written. `damage` says how its row is damaged and what to do. `waiters` are the long polls
-    that wait for the topic, in the order of arrival.
+    that wait for the topic, in the order of arrival. `woken` is called with the id when they wake;
+    None: no other work waits for changes of the topic.
     """
 
     id: TopicId
@@ -115,6 +134,7 @@ class Topic:
     waiters: dict[asyncio.Event, None] = field(default_factory=dict)
     messages_published: int = 0
     bytes_published: int = 0
+    woken: Callable[[TopicId], None] | None = None
     _prefix: tuple[int, bytes] = (0, b"")
 
     def prefix(self, generation: int) -> bytes:
@@ -163,6 +183,8 @@ class Topic:
         """Wake all long polls that wait for the topic."""
         for waiter in self.waiters:
             waiter.set()
+        if self.woken is not None:
+            self.woken(self.id)
 
 
 class TopicRegistry:
@@ -170,11 +192,13 @@ class TopicRegistry:
     event loop.
 
     `is_shared`: other servers own the topics that are not here, so it is not known here whether
-    they exist.
+    they exist. `log_woken` is called with the id of each log of delayed messages that is loaded or
+    changed.
     """
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(self, *, log_woken: Callable[[TopicId], None], is_shared: bool = False) -> None:
         self.is_shared = is_shared
+        self._log_woken = log_woken
         self._topics: dict[TopicId, Topic] = {}
 
     def __iter__(self) -> Iterator[Topic]:
@@ -183,10 +207,12 @@ class TopicRegistry:
     def load(self, topic: TopicId, record: TopicRecord | str | None) -> None:
         """Add a topic from its metadata row, or the reason why the row can't be read; None: it has
         no row yet."""
+        loaded = self._topics[topic] = self._new(topic)
         if isinstance(record, str):
-            self._topics[topic] = Topic(topic, damage=record)
-        else:
-            self._topics[topic] = Topic(topic, decided=record, durable=record)
+            loaded.damage = record
+        elif record is not None:
+            loaded.decided = loaded.durable = record
+            loaded.wake()
 
     def is_foreign(self, topic: TopicId) -> bool:
         """Whether another server of the cluster owns a topic, or is about to: nothing of it may be
@@ -218,13 +244,19 @@ class TopicRegistry:
         OwnershipMovingError: this server of a cluster does not own it."""
         if self.is_shared:
             return self.find(topic)
-        return self._topics.setdefault(topic, Topic(topic))
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = self._new(topic)
+        return found
+
+    def _new(self, topic: TopicId) -> Topic:
+        return Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
 
     def live(self) -> Iterator[TopicId]:
-        """All topics that exist, in byte order."""
+        """All topics that exist, in byte order, less the logs of their delayed messages."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            if record is not None and record.generation > 0:
+            if record is not None and record.generation > 0 and not topic.is_delayed_log:
                 yield topic
 
 

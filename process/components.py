@@ -26,7 +26,7 @@ from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.rows import StoreMetadata
 from messaging.storage.store_ownership import StoreOwnership, owned
 from messaging.storage.store_state import OpenStore, StoreState
-from messaging.write import publish
+from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
 from process import backup_stream, health, metrics
@@ -194,6 +194,7 @@ class Components:
             *offsets_and_splits.routes(messaging.offsets),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
+            *delayed.routes(messaging.delayed),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
@@ -229,6 +230,7 @@ class Components:
             await self.messaging.ownership.check()
             self._runtime.spawn(self.messaging.ownership.run())
         self._runtime.spawn_writer(self.messaging.committer.run())
+        self._runtime.spawn_writer(self.messaging.delayed.run())
         self._runtime.spawn_writer(self.transactions.durable.run())
         if self.cluster is not None:
             self._runtime.spawn_writer(self.cluster.run())

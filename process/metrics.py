@@ -106,6 +106,11 @@ class Metrics:
                 ("store_fsync_seconds", "Time of one durable store batch.", SECONDS_BUCKETS),
                 ("store_batch_requests", "Requests in one store batch.", COUNT_BUCKETS),
                 ("blocked_reader_seconds", "Time a reader was held back.", SECONDS_BUCKETS),
+                (
+                    "delayed_lateness_seconds",
+                    "Time from the due time of a delayed message until it was in its topic.",
+                    SECONDS_BUCKETS,
+                ),
             )
         ]
         self._by_name = {each.name: each.of(()) for each in self._observed}
@@ -204,10 +209,24 @@ def _of_components(
         clock.offset_ms()
         return clock.regressions
 
+    def next_due_s() -> float | None:
+        next_ms = messaging.delayed.next_due_ms()
+        return None if next_ms is None else next_ms / 1000
+
     return [
         *_transaction_counters(transactions.counters),
         *_transaction_gauges(transactions),
         Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
+        _counter(
+            "delayed_entered",
+            "Delayed messages that entered their topics.",
+            lambda: messaging.delayed.entered_count,
+        ),
+        Gauge(
+            "delayed_next_due_timestamp_seconds",
+            "When the next delayed message is due, since the epoch; no sample if none waits.",
+            next_due_s,
+        ),
         Gauge(
             "positions",
             "Named positions of all topics.",

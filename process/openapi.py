@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
-from tuff.protocol.requests import MESSAGES_COUNT_MAX
+from tuff.protocol.requests import DELAY_MS_MAX, MESSAGES_COUNT_MAX
 from tx.edits import InvalidReason
 
 Schema = dict[str, object]
@@ -108,6 +108,18 @@ _VALUES: dict[str, Schema] = {
         "description": "a string stands for its UTF-8 bytes; other bytes go as base64",
         "anyOf": [_TEXT, ref("BinaryPayload")],
     },
+    "Delay": _of_type(
+        "number",
+        format="double",
+        minimum=0.001,
+        maximum=DELAY_MS_MAX // 1000,
+        description="seconds from the publish until the message enters the topic",
+    ),
+    "DueTime": {
+        "description": "when the message enters the topic: ms since the epoch, or ISO 8601",
+        "anyOf": [_MS, _TEXT],
+    },
+    "DelayedId": _of_type("string", pattern="^[0-9a-f]{36}$", description="18 bytes in hex"),
     "Tag": _of_type("string", pattern=f"^[A-Za-z0-9._-]{{1,{TAG_LENGTH_MAX}}}$"),
     "Headers": {
         "type": "object",
@@ -125,11 +137,13 @@ _VALUES: dict[str, Schema] = {
             "key": _or_null(ref("Payload")),
             "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
             "headers": _or_null(ref("Headers")),
+            "delay": ref("Delay"),
+            "at": ref("DueTime"),
         },
         required=("payload",),
     ),
     "MessageInput": {
-        "description": "a payload alone, or with a time to live of its own and attributes",
+        "description": "a payload alone, or with attributes, a time to live, or a delay of its own",
         "anyOf": [_TEXT, ref("BinaryPayload"), ref("MessageWithTtl")],
     },
     "Isolation": _one_of("all", "committed"),
@@ -212,6 +226,20 @@ _TOPICS: dict[str, Schema] = {
     ),
     "Hold": _reply({"name": ref("Name"), "from": ref("MessageId"), "expiresAt": _MS, "setAt": _MS}),
     "HoldList": _reply({"holds": _array(ref("Hold"), "by name; those that are not over")}),
+    "DelayedMessage": _reply(
+        {
+            "id": ref("DelayedId"),
+            "due": _MS,
+            "size": {**_COUNT, "description": "bytes of the payload"},
+            "ttl": _TTL,
+            "key": _or_null(ref("Payload")),
+            "tags": _array(ref("Tag")),
+            "headers": ref("Headers"),
+            "payload": ref("Payload"),
+        },
+        optional=("ttl", "key", "tags", "headers", "payload"),
+    ),
+    "DelayedList": _reply({"delayed": _array(ref("DelayedMessage"), "in the order of due times")}),
     "PositionRequest": _request({"position": ref("MessageIdInput")}, required=("position",)),
     "Position": _reply(
         {
@@ -384,6 +412,8 @@ _TRANSACTIONS: dict[str, Schema] = {
             "topic": ref("Name"),
             "messages": _MESSAGES_TO_PUBLISH,
             "pointer": ref("PointerInput"),
+            "delay": ref("Delay"),
+            "at": ref("DueTime"),
         },
         required=("namespace", "topic", "messages"),
     ),
@@ -649,7 +679,7 @@ _TOPIC_ERRORS = (*_NAMED, "topic_not_found")
 _STORED = "storage_unavailable"
 _DOWN = "transactions_unavailable"
 _WRITE_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", _STORED, _DOWN,
+    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "invalid_delay", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
@@ -660,6 +690,7 @@ _READ_HEADERS = (
     "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired", "Tuff-Archive",
 )  # fmt: skip
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id")
+_DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -698,7 +729,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TOPIC_PATH}/publish", name="publish", tag="messages",
         summary="Publish messages, or under a transaction the reference to stored ones",
         body="PublishRequest", reply="PublishResponse", avro=True, reply_is_optional=True,
-        query=("ttl", "ack"), headers=(*_WRITTEN_HEADERS, "Tuff-Ack"),
+        query=("ttl", "ack", "delay", "at"),
+        headers=(*_WRITTEN_HEADERS, *_DELAYED_HEADERS, "Tuff-Ack"),
         errors=(*_WRITE_ERRORS, "empty_publish", "not_acceptable"),
     ),
     Endpoint(
@@ -767,6 +799,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="DELETE", path=f"{_TOPIC_PATH}/positions/{{name}}", name="deletePosition",
         tag="topics",
         summary="Delete a named position", errors=(*_TOPIC_ERRORS, "position_not_found"),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/delayed", name="listDelayed", tag="messages",
+        summary="The messages that are not due yet", reply="DelayedList",
+        query=("limit", "after", "payloads"),
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "damaged_record"),
+    ),
+    Endpoint(
+        method="DELETE", path=f"{_TOPIC_PATH}/delayed/{{id}}", name="cancelDelayed",
+        tag="messages",
+        summary="Cancel a message that is not due yet",
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", "delayed_not_found"),
     ),
     Endpoint(
         method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
@@ -936,6 +980,9 @@ _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 _QUERY: Mapping[str, tuple[Schema, str]] = {
     "ttl": (_of_type("integer", minimum=1), "time to live of all messages, whole seconds"),
     "ack": (ref("Ack"), "when the publish is answered; not durable only without a transaction"),
+    "delay": (ref("Delay"), "seconds until all messages without their own enter the topic"),
+    "at": (ref("DueTime"), "when all messages without their own enter the topic"),
+    "payloads": (_of_type("boolean", default=False), "whether to return the payloads"),
     "isolation": (ref("Isolation"), "what to read"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
@@ -950,7 +997,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
     "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
     "server": (_SERVER_ID, "only the topics of this server"),
-    "after": (_TOPIC_NAME, "only the topics behind this one"),
+    "after": (_TEXT, "only the topics, or the delayed messages, behind this one"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
     "end": (ref("MessageIdInput"), "the last part ends with this id; absent: with the topic"),
     "n": (_of_type("integer", minimum=1, maximum=10_000), "parts at most"),
@@ -961,6 +1008,7 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
     "topic": (ref("Name"), "topic"),
     "name": (ref("Name"), "hold or position"),
+    "id": (ref("DelayedId"), "id of a delayed message"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),
@@ -971,6 +1019,9 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
     "Tuff-Last-Id": (ref("MessageId"), "id of the last row written"),
     "Tuff-Ack": (ref("Ack"), "the level of the reply, if the request named one"),
+    "Tuff-Delayed": (_COUNT, "how many messages are delayed; they have no message id yet"),
+    "Tuff-Delayed-First": (ref("DelayedId"), "id of the first delayed message of the request"),
+    "Tuff-Delayed-Last": (ref("DelayedId"), "id of the last delayed message of the request"),
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),

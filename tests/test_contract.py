@@ -14,6 +14,7 @@ from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
+from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health
 from process.http_connection import StreamRoute
@@ -78,6 +79,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(offset_routes(unused))
         | addresses(topic_routes(unused))
         | addresses(routes_of_jobs(unused))
+        | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))

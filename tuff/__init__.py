@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError
     from tuff.protocol.errors import DamagedRecordError as DamagedRecordError
+    from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
     from tuff.protocol.errors import HostNotAllowedError as HostNotAllowedError
     from tuff.protocol.errors import InternalError as InternalError
+    from tuff.protocol.errors import InvalidDelayError as InvalidDelayError
     from tuff.protocol.errors import InvalidMessageIdError as InvalidMessageIdError
     from tuff.protocol.errors import InvalidNameError as InvalidNameError
     from tuff.protocol.errors import InvalidTimeoutError as InvalidTimeoutError
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from tuff.replies import ClusterLeader as ClusterLeader
     from tuff.replies import ClusterServer as ClusterServer
     from tuff.replies import ClusterState as ClusterState
+    from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
     from tuff.replies import Health as Health
@@ -115,6 +118,7 @@ if TYPE_CHECKING:
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
     from tuff.replies import Published as Published
+    from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed
     from tuff.replies import Sink as Sink
     from tuff.replies import SnapshotFile as SnapshotFile

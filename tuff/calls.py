@@ -31,6 +31,8 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
+    delay_to_json,
+    payload_from_json,
     pointer_from_json,
     rollback_detail_from_json,
     rollback_detail_to_json,
@@ -40,6 +42,7 @@ from tuff.protocol.json_forms import (
 from tuff.protocol.requests import (
     Ack,
     AckLike,
+    Delay,
     Isolation,
     IsolationLike,
     Message,
@@ -48,6 +51,7 @@ from tuff.protocol.requests import (
 )
 from tuff.protocol.transaction import Transaction
 from tuff.replies import (
+    DelayedMessage,
     Health,
     HealthCheck,
     HealthStatus,
@@ -56,6 +60,7 @@ from tuff.replies import (
     Offsets,
     Poll,
     Published,
+    PublishedDelayed,
     Split,
     Splits,
     TopicInfo,
@@ -476,17 +481,80 @@ def store(topic: TopicId, request: PublishRequest) -> Call[None]:
 
 
 def _messages_request(
-    topic: TopicId, action: str, request: PublishRequest, *, ack: Ack | None = None
+    topic: TopicId, action: str, request: PublishRequest, **parameters: str | float | None
 ) -> Request:
     # As JSON, payloads that are not UTF-8 would be base64. The reply is JSON: one small object.
     is_plain = request.attributes is None and request.ttls_s is None
     return Request(
         method="POST",
-        path=f"{topic_path(topic)}/{action}{query(ttl=request.ttl_s, ack=ack)}",
+        path=f"{topic_path(topic)}/{action}{query(ttl=request.ttl_s, **parameters)}",
         body=encode_publish_request(request) if is_plain else encode_publish_request_2(request),
         content_type=MediaType.AVRO.value if is_plain else _AVRO_2,
         accept=MediaType.JSON.value,
     )
+
+
+def publish_delayed(
+    topic: TopicId, request: PublishRequest, delay: Delay
+) -> Call[PublishedDelayed]:
+    """A publish of messages that enter the topic later."""
+
+    def read(response: Response) -> PublishedDelayed:
+        return PublishedDelayed(
+            count=int(response.headers["tuff-delayed"]),
+            first_id=response.headers["tuff-delayed-first"],
+            last_id=response.headers["tuff-delayed-last"],
+            rollback=None
+            if request.pointer is None
+            else rollback_detail_from_json(_json(response)),
+        )
+
+    return Call(_messages_request(topic, "publish", request, **delay_to_json(delay)), read)
+
+
+def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
+    """The delay that a publish names; `at` is a time with a zone, or ms since the epoch.
+
+    Raises:
+        TypeError, ValueError: it is none, or both are there.
+    """
+    if at is None:
+        if delay is None:
+            return None
+        return Delay(round(seconds_of(delay, what="delay") * 1000), is_time=False)
+    if delay is not None:
+        raise ValueError("messages are delayed by either delay or at, and not by both")
+    at_ms = _start_form(at)
+    if not isinstance(at_ms, int):
+        raise TypeError(f"at is a datetime or ms since the epoch, not {at!r}")
+    return Delay(at_ms, is_time=True)
+
+
+def list_delayed(
+    topic: TopicId, *, after: str | None, limit: int, payloads: bool
+) -> Call[list[DelayedMessage]]:
+    with_payloads = "true" if payloads else None
+    parameters = query(after=after, limit=limit, payloads=with_payloads)
+
+    def read(response: Response) -> list[DelayedMessage]:
+        found = json_array(reply_object(response)["delayed"])
+        return [_read_delayed(json_object(each)) for each in found]
+
+    return get(f"{topic_path(topic)}/delayed{parameters}", read)
+
+
+def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
+    return DelayedMessage(
+        id=text(body["id"]),
+        due_ms=whole_number(body["due"], what="due"),
+        size=whole_number(body["size"], what="size"),
+        ttl_s=whole_number(body["ttl"], what="ttl") if "ttl" in body else None,
+        payload=payload_from_json(body["payload"]) if "payload" in body else None,
+    )
+
+
+def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=_named_path(topic, "delayed", delayed_id)), nothing)
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:

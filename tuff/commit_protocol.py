@@ -7,7 +7,7 @@ After an error before the commit: rollback_tx of all; abort if every one succeed
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
@@ -17,7 +17,7 @@ from tuff.batching import MessageBuffer
 from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
-from tuff.new_messages import Publishable, all_checked
+from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
@@ -27,7 +27,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import PublishEntry
+from tuff.protocol.requests import Delay, PublishEntry
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
@@ -263,11 +263,23 @@ class CommitProtocol:
             raise
 
     def publish(
-        self, topic: TopicId, messages: Sequence[Publishable], *, ttl_s: int | None
+        self,
+        topic: TopicId,
+        messages: Sequence[Publishable],
+        *,
+        ttl_s: int | None,
+        delay: Delay | None = None,
     ) -> Flow[None]:
-        """Let the commit publish these; messages that do not fit into memory are stored now."""
-        pointer = self.transaction.write_pointer
-        for call in self._messages.add(topic, pointer, all_checked(topic, messages), ttl_s=ttl_s):
+        """Let the commit publish these; messages that do not fit into memory are stored now, and
+        those with a delay are published now, under the transaction."""
+        pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
+        sent: Iterable[Call[Any]]
+        if delay is None:
+            sent = self._messages.add(topic, pointer, checked, ttl_s=ttl_s)
+        else:
+            request = publish_request(checked, pointer=pointer, ttl_s=ttl_s)
+            sent = [calls.publish_delayed(topic, request, delay)]
+        for call in sent:
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:

@@ -44,6 +44,29 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedDelayed:
+    """A publish of delayed messages, which have no message ids yet: their count, and the delayed
+    ids of the first and the last one. `rollback` is None without a transaction."""
+
+    count: int
+    first_id: str
+    last_id: str
+    rollback: RollbackDetail | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedMessage:
+    """A message that waits. It is due at `due_ms` since the epoch; `size` is that of its payload in
+    bytes, `ttl_s` its own time to live. `payload` is None unless it was asked for."""
+
+    id: str
+    due_ms: int
+    size: int
+    ttl_s: int | None
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(Sequence[M]):
     """The messages of one read, and where to continue (protocol §3.4).
 

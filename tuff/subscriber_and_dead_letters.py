@@ -274,11 +274,14 @@ class SubscriberFlows(Generic[C]):
             wait_s = min(left_s, POLL_WAIT_S_MAX)
             call = calls.poll(self._plan.topic, replace(question, limit=limit, wait_s=wait_s))
             poll = yield from unless(self._stop, self._retries.ask(call))
-            left_s -= wait_s
-            if poll is None or poll or left_s <= 0:
+            if poll is None or poll:
                 return poll
-            question = replace(question, start=poll.next_id, inclusive=False)
-            self._question = question
+            left_s -= wait_s
+            # A selection by tags may pass over many messages: then a poll ends before all are read.
+            has_more = not poll.caught_up and poll.next_id != question.start
+            question = self._question = replace(question, start=poll.next_id, inclusive=False)
+            if left_s <= 0 and not has_more:
+                return poll
 
     def _try(self, poll: Poll) -> Flow[int]:
         try:

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -557,16 +556,14 @@ def start_from(text: str) -> MessageId | int | None:
     if text.removeprefix("-").isdigit():
         return start_time(whole_digits(text, what="from"))
     try:
-        moment = datetime.fromisoformat(text)
+        time_ms = json_forms.time_ms_from_iso(text)
     except ValueError:
         plus = ", in which + is written %2B, as a plain + means a space" if " " in text else ""
         raise BadRequestError(
             "from is earliest, latest, a message id in hex, ms since the epoch, or an ISO 8601 "
             f"time{plus}, not {shown(text)}"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return start_time(math.floor(moment.timestamp() * 1000))
+    return start_time(time_ms)
 
 
 def start_time(timestamp_ms: int) -> int:

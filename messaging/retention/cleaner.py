@@ -7,11 +7,11 @@ ended transactions, and rows of invalid pointers. In a cluster, a pass reads row
 only that this server owns.
 
 If region observers do this work, a pass gives them the state by which they decide, and reads no
-row.
+row but delayed ones, which they do not see.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from messaging.retention.region_observers import RegionObservers
 from messaging.storage.engine import Store, StoreDamagedError
 from messaging.storage.packed_rows import is_packed, require_packed, row_count, scan_records
 from messaging.storage.rows import (
+    DELAYED,
     MESSAGES,
     OFFSET_SIZE,
     PAYLOADS,
@@ -145,8 +146,10 @@ class RetentionCleaner:
         chunks = []
         if self._observers is None:
             chunks = [chunk async for chunk in self._run_chunks(rules)]
-        elif state is not None and rules.may_delete:
-            await self._observers.publish_state(_observed_topics(rules), rules.state)
+        else:
+            chunks = [chunk async for chunk in self._run_older(rules, [DELAYED])]
+            if state is not None and rules.may_delete:
+                await self._observers.publish_state(_observed_topics(rules), rules.state)
         await self._record(rules, state)
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
@@ -188,13 +191,10 @@ class RetentionCleaner:
         )
 
     async def _run_chunks(self, rules: _Rules) -> AsyncIterator[_Chunk]:
-        async for chunk in self._chunks_of(
-            [*self._older_rows(rules), *_expired_rows(rules)], rules
-        ):
+        async for chunk in self._run_older(rules, [DELAYED, MESSAGES, PAYLOADS]):
             yield chunk
-        if rules.may_delete and self._state.may_delete():
-            for topic, rule in rules.topics.values():
-                self._swept_generations[topic.id] = _first_kept(rule)
+        async for chunk in self._chunks_of(list(_expired_rows(rules)), rules):
+            yield chunk
         passed = 0
         patrol_start = _PatrolStart(self._cursor)  # no row has the key at which a new lap begins
         ranges, behind = self._patrol_ranges(rules)
@@ -205,6 +205,13 @@ class RetentionCleaner:
             self._cursor = chunk.left[0][0] if chunk.left else behind
             if passed >= PATROL_ROWS_MAX:
                 return
+
+    async def _run_older(self, rules: _Rules, tables: Sequence[bytes]) -> AsyncIterator[_Chunk]:
+        async for chunk in self._chunks_of(list(self._older_rows(rules, tables)), rules):
+            yield chunk
+        if rules.may_delete and self._state.may_delete():
+            for topic, rule in rules.topics.values():
+                self._swept_generations[topic.id] = _first_kept(rule)
 
     def _patrol_ranges(self, rules: _Rules) -> tuple[list[_Range], bytes]:
         """The keys that the patrol reads from the cursor on, and where it continues behind them."""
@@ -234,13 +241,13 @@ class RetentionCleaner:
             ranges = chunk.left
             yield chunk
 
-    def _older_rows(self, rules: _Rules) -> Iterator[_Range]:
+    def _older_rows(self, rules: _Rules, tables: Sequence[bytes]) -> Iterator[_Range]:
         """The keys of all deleted generations that were not swept yet."""
         for topic, rule in rules.topics.values():
             first = self._swept_generations.get(topic.id, 0)
             stop = _first_kept(rule)
             if stop > max(first, 1):
-                for table in (MESSAGES, PAYLOADS):
+                for table in tables:
                     yield table + prefix_of(topic.id, first), table + prefix_of(topic.id, stop)
 
     def _apply(self, chunk: _Chunk, rules: _Rules, batch: WriteBatch) -> None:

@@ -6,7 +6,7 @@ store, and each topic when it becomes the topic's owner (decision 0042).
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,9 @@ from messaging.storage.engine import Store, StoreDamagedError, StoreError
 from messaging.storage.packed_rows import scan_reporting_corruption
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
+    ALL_TABLES,
     BEFORE_ALL,
+    DELAYED,
     HOLDS,
     INDEX,
     LAST_BATCH_KEY,
@@ -29,15 +31,18 @@ from messaging.storage.rows import (
     NewerRowError,
     Position,
     StoreMetadata,
+    delayed_stop,
     offset_in,
     prefix_of,
     prefix_stop,
+    row_prefix,
     split_named_row_key,
+    split_prefix,
     split_topic,
     topic_key,
 )
 from messaging.topics import TopicRecord
-from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.ids import DelayedId, Offset, TopicId
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +50,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """The loaded state. A topic whose row can't be read has the reason instead of a record;
-    `metadata` is None in a store without any batch."""
+    `due_ms` has the time of the next delayed message of each topic that has one; `metadata` is None
+    in a store without any batch."""
 
     topics: dict[TopicId, TopicRecord | str]
+    due_ms: dict[TopicId, int]
     index: list[IndexedRange]
     last_batch: LastBatch
     metadata: StoreMetadata | None
@@ -69,6 +76,7 @@ def load(store: Store, *, new_store_refusal: Callable[[], str | None] = lambda: 
     _load_holds_and_positions(store, topics)
     return Loaded(
         topics=topics,
+        due_ms=_next_due_ms(store, topics),
         index=load_index(store),
         last_batch=read_last_batch(store),
         metadata=metadata,
@@ -82,7 +90,13 @@ def load_member(store: Store) -> Loaded:
         metadata = None if value is None else StoreMetadata.from_bytes(METADATA_KEY, value)
     except DamagedRowError as error:
         raise _unreadable("the store's metadata row", error) from None
-    return Loaded(topics={}, index=[], last_batch=read_member_last_batch(store), metadata=metadata)
+    return Loaded(
+        topics={},
+        due_ms={},
+        index=[],
+        last_batch=read_member_last_batch(store),
+        metadata=metadata,
+    )
 
 
 def read_member_last_batch(store: Store) -> LastBatch:
@@ -97,9 +111,11 @@ def read_member_last_batch(store: Store) -> LastBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTopics:
     """What the store has of some topics. One without a row has None, and one whose row can't be
-    read has the reason. `index`: the rows of the pointer index that name one of them."""
+    read has the reason. `due_ms` is that of `Loaded`. `index`: the rows of the pointer index that
+    name one of them."""
 
     records: dict[TopicId, TopicRecord | str | None]
+    due_ms: dict[TopicId, int]
     index: list[IndexedRange]
 
 
@@ -111,12 +127,16 @@ def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
         key = topic_key(topic)
         if (value := store.get(key)) is not None:
             found[topic] = _record(topic, key, value)
+    due_ms: dict[TopicId, int] = {}
     for topic, record in list(found.items()):
         if isinstance(record, TopicRecord) and record.generation > 0:
             prefix = prefix_of(topic, record.generation)
             _load_holds_and_positions(store, found, below=prefix)
+            if not topic.is_delayed_log:
+                due_ms |= _next_due_ms(store, {topic: record}, below=prefix)
     return LoadedTopics(
         records={topic: found.get(topic) for topic in topics},
+        due_ms=due_ms,
         index=[entry for entry in load_index(store) if entry.topic in topics],
     )
 
@@ -169,7 +189,7 @@ def _read_metadata(store: Store) -> StoreMetadata | None:
 
 def _require_empty(store: Store) -> None:
     # If it were accepted as a new store, missing transaction files would go unnoticed.
-    with closing(scan_reporting_corruption(store, INDEX, prefix_stop(TOPICS))) as rows:
+    with closing(scan_reporting_corruption(store, min(ALL_TABLES), prefix_stop(TOPICS))) as rows:
         if next(rows, None) is not None:
             raise DamagedRowError("it is missing, and other rows are there")
 
@@ -236,6 +256,35 @@ def _named_rows(
             record = topics.get(topic)
             if isinstance(record, TopicRecord) and record.generation == generation:
                 yield table, topic, name, key, value
+
+
+def _next_due_ms(
+    store: Store, topics: Mapping[TopicId, TopicRecord | str], *, below: bytes = b""
+) -> dict[TopicId, int]:
+    """When the next delayed message of each topic is due. Reads one row of each topic that has any.
+    `below`: only those of this prefix."""
+    found: dict[TopicId, int] = {}
+    start = DELAYED + below
+    stop = delayed_stop(below) if below else prefix_stop(DELAYED)
+    while (key := _first_key(store, start, stop)) is not None:
+        prefix = row_prefix(key)
+        try:
+            topic, generation = split_prefix(prefix)
+        except ValueError as error:
+            log.warning("the row %s is damaged in its key: %s", key.hex(), error)
+            start = key + b"\x00"
+            continue
+        record = topics.get(topic)
+        current = record.generation if isinstance(record, TopicRecord) else None
+        if generation == current:
+            found[topic] = DelayedId.from_bytes(key).due_ms
+        start = delayed_stop(prefix)
+    return found
+
+
+def _first_key(store: Store, start: bytes, stop: bytes) -> bytes | None:
+    with closing(scan_reporting_corruption(store, start, stop)) as rows:
+        return next((key for key, _ in rows), None)
 
 
 def _split(key: bytes) -> tuple[TopicId, int, str]:

@@ -4,6 +4,7 @@
     prefix      := UTF8("ns:topic:") generation(4)
     message row := prefix publish_ts(8) seq(2)
     payload row := prefix write_pointer(8) write_ts(8) seq(2)
+    delayed row := prefix due_ms(8) publish_ts(8) seq(2)
     topic row   := UTF8("ns:topic:")
     index row   := write_pointer(8) kind(1) prefix first_ts(8) first_seq(2)
     metadata    := its name
@@ -20,6 +21,9 @@ Stored values, with a checksum over key and value (design §5).
                    messaging/storage/packed_rows.py has it
     message row := inline: rest is the payload · reference: rest is range(10+10) count(4)
     payload row := no pointer (it is in the key), rest is the payload
+    delayed row := the message row that is written at the due time; no pointer, no reference
+    log message := due_ms(8) value          the payload of a message row in a delayed log: the value
+                                            of the delayed row with this due time and this offset
     range       := first_ts(8) first_seq(2) last_ts(8) last_seq(2)     both included
 
 The CRC-32 covers the store key, the flags and all that follows the CRC, so that a whole value under
@@ -52,9 +56,20 @@ from dataclasses import asdict, dataclass, fields
 from itertools import repeat
 from typing import Any
 
+from messaging.storage.attributes import encode_attributes
 from tuff.checksum import crc32
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import InvalidNameError
-from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset, TopicId, check_name
+from tuff.protocol.ids import (
+    DELAYED_ID_SIZE,
+    MESSAGE_ID_SIZE,
+    SEQ_ID_LIMIT,
+    DelayedId,
+    MessageId,
+    Offset,
+    TopicId,
+    check_name,
+)
 from tuff.protocol.values import value
 
 MESSAGES = b"m"
@@ -62,9 +77,10 @@ PAYLOADS = b"p"
 TOPICS = b"t"
 INDEX = b"i"
 METADATA = b"s"
+DELAYED = b"d"
 HOLDS = b"h"
 POSITIONS = b"r"
-ALL_TABLES = (METADATA, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
+ALL_TABLES = (METADATA, DELAYED, HOLDS, INDEX, MESSAGES, PAYLOADS, POSITIONS, TOPICS)
 # The keys of messages and payloads are adjacent, so that one scan reads both.
 ROWS_STOP = b"q"
 
@@ -77,9 +93,16 @@ _PREFIX = re.compile(rb"[^:]*:(?:[0-9A-Za-z._-]+:)+[\x00-\x2c].{3}", re.DOTALL)
 _GENERATION = struct.Struct(">I")
 _OFFSET = struct.Struct(">QH")
 _WRITE_POINTER = struct.Struct(">Q")
+_DUE = struct.Struct(">Q")
 assert (_GENERATION.size, _OFFSET.size, _WRITE_POINTER.size) == (4, 10, 8)
 
 OFFSET_SIZE = _OFFSET.size
+_TAIL_SIZES = {
+    MESSAGES: OFFSET_SIZE,
+    PAYLOADS: _WRITE_POINTER.size + OFFSET_SIZE,
+    DELAYED: DELAYED_ID_SIZE,
+}  # bytes behind the prefix of a key
+_BEHIND_IDS = b"\xff" * (DELAYED_ID_SIZE + 1)
 SEQ_SIZE = 2  # bytes; the end of an offset: the number of a row in its millisecond
 pack_offset = _OFFSET.pack
 
@@ -122,6 +145,26 @@ def payload_key(prefix: bytes, pointer: int, offset: Offset) -> bytes:
 def payload_keys(prefix: bytes, pointer: int, first: Offset, count: int) -> list[bytes]:
     """The keys of `count` payload rows that were written at neighbouring offsets."""
     return _neighbours(pointer_prefix(prefix, pointer), first, count)
+
+
+def delayed_key(prefix: bytes, delayed_id: DelayedId) -> bytes:
+    """The key of a message that waits until it is due."""
+    return DELAYED + prefix + delayed_id.to_bytes()
+
+
+def log_message(delayed_id: DelayedId, value: bytes) -> bytes:
+    """The payload in the delayed log, for the delayed row with this id and value."""
+    return _DUE.pack(delayed_id.due_ms) + value
+
+
+def split_log_message(payload: bytes) -> tuple[int, bytes]:
+    """The due time in ms and the value of the delayed row."""
+    return _DUE.unpack_from(payload)[0], payload[_DUE.size :]
+
+
+def delayed_stop(prefix: bytes) -> bytes:
+    """The first key behind all delayed messages of a prefix."""
+    return DELAYED + prefix + _BEHIND_IDS
 
 
 def _neighbours(start: bytes, first: Offset, count: int) -> list[bytes]:
@@ -213,9 +256,8 @@ def split_topic(names: bytes) -> TopicId:
 
 
 def row_prefix(key: bytes) -> bytes:
-    """The prefix in the store key of a message or a payload row."""
-    tail = _OFFSET.size + (_WRITE_POINTER.size if key.startswith(PAYLOADS) else 0)
-    return key[1:-tail]
+    """The prefix in the store key of a message, payload or delayed row."""
+    return key[1 : -_TAIL_SIZES[key[:1]]]
 
 
 def prefix_stop(start: bytes) -> bytes:
@@ -361,16 +403,19 @@ def inline_values(
     *,
     pointer: int | None,
     ttls_s: Sequence[int | None] | None = None,
-    attributes: Sequence[bytes | None] | None = None,
+    attributes: Sequence[Attributes | None] | None = None,
 ) -> list[bytes]:
     """The stored values of rows of one publish or, without a pointer, of one store. Without
     attributes it does what `frame` does for each row, in a third of the time."""
     if attributes is not None:
         columns = keys, payloads, ttls_s or repeat(None, len(keys)), attributes
         return [
-            MessageRow(tx_pointer=pointer, ttl_s=ttl_s, payload=payload, attributes=each).to_bytes(
-                key
-            )
+            MessageRow(
+                tx_pointer=pointer,
+                ttl_s=ttl_s,
+                payload=payload,
+                attributes=None if each is None else encode_attributes(each),
+            ).to_bytes(key)
             for key, payload, ttl_s, each in zip(*columns, strict=True)
         ]
     ttl_s = ttls_s[0] if ttls_s else None

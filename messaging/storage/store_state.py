@@ -13,6 +13,7 @@ from typing import TypeVar
 from messaging.read.tail_cache import TailCache
 from messaging.storage.engine import Interruptible, Rows, Store, StoreError
 from messaging.storage.loading import Loaded, LoadedTopics
+from messaging.storage.look_times import LookTimes
 from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
 from messaging.storage.pointer_index import PointerIndex
 from messaging.storage.rows import LastBatch, StoreMetadata, prefix_of
@@ -197,7 +198,8 @@ class StoreState:
         is_shared: bool = False,
     ) -> None:
         """`is_shared`: servers of a cluster share the store, and each owns some of the topics."""
-        self.topics = TopicRegistry(is_shared=is_shared)
+        self.look_times = LookTimes()
+        self.topics = TopicRegistry(log_woken=self.look_times.note_log, is_shared=is_shared)
         self.index = PointerIndex()
         self.sequencer = Sequencer()
         self.tail_cache = TailCache(bytes_max=tail_bytes_max)
@@ -217,6 +219,8 @@ class StoreState:
         """Set the state from an opened store."""
         for topic_id, record in loaded.topics.items():
             self.topics.load(topic_id, record)
+        for topic_id, due_ms in loaded.due_ms.items():
+            self.look_times.note(topic_id, due_ms)
         self.index.load(loaded.index, now_ms=self.now_ms())
         self.last_batch = self._attempted = loaded.last_batch
         self.recovered_clock_ms = loaded.last_batch.clock_ms
@@ -248,6 +252,8 @@ class StoreState:
         }
         for topic, record in new.items():
             self.topics.load(topic, record)
+            if topic in loaded.due_ms:
+                self.look_times.note(topic, loaded.due_ms[topic])
             if isinstance(record, TopicRecord) and record.generation > 0:
                 # A read that was under way when the topic was given away may have been cached.
                 self.tail_cache.forget(prefix_of(topic, record.generation))
@@ -260,6 +266,7 @@ class StoreState:
     def remove_topic(self, topic: Topic) -> None:
         """Another server owns this topic from now on."""
         self.topics.remove(topic.id)
+        self.look_times.forget(topic.id)
         self.index.forget(topic.id)
         if topic.durable is not None and topic.durable.generation > 0:
             self.tail_cache.forget(topic.prefix(topic.durable.generation))

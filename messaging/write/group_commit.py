@@ -77,6 +77,8 @@ class WriteBatch:
         # Rows of the Payload Table, which are new, and which readers don't see yet.
         self.stored: list[Columns] = []
         self.inversions: list[Inversion] = []
+        # Rows of delayed messages, None if deleted. No reader of messages sees them.
+        self.delayed: list[tuple[bytes, bytes | None]] = []
         # Topics whose long polls wake, with the messages published to them and their bytes.
         self._touched: dict[Topic, tuple[int, int]] = {}
         self._sequencer = sequencer
@@ -92,7 +94,14 @@ class WriteBatch:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.puts or self.new_rows or self.stored or self.inversions or self._forced)
+        return not (
+            self.puts
+            or self.new_rows
+            or self.stored
+            or self.delayed
+            or self.inversions
+            or self._forced
+        )
 
     def next_offsets(self, count: int) -> tuple[Offset, Offset]:
         """The first and the last offset of `count` neighbouring rows, at least one. Rows built one
@@ -180,7 +189,7 @@ class WriteBatch:
                     inverted = _inverted(key, value, inversion.pointer)
                     if inverted is not None:
                         self.puts[key] = inverted
-        records: list[tuple[bytes, bytes | None]] = list(self.puts.items())
+        records = [*self.puts.items(), *self.delayed]
         for keys, values in (*joined_neighbours(self.new_rows), *self.stored):
             records += records_of(store, keys, values)
         store.write(records)

@@ -2,30 +2,40 @@
 reply (protocol §3.1 to §3.3)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from messaging.storage.attributes import encode_attributes
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
     NO_PAYLOADS,
     MessageRow,
     PayloadRange,
+    delayed_key,
     index_key,
     inline_values,
+    log_message,
     message_key,
     message_keys,
     payload_keys,
 )
 from messaging.storage.store_state import StoreState
-from messaging.topics import TOPIC_PATH, Topic, topic_of, topic_was_replaced
+from messaging.topics import (
+    TOPIC_PATH,
+    TTL_S_MAX,
+    Topic,
+    created,
+    topic_of,
+    topic_was_replaced,
+)
 from messaging.write.group_commit import WRITE_OVERHEAD_BYTES, GroupCommitter, Write, WriteBatch
 from tuff.protocol import avro, json_forms
 from tuff.protocol.attributes import stored_size
 from tuff.protocol.errors import (
     BadRequestError,
     EmptyPublishError,
+    InvalidDelayError,
     InvalidTtlError,
     TopicNotFoundError,
 )
@@ -39,14 +49,22 @@ from tuff.protocol.exchange import (
     json_reply,
     reply_form,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.json_forms import parse_json, shown
-from tuff.protocol.requests import Ack, PublishEntry, PublishRequest, RollbackDetail
+from tuff.protocol.requests import (
+    DELAY_MS_MAX,
+    Ack,
+    Delay,
+    PublishEntry,
+    PublishRequest,
+    RollbackDetail,
+)
 
 ROW_OVERHEAD_BYTES = 64  # bytes; a row's key and head beside its payload
 
-_PUBLISH_PARAMETERS = frozenset({"ttl", "ack"})
+_LOG_PROPERTIES = {"ttl": str(TTL_S_MAX)}  # a log never expires: its log start follows its reader
 _STORE_PARAMETERS = frozenset({"ttl"})
+_PUBLISH_PARAMETERS = _STORE_PARAMETERS | {"ack", "delay", "at"}
 
 
 def routes(publisher: "Publisher") -> list[Route]:
@@ -97,15 +115,20 @@ class _Routes:
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
     asked_in, schema = body_form(request.content_type, body)
+    query = dict(request.query)
+    of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
         decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
         publish = decode(body)
+        if of_all is not None:
+            publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_forms.publish_request_from_json(parse_json(body) if body else {})
-    text = dict(request.query).get("ttl") if request.query else None
-    if text is None:
+        publish = json_forms.publish_request_from_json(
+            parse_json(body) if body else {}, of_all=of_all
+        )
+    if "ttl" not in query:
         return asked_in, publish
-    ttl_s = json_forms.ttl_from_json(text)
+    ttl_s = json_forms.ttl_from_json(query["ttl"])
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
@@ -127,9 +150,7 @@ def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
 
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
-    first = published.first.hex()
-    last = first if published.last is published.first else published.last.hex()
-    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+    headers = _ids(published) if published.delayed is None else _delayed_ids(published.delayed)
     if published.rollback is None:
         return Reply(headers=headers)
     if media_type is MediaType.AVRO:
@@ -138,20 +159,48 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
     return json_reply(json_forms.rollback_detail_to_json(published.rollback), headers=headers)
 
 
+def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
+    first = published.first.hex()
+    last = first if published.last is published.first else published.last.hex()
+    return (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
+
+
+def _delayed_ids(delayed: "DelayedRange") -> tuple[tuple[str, str], ...]:
+    return (
+        ("Tuff-Delayed", str(delayed.count)),
+        ("Tuff-Delayed-First", delayed.first.hex()),
+        ("Tuff-Delayed-Last", delayed.last.hex()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRange:
+    """The ids of the first and the last message of a delayed publish, in the order of the request,
+    and their count."""
+
+    first: DelayedId
+    last: DelayedId
+    count: int
+
+
 class Published(NamedTuple):
-    """The ids of the first and the last row written; `rollback` is None without a transaction."""
+    """The ids of the first and the last row written; `rollback` is None without a transaction,
+    `delayed` if the messages are not delayed."""
 
     first: MessageId
     last: MessageId
     rollback: RollbackDetail | None
+    delayed: DelayedRange | None = None
 
 
 class _Target(NamedTuple):
-    """One publish of a batch: its topic and generation when the request was accepted."""
+    """One publish of a batch: its topic and generation when the request was accepted, and when its
+    messages are due, in ms; None if they are not delayed."""
 
     topic: Topic
     generation: int
     entry: PublishEntry | PublishRequest
+    due_ms: Sequence[int] | None = None
 
 
 class Publisher:
@@ -166,25 +215,27 @@ class Publisher:
     ) -> Published:
         """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
         with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
-        put = self._checked_put(topic, request)
-        pointer = request.pointer
+        target, pointer = self._checked_target(topic, request), request.pointer
+        put = partial(self._put_all, [target], final=False)
         permit = None if pointer is None else await self._state.transactions.enter(pointer, topic)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
         detail = None if pointer is None else RollbackDetail(pointer, first, last)
         first_id = MessageId(*first)
-        return Published(first_id, first_id if last is first else MessageId(*last), detail)
+        last_id = first_id if last is first else MessageId(*last)
+        if (due_ms := target.due_ms) is None:
+            return Published(first_id, last_id, detail)
+        ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
+        return Published(first_id, last_id, detail, DelayedRange(*ids, len(due_ms)))
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
         lost after this: a crash, a disk that fails, or a topic that is deleted meanwhile."""
-        put = self._checked_put(topic, request)
+        put = partial(self._put_all, [self._checked_target(topic, request)], final=False)
         self._committer.enqueue(Write(put, size_bytes=_size(request), ack=Ack.NONE))
 
-    def _checked_put(
-        self, topic: TopicId, request: PublishRequest
-    ) -> "partial[list[tuple[Offset, Offset]]]":
+    def _checked_target(self, topic: TopicId, request: PublishRequest) -> _Target:
         if not request.payloads:
             if request.pointer is None:
                 raise EmptyPublishError(
@@ -192,12 +243,16 @@ class Publisher:
                 )
             if request.ttl_s is not None:
                 raise BadRequestError("a publish without messages takes no ttl: store takes it")
-        return partial(self._put_all, [self._target(topic, request)], final=False)
+            if request.delays is not None:
+                raise json_forms.no_delay_of_stored()
+        return self._target(topic, request)
 
     async def store(self, topic: TopicId, request: PublishRequest) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
+        if request.delays is not None:
+            raise json_forms.no_delay_of_stored()
         put = partial(self._put_stored, self._target(topic, request))
         permit = await self._state.transactions.enter(request.pointer, topic)
         await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
@@ -245,7 +300,10 @@ class Publisher:
                     f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
                     f"{record.ttl_s} s"
                 )
-        return _Target(topic, record.generation, entry)
+        due_ms = None
+        if entry.delays is not None:
+            due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
+        return _Target(topic, record.generation, entry, due_ms)
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
@@ -260,6 +318,8 @@ class Publisher:
         self, target: _Target, batch: WriteBatch, *, final: bool
     ) -> tuple[Offset, Offset]:
         payloads = target.entry.payloads
+        if target.due_ms is not None:
+            return self._put_delayed(target, target.due_ms, batch, final=final)
         if payloads:
             offsets = _put_messages(target, batch)
             batch.published(target.topic, count=len(payloads), size_bytes=sum(map(len, payloads)))
@@ -267,6 +327,33 @@ class Publisher:
             offsets = self._put_reference(target, batch)
         if target.entry.pointer is not None:
             self._index(target, batch, MESSAGE_ROWS, offsets, final=final)
+        return offsets
+
+    def _put_delayed(
+        self, target: _Target, due_ms: Sequence[int], batch: WriteBatch, *, final: bool
+    ) -> tuple[Offset, Offset]:
+        """Put delayed rows, or under a transaction the messages of the log that contain them."""
+        entry = target.entry
+        offsets = batch.next_offsets(len(entry.payloads))
+        number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
+        ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
+        keys = [delayed_key(prefix, each) for each in ids]
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
+        if entry.pointer is None:
+            batch.delayed += zip(keys, values, strict=True)
+            note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
+            batch.on_durable(note)
+            return offsets
+        log = self._state.topics.find_or_add(target.topic.id.delayed_log)
+        generation = _open_log(log, batch)
+        messages = list(map(log_message, ids, values))
+        held = PublishEntry(topic=log.id, payloads=messages, pointer=entry.pointer)
+        in_log = _Target(log, generation, held)
+        _put_messages(in_log, batch, offsets)
+        batch.published(log, count=len(messages), size_bytes=sum(map(len, messages)))
+        self._index(in_log, batch, MESSAGE_ROWS, offsets, final=final)
         return offsets
 
     def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
@@ -301,7 +388,9 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = _values(keys, entry, pointer=None)
+        values = inline_values(
+            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
+        )
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -335,12 +424,15 @@ class Publisher:
         batch.on_lost(partial(self._state.index.discard, entry))
 
     def _invert(self, topic: Topic, detail: RollbackDetail, batch: WriteBatch) -> None:
-        generation = topic.require_decided().generation
+        topic.require_decided()
         for entry in self._state.index.message_ranges(detail.pointer):
             first, last = max(entry.first, detail.first), min(entry.last, detail.last)
-            if (entry.topic, entry.generation) == (topic.id, generation) and first <= last:
-                batch.invert(detail.pointer, topic.prefix(generation), first, last)
-                batch.touch(topic)
+            if entry.topic.home != topic.id or first > last:
+                continue
+            found = self._state.topics.find(entry.topic)
+            if found.decided is not None and found.decided.generation == entry.generation:
+                batch.invert(detail.pointer, entry.prefix, first, last)
+                batch.touch(found)
 
     def _require_same(self, target: _Target) -> None:
         if target.topic.require_decided().generation != target.generation:
@@ -373,23 +465,43 @@ def _size(entry: PublishEntry | PublishRequest) -> int:
     return size + sum(stored_size(each) for each in entry.attributes if each is not None)
 
 
-def _put_messages(target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
+def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
+    """When messages with these delays are due, if they are published now. Raises:
+    InvalidDelayError."""
+    due_ms = [each.due_ms(now_ms) for each in delays]
+    if max(due_ms) > now_ms + DELAY_MS_MAX:
+        raise InvalidDelayError(
+            f"a message is due within {DELAY_MS_MAX // 1000} seconds, and {max(due_ms)} ms since "
+            "the epoch is later"
+        )
+    return due_ms
+
+
+def _open_log(delayed_log: Topic, batch: WriteBatch) -> int:
+    """The generation of a topic's delayed log, which the batch creates if there is none. Raises:
+    DamagedRecordError, OwnershipMovingError."""
+    delayed_log.require_readable()
+    record = delayed_log.decided
+    if record is None or record.generation < 0:
+        record = created(record, delayed_log.id, _LOG_PROPERTIES)
+        batch.change_topic(delayed_log, record)
+    return record.generation
+
+
+def _put_messages(
+    target: _Target, batch: WriteBatch, offsets: tuple[Offset, Offset] | None = None
+) -> tuple[Offset, Offset]:
+    """`offsets`: those that are assigned already."""
     prefix, entry = target.topic.prefix(target.generation), target.entry
-    offsets = batch.next_offsets(len(entry.payloads))
+    offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = _values(keys, entry, pointer=entry.pointer)
+    values = inline_values(
+        keys,
+        entry.payloads,
+        pointer=entry.pointer,
+        ttls_s=entry.ttls_s,
+        attributes=entry.attributes,
+    )
     is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
-
-
-def _values(
-    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
-) -> list[bytes]:
-    attributes = entry.attributes
-    stored = None
-    if attributes is not None:
-        stored = [None if each is None else encode_attributes(each) for each in attributes]
-    return inline_values(
-        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=stored
-    )

@@ -111,7 +111,7 @@ class TransactionRows:
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
-        return sorted(map(str, self._state.index.topics(transaction_pointers)))
+        return sorted(map(str, self._homes(transaction_pointers)))
 
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
@@ -124,7 +124,7 @@ class TransactionRows:
         return [
             CarriedPointer(
                 pointer=pointer,
-                topics=frozenset(index.topics([pointer])),
+                topics=self._homes([pointer]),
                 is_final=pointer in finals,
                 first_publish_ms=index.first_publish_ms(pointer),
             )
@@ -136,7 +136,7 @@ class TransactionRows:
         pointer has: its rows are durably marked or settled."""
         if self._state.topics.is_foreign(topic):
             return False
-        return topic not in self._state.index.topics([pointer])
+        return topic not in self._homes([pointer])
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region
@@ -166,6 +166,10 @@ class TransactionRows:
     def note_durable(self, lsn: int) -> None:
         """The edits of transactions up to this one are durable; recorded with the next batch."""
         self._state.seen_lsn = lsn
+
+    def _homes(self, pointers: Collection[int]) -> frozenset[TopicId]:
+        """The topics that these pointers published to or stored for, also delayed messages."""
+        return frozenset(topic.home for topic in self._state.index.topics(pointers))
 
     async def _mark(self, pointers: Sequence[int]) -> None:
         entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]

@@ -9,7 +9,10 @@ import pytest
 import tuff
 from tests.cli.command import started, transactions_stopped
 from tests.cli.conftest import Tuff
+from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess, serve
+from tuff.cli.options import TopicEnd
+from tuff.cli.tail import _Reader
 
 
 def test_published_lines_are_tailed(run: Tuff, client: tuff.Client) -> None:
@@ -234,3 +237,15 @@ def test_a_wrong_attribute_level_or_selection_is_named(
     assert done.returncode in (1, 2)
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_tail_reads_on_while_a_selection_passes_over_messages() -> None:
+    """It ended with the first poll that brought nothing."""
+    service = Quiet(unread_count=2)
+    client = tuff.Client(transport=service, retries=0)
+    topic = tuff.TopicId("default", "rare")
+    reader = _Reader(client, topic, isolation=tuff.Isolation.ALL, tags="rare", follow=False)
+
+    assert [*reader.messages(TopicEnd.EARLIEST, limit=None)] == []
+
+    assert len(service.polls) == 3

@@ -41,6 +41,8 @@ COMMANDS = [
     ("positions", "ls", "t"),
     ("positions", "set", "t", "n", ID),
     ("positions", "rm", "t", "n"),
+    ("delayed", "ls", "t"),
+    ("delayed", "cancel", "t", "00"),
     ("snapshot", "take"),
     ("cluster", "status"),
     ("cluster", "topics"),

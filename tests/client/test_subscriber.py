@@ -370,10 +370,12 @@ def test_wrong_arguments_of_a_subscriber_are_refused_at_once(bench: Bench) -> No
 
 class Quiet(PlayedService):
     """The played service, with a topic in which nothing is left to read: each poll is answered at
-    once, passes one more message that was rolled back, and is noted with its wait and its start."""
+    once, passes one more message that was rolled back, and is noted with its wait and its start.
+    `unread_count`: how many polls end before all messages are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, unread_count: int = 0) -> None:
         super().__init__(Record())
+        self._unread_count = unread_count
         self.polls: list[tuple[float, str | None, bool]] = []
 
     def send(self, call: Call[T], *, stop: object = None) -> T:
@@ -384,7 +386,8 @@ class Quiet(PlayedService):
         asked = call.request.wait_s, body.get("startFrom"), body["inclusive"]
         self.polls.append(asked)
         place = "00" * 19 + f"0{len(self.polls)}"
-        headers = {"content-type": "avro/binary", "tuff-next": place}
+        is_read = "true" if len(self.polls) > self._unread_count else "false"
+        headers = {"content-type": "avro/binary", "tuff-next": place, "tuff-caught-up": is_read}
         return call.answer(Response(200, headers, b"\x00"))
 
 
@@ -404,6 +407,21 @@ def test_a_long_wait_is_cut_into_pieces_and_each_begins_where_the_one_before_end
         (30, "00" * 19 + "01", False),
         (10, "00" * 19 + "02", False),
     ]
+
+
+def test_a_step_reads_on_while_a_selection_passes_over_messages(
+    positions: tuff.TablePositions,
+) -> None:
+    """It began again at the same message, and never reached one that was far away."""
+    service = Quiet(unread_count=2)
+    client = tuff.Client(transport=service, client_id="tests", retries=0)
+    orders = tuff.TopicId("shop", "orders")
+    subscriber = client.subscriber(orders, lambda *_: None, positions=positions, tags="a", wait=0)
+
+    assert subscriber.step() == 0
+
+    starts = [start for _, start, _ in service.polls]
+    assert starts == [None, "00" * 19 + "01", "00" * 19 + "02"]
 
 
 def run_with(positions: tuff.TablePositions, answers: Sequence[bool]) -> list[float]:

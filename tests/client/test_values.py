@@ -58,6 +58,9 @@ def made(kind: type[TuffError]) -> TuffError:
         return tuff.ClientClosedError()
     if kind is ConnectionLostError:
         return ConnectionLostError("gone", outcome_unknown=True)
+    if kind is tuff.DeserializationError:
+        topic, message = tuff.TopicId("shop", "orders"), tuff.Message(ID, b"x", tags=("a",))
+        return tuff.DeserializationError(topic, message, ValueError("gone"))
     return kind("gone")
 
 

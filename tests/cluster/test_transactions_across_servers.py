@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.ids import Offset, TopicId
-from tuff.protocol.requests import Isolation, PublishEntry, RollbackDetail
+from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
 from tx.outcomes import EndedState, Outcome
 
@@ -60,6 +60,42 @@ async def test_a_transaction_over_two_owners_becomes_visible_with_its_commit(
     assert before == [[], [], []]
     assert await all_committed(cluster) == [[], [b"b"], [b"c"]]
     assert outcome.topics == ("ns:b", "ns:c")
+
+
+async def test_delayed_messages_of_other_owners_enter_if_their_transaction_commits(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    kept, gone = await s1.begin(), await s1.begin()
+    await s2.publish_later(B, b"b", delay_ms=100, pointer=kept.transaction_id)
+    await s3.publish_later(C, b"never", delay_ms=100, pointer=gone.transaction_id)
+    delays = [Delay(100, is_time=False)]
+    final = PublishEntry(topic=A, payloads=[b"final"], delays=delays)
+
+    outcome = await s1.manager.completion.commit(kept.transaction_id, changes=[], publish=[final])
+    await s1.manager.completion.abort(gone.transaction_id)
+    await cluster.tick()
+    await turns()
+
+    assert outcome.topics == ("ns:a", "ns:b")
+    assert await all_committed(cluster) == [[b"final"], [b"b"], []]
+    assert not any(each.messaging.state.index.pointers() for each in (s1, s2, s3))
+
+
+async def test_delayed_messages_of_an_open_transaction_move_with_their_topic(
+    cluster: Cluster,
+) -> None:
+    s1, s2, s3 = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish_later(B, b"b", delay_ms=100, pointer=tx.transaction_id)
+    await cluster.move(B, "s3")
+
+    await s1.manager.completion.commit(tx.transaction_id, changes=[])
+    await cluster.tick()
+    await turns()
+
+    assert await s3.committed(B) == [b"b"]
+    assert list(s3.messaging.state.index.pointers()) == []
 
 
 async def test_an_abort_marks_the_rows_at_all_owners_before_it_returns(cluster: Cluster) -> None:

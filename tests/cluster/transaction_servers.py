@@ -34,7 +34,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Request
 from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
-from tuff.protocol.requests import Isolation, PublishRequest
+from tuff.protocol.requests import Delay, Isolation, PublishRequest
 from tuff.protocol.transaction import TransactionType
 from tx.leadership import NotLeaderError
 from tx.manager import TransactionManager
@@ -423,6 +423,7 @@ class Server:
         await self.messaging.open(self.transactions)
         assert self.messaging.store.is_up, self.messaging.store.reason
         self.spawn(self.committer.run())
+        self.spawn(self.messaging.delayed.run())
         self.spawn(self.manager.durable.run())
 
     async def lead(self, epoch: int) -> None:
@@ -449,6 +450,13 @@ class Server:
 
     async def publish(self, topic: TopicId, *payloads: bytes, pointer: int | None = None) -> None:
         request = PublishRequest(pointer=pointer, payloads=payloads)
+        await self.messaging.publisher.publish(topic, request)
+
+    async def publish_later(
+        self, topic: TopicId, *payloads: bytes, delay_ms: int, pointer: int | None = None
+    ) -> None:
+        delays = [Delay(delay_ms, is_time=False)] * len(payloads)
+        request = PublishRequest(pointer=pointer, payloads=payloads, delays=delays)
         await self.messaging.publisher.publish(topic, request)
 
     async def committed(self, topic: TopicId) -> list[bytes]:

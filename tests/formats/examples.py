@@ -22,6 +22,7 @@ from messaging.storage.rows import (
     PayloadRow,
     Position,
     StoreMetadata,
+    delayed_key,
     message_key,
     named_row_key,
     payload_key,
@@ -33,7 +34,7 @@ from metadata.entry import Entry
 from process.backup_format import next_rows_part, transaction_parts
 from tuff.disk.backup_archive import pack_end, pack_head
 from tuff.protocol.attributes import Attributes
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 from tuff.protocol.requests import RollbackDetail
 from tuff.protocol.transaction import TransactionType
 from tx import edits
@@ -151,6 +152,7 @@ def row(means: Value) -> tuple[bytes, bytes]:
     makers: Mapping[str, Callable[[Value], tuple[bytes, Stored]]] = {
         "message": _message,
         "payload": _payload,
+        "delayed": _delayed,
         "topic": _topic,
         "index": _index,
         "metadata": _metadata,
@@ -208,6 +210,16 @@ def _payload(means: Value) -> tuple[bytes, PayloadRow]:
     return key, PayloadRow(
         payload=means["payload"].encode(), ttl_s=means["ttl_s"], attributes=attributes
     )
+
+
+def _delayed(means: Value) -> tuple[bytes, MessageRow]:
+    delayed_id = DelayedId(means["due_ms"], Offset(*means["offset"]))
+    made = MessageRow(
+        ttl_s=means["ttl_s"],
+        attributes=_bytes(means["attributes"]),
+        payload=means["payload"].encode(),
+    )
+    return delayed_key(_prefix(means), delayed_id), made
 
 
 def _topic(means: Value) -> tuple[bytes, TopicRecord]:

@@ -21,11 +21,11 @@ def read_row(key: bytes, value: bytes) -> Value:
     flags, body = _checked(key, value)
     if table in b"mp" and flags == IS_PACKED:
         return {"table": "packed", "rows": _packed_rows(key, body)}
-    if table not in b"mp" and flags and (key, flags) != (b"smark", HAS_SEEN):
+    if table not in b"mpd" and flags and (key, flags) != (b"smark", HAS_SEEN):
         raise DamagedError(f"flags {flags} where there are none")
     readers = {
         b"m": _message_row, b"p": _payload_row, b"t": _topic_row, b"i": _index_row, b"s": _metadata,
-        b"h": _hold_row, b"r": _position_row,
+        b"h": _hold_row, b"r": _position_row, b"d": _delayed_row,
     }  # fmt: skip
     return readers[table](rest, flags, body)
 
@@ -117,6 +117,15 @@ def _payload_row(rest: bytes, flags: int, body: bytes) -> Value:
     return {"table": "payload", **_prefix(rest[:-18]), **own}
 
 
+def _delayed_row(rest: bytes, flags: int, body: bytes) -> Value:
+    if flags & (HAS_POINTER | IS_REFERENCE):
+        raise DamagedError(f"flags {flags} in a delayed row")
+    found, content = _body(flags, body)
+    del found["pointer"]
+    times = {"due_ms": int.from_bytes(rest[-18:-10], "big"), "offset": _offset(rest[-10:])}
+    return {"table": "delayed", **_prefix(rest[:-18]), **times, **found, "payload": content}
+
+
 def _topic_row(rest: bytes, _flags: int, body: bytes) -> Value:
     return {
         "table": "topic",
@@ -178,5 +187,5 @@ def _metadata(rest: bytes, flags: int, body: bytes) -> Value:
 def read_store(directory: Path) -> list[Value]:
     """Every row of the tables of §8, in key order."""
     with closing(plyvel.DB(str(directory), create_if_missing=False)) as database:
-        found = [read_row(key, value) for key, value in database if key[:1] in b"mptishr"]
+        found = [read_row(key, value) for key, value in database if key[:1] in b"mptishrd"]
     return [row for each in found for row in each.get("rows", [each])]

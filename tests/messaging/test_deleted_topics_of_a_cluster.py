@@ -26,7 +26,7 @@ def test_a_deleted_topic_can_be_given_away() -> None:
         longest_transaction_s=60,
         is_shared=True,
     )
-    state.add_topics(LoadedTopics(records={AUDIT: DELETED}, index=[]))
+    state.add_topics(LoadedTopics(records={AUDIT: DELETED}, due_ms={}, index=[]))
 
     state.remove_topic(state.topics.find(AUDIT))
 

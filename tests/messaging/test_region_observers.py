@@ -15,6 +15,8 @@ from messaging.retention.region_observers import (
 from messaging.service import MessagingService
 from messaging.settings import MessagingSettings
 from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import DELAYED
+from tests.messaging.test_delayed import after, delayed
 from tests.messaging.world import AUDIT, NOON_MS, FlakyStore, World, polled, publish, request
 from tuff.protocol.errors import UnavailableError
 
@@ -272,3 +274,13 @@ async def test_no_state_is_published_while_the_store_is_closed(
 
     assert not (world.directory / "state").exists()
     assert caplog.text == ""  # it tries nothing of the pass
+
+
+async def test_a_pass_removes_delayed_messages_of_deleted_topics_itself(
+    world: Observed, service: MessagingService
+) -> None:
+    """Region observers see messages and payloads only."""
+    await delayed(service, b"old", delays=[after(10)])
+    await service.topics.delete(AUDIT)
+    await service.cleaner.run_pass()
+    assert not [key for key in world.rows if key.startswith(DELAYED)]

@@ -86,7 +86,7 @@ async def test_a_deleted_generation_is_scanned_by_one_pass_only() -> None:
             await service.cleaner.run_pass()
             scan_counts.append(scan_count() - before)
 
-    assert scan_counts == [3, 1]  # the messages and the payloads of it, and the patrol
+    assert scan_counts == [4, 1]  # its delayed messages, messages and payloads, and the patrol
 
 
 async def test_nothing_is_deleted_while_the_clock_is_in_doubt(

@@ -25,8 +25,11 @@ from messaging.storage.rows import (
     PayloadRow,
     Position,
     StoreMetadata,
+    delayed_key,
+    delayed_stop,
     frame,
     inline_values,
+    log_message,
     message_key,
     message_keys,
     named_row_key,
@@ -35,6 +38,7 @@ from messaging.storage.rows import (
     pointer_in,
     prefix_of,
     row_prefix,
+    split_log_message,
     split_named_row_key,
     split_prefix,
     split_topic,
@@ -43,7 +47,7 @@ from messaging.storage.rows import (
 )
 from messaging.topics import TopicRecord
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes, stored_size
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messaging-rows.json"
 TOPIC = TopicId("default", "t1")
@@ -128,6 +132,31 @@ def test_the_worked_example_of_a_message_key() -> None:
 def test_the_worked_example_of_a_payload_key() -> None:
     assert PAYLOAD_KEY[1:].hex() == (
         "64656661756c743a74313a" + "00000001" + "148a04289b940000" + "0000015896dfd0000007"
+    )
+
+
+def test_golden_bytes_of_a_delayed_message() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    delayed_id = DelayedId(1_480_000_060_000, PLACE)
+    key = delayed_key(PREFIX, delayed_id)
+    row = MessageRow(ttl_s=60, payload=b"hello")
+    log_key = message_key(prefix_of(TOPIC.delayed_log, 1), PLACE)
+
+    assert key.hex() == "64" + PREFIX.hex() + "0000015896e0ba60" + "0000015896dfd0000005"
+    assert (row_prefix(key), DelayedId.from_bytes(key)) == (PREFIX, delayed_id)
+    assert row.to_bytes(key).hex() == golden["delayed"]
+    in_log = MessageRow(tx_pointer=POINTER, payload=log_message(delayed_id, row.to_bytes(key)))
+    assert in_log.to_bytes(log_key).hex() == golden["message of a delayed log"]
+    assert split_log_message(in_log.payload) == (delayed_id.due_ms, row.to_bytes(key))
+
+
+@pytest.mark.parametrize("generation", [1, 255, 0x2CFFFFFF])
+def test_the_keys_of_delayed_messages_are_in_the_order_of_due_times(generation: int) -> None:
+    prefix = prefix_of(TOPIC, generation)
+    ids = [DelayedId(5, Offset(9, 9)), DelayedId(6, Offset(1, 0)), DelayedId((1 << 64) - 1, PLACE)]
+    keys = [delayed_key(prefix, each) for each in ids]
+    assert [*keys, delayed_stop(prefix), delayed_key(prefix_of(TOPIC, generation + 1), ids[0])] == (
+        sorted([*keys, delayed_stop(prefix), delayed_key(prefix_of(TOPIC, generation + 1), ids[0])])
     )
 
 

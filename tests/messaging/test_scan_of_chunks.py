@@ -85,6 +85,16 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     tags=filters,
 )
 @example(
+    stored=[MessageRow(attributes=TAGGED[each]) for each in (0, 1, 0, 0)],
+    flipped=None,
+    start=0,
+    limit=13,
+    bytes_max=60,
+    snapshot=None,
+    undecided=Undecided.HOLD,
+    tags=TagFilter.parse("us"),
+)
+@example(
     stored=[MessageRow(attributes=TAGGED[each]) for each in (1, 1, 1, 0, 0, 1)],
     flipped=None,
     start=0,

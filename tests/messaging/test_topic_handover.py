@@ -11,6 +11,7 @@ from messaging.read.poll import Poll
 from messaging.storage.rows import INDEX, MESSAGES, PAYLOADS
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
+from tests.messaging.test_delayed import looked
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
@@ -27,6 +28,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
 )
 from tuff.protocol.ids import NO_FLOOR, Floor, MessageId, Offset, TopicId
+from tuff.protocol.requests import Delay, PublishRequest
 
 T = TypeVar("T")
 OTHER = TopicId("default", "other")
@@ -420,15 +422,19 @@ async def test_index_rows_of_a_committed_transaction_are_deleted_before_the_new_
     assert not [key for key in tables.rows() if key.startswith(INDEX)]
 
 
+@pytest.mark.parametrize("is_delayed", [False, True])
 @pytest.mark.parametrize("is_written", [False, True], ids=["in the wait", "in the last batch"])
 async def test_index_rows_that_settle_during_the_handover_are_deleted_in_time(
-    tables: SharedTables, b: Member, is_written: bool
+    tables: SharedTables, b: Member, is_written: bool, is_delayed: bool
 ) -> None:
     a = Member(tables, "a")
     gate = a.gate_writes()
     async with a.serving(AUDIT):
         a.transactions.start(7)
-        await publish(a.service, b"1", pointer=7)
+        if is_delayed:
+            await later(a, b"1", delay_ms=HOUR_MS, pointer=7)
+        else:
+            await publish(a.service, b"1", pointer=7)
         wait = a.opener.store.wait_until_shared
 
         def waited() -> None:
@@ -686,3 +692,87 @@ async def test_a_truncation_of_a_topic_that_moves_is_not_refused_as_if_nothing_w
 
     was_refused = isinstance(result, OwnershipMovingError)
     assert len(await ids(b)) == (2 if was_refused else 1)
+
+
+async def later(member: Member, *texts: bytes, delay_ms: int, pointer: int | None = None) -> None:
+    delays = [Delay(delay_ms, is_time=False)] * len(texts)
+    request = PublishRequest(pointer=pointer, payloads=texts, delays=delays)
+    await member.service.publisher.publish(AUDIT, request)
+
+
+async def test_delayed_messages_move_with_their_topic_and_enter_at_the_next_owner(
+    a: Member, b: Member
+) -> None:
+    await later(a, b"late", b"later", delay_ms=1_000)
+    await a.pass_on(AUDIT, b)
+    assert a.service.state.look_times.next_ms() is None
+    for member in (a, b):
+        member.clock.now_ms += 1_000
+        await looked(member.service)
+    assert await polled(b.service) == [b"late", b"later"]
+
+
+async def test_the_messages_of_an_open_transaction_move_too(a: Member, b: Member) -> None:
+    for member in (a, b):
+        member.transactions.start(7)
+    await later(a, b"late", delay_ms=1_000, pointer=7)
+    assert [each.topics for each in a.service.rows.carried()] == [{AUDIT}]
+
+    await a.pass_on(AUDIT, b)
+
+    assert (a.handover.topics(), b.handover.topics()) == ([OTHER], [AUDIT])
+    assert a.service.rows.has_ended_in(7, OTHER)
+    assert not b.service.rows.has_ended_in(7, AUDIT)
+    assert list(a.service.state.index.pointers()) == []
+    b.commit(b.service, 7)
+    b.service.rows.wake_readers([7])
+    b.clock.now_ms += 1_000
+    await looked(b.service)
+    assert await polled(b.service) == [b"late"]
+
+
+async def test_a_topic_is_kept_until_the_index_rows_of_its_delayed_log_are_gone(
+    a: Member, b: Member
+) -> None:
+    for member in (a, b):
+        member.transactions.start(7)
+    await later(a, b"late", delay_ms=1_000, pointer=7)
+    a.commit(a.service, 7)
+    b.transactions.end(7, b.transactions.committed)
+    await a.pass_on(AUDIT, b)
+    assert list(b.service.state.index.pointers()) == []
+    b.clock.now_ms += 1_000
+    await looked(b.service)
+    assert await polled(b.service) == [b"late"]
+
+
+async def test_the_overdue_messages_of_a_lost_owner_enter_at_the_next(a: Member, b: Member) -> None:
+    await later(a, b"late", delay_ms=10)
+    b.clock.now_ms += 1_000
+    await b.fence(a, AUDIT)
+    await looked(b.service)
+    assert await polled(b.service) == [b"late"]
+    a.clock.now_ms += 1_000
+    await looked(a.service)
+    assert await polled(b.service) == [b"late"]
+
+
+async def test_a_topic_that_moves_back_has_its_delayed_messages(a: Member, b: Member) -> None:
+    await later(a, b"late", delay_ms=1_000)
+    await a.pass_on(AUDIT, b)
+    await later(b, b"later", delay_ms=1_000)
+    await b.pass_on(AUDIT, a)
+    a.clock.now_ms += 1_000
+    await looked(a.service)
+    assert await polled(a.service) == [b"late", b"later"]
+
+
+async def test_a_log_can_begin_at_the_next_owner(a: Member, b: Member) -> None:
+    await a.pass_on(AUDIT, b)
+    b.transactions.start(7)
+    await later(b, b"late", delay_ms=1, pointer=7)
+    b.commit(b.service, 7)
+    b.service.rows.wake_readers([7])
+    b.clock.now_ms += 1
+    await looked(b.service)
+    assert await polled(b.service) == [b"late"]

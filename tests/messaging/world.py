@@ -293,6 +293,7 @@ class World:
         service = self.new_service()
         await service.open(self.transactions)
         writer = asyncio.ensure_future(service.committer.run())
+        delayed = asyncio.ensure_future(service.delayed.run())
         try:
             if audit is not None:
                 await service.topics.create(AUDIT, audit)
@@ -300,6 +301,7 @@ class World:
         finally:
             await service.close()
             await writer
+            await delayed
 
     def gate_writes(self) -> asyncio.Event:
         """A gate, which is open: writes wait while the event is cleared."""
@@ -324,8 +326,10 @@ class World:
         service.rows.settle([pointer])
 
     async def abort(self, service: MessagingService, pointer: int) -> None:
-        self.transactions.end(pointer, self.transactions.aborted)
+        self.transactions.end(pointer, self.transactions.invalid)
         await service.rows.mark_rolled_back([pointer])
+        self.transactions.invalid.discard(pointer)
+        self.transactions.aborted.add(pointer)
 
 
 class FlakyWorld(World):

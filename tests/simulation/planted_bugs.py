@@ -198,7 +198,7 @@ BUGS = (
     ),
     planted(
         "deleted-topic-keeps-its-generation",
-        "messaging/topic_changes.py",
+        "messaging/topics.py",
         "return TopicRecord(generation=1 - record.generation, properties=properties)",
         "return TopicRecord(generation=-record.generation, properties=properties)",
     ),

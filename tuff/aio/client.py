@@ -1,6 +1,7 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Sequence
+from datetime import datetime
 from functools import partial
 from ssl import SSLContext
 from types import TracebackType
@@ -13,7 +14,7 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.publisher import AsyncPublisher
 from tuff.aio.subscriber import AsyncSubscriber
-from tuff.aio.topics import AsyncTopics
+from tuff.aio.topics import AsyncDelayed, AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
 from tuff.aio.transport import transport_of
 from tuff.aio.typed_topic import AsyncTypedTopic
@@ -41,7 +42,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published
+from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
@@ -97,6 +98,7 @@ class AsyncClient:
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
         self.topics = AsyncTopics(self._send)
+        self.delayed = AsyncDelayed(self._send)
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
@@ -142,6 +144,24 @@ class AsyncClient:
         ttl: Duration | None = None,
         ack: AckLike,
     ) -> Published | None: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        delay: Duration,
+    ) -> PublishedDelayed: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        at: datetime | int,
+    ) -> PublishedDelayed: ...
     async def publish(
         self,
         topic: TopicId,
@@ -149,7 +169,9 @@ class AsyncClient:
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
         ack: AckLike = Ack.DURABLE,
-    ) -> Published | None:
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes, or a
         `tuff.NewMessage` with a key, tags and headers.
 
@@ -162,13 +184,16 @@ class AsyncClient:
         `ack`, without a transaction: return when they are `durable`; when they have their ids and
         are about to be written (`received`); or when the server has accepted them (`none`, which
         returns None). A crash of the server may lose messages that were not durable.
+        `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
+        they were published at that moment; until then `delayed` lists and cancels them. Under a
+        transaction they do so only if it commits. They are always durable, whatever `ack` is.
 
         Raises:
             TopicNotFoundError: create it first.
             TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8; or an
                 attribute is beyond its limits.
             EmptyPublishError: there are no messages; see `publish_stored`.
-            InvalidTtlError: the ttl is out of range.
+            InvalidTtlError, InvalidDelayError: the ttl or the delay is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
             ConnectionLostError: with `outcome_unknown`, they may have been published.
             TransactionNotInProgressError: its class says how the transaction ended.
@@ -178,6 +203,8 @@ class AsyncClient:
         request = publish_request(
             all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
         )
+        if (delayed := calls.delay_of(delay, at)) is not None:
+            return await self._send(calls.publish_delayed(topic, request, delayed))
         if level is Ack.NONE:
             await self._send(calls.publish_unacknowledged(topic, request))
             return None

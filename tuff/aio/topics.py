@@ -1,11 +1,11 @@
-"""`client.topics`: the calls of protocol §2."""
+"""`client.topics` and `client.delayed`: the calls of protocol §2 and §3.10."""
 
 from typing import Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call, Duration, Properties, Start
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.replies import Hold, NamedPosition, Splits, TopicInfo
+from tuff.replies import DelayedMessage, Hold, NamedPosition, Splits, TopicInfo
 
 T = TypeVar("T")
 
@@ -13,6 +13,7 @@ T = TypeVar("T")
 Names = list[str]
 Holds = list[Hold]
 NamedPositions = list[NamedPosition]
+DelayedMessages = list[DelayedMessage]
 
 
 class AsyncSend(Protocol):
@@ -144,3 +145,33 @@ class AsyncTopics:
     async def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
         return await self._send(calls.list_namespaces())
+
+
+class AsyncDelayed:
+    """Messages that wait until they are due: `client.delayed`. `AsyncClient.publish` sends them
+    (protocol §3.10)."""
+
+    def __init__(self, send: AsyncSend) -> None:
+        self._send = send
+
+    async def list(
+        self, topic: TopicId, *, after: str | None = None, limit: int = 100, payloads: bool = False
+    ) -> DelayedMessages:
+        """The next messages that wait, behind the id `after`, in the order in which they become
+        due; at most `limit`, and at most 1,000. With `payloads` it may be fewer, and the last page
+        is empty.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return await self._send(
+            calls.list_delayed(topic, after=after, limit=limit, payloads=payloads)
+        )
+
+    async def cancel(self, topic: TopicId, delayed_id: str) -> None:
+        """Delete a message that waits, durably: it never enters the topic.
+
+        Raises:
+            DelayedNotFoundError: it has entered, was cancelled, or never existed.
+        """
+        await self._send(calls.cancel_delayed(topic, delayed_id))

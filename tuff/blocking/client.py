@@ -2,6 +2,7 @@
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from ssl import SSLContext
 from types import TracebackType
@@ -15,7 +16,7 @@ from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.publisher import Publisher
 from tuff.blocking.subscriber import Subscriber
-from tuff.blocking.topics import Topics
+from tuff.blocking.topics import Delayed, Topics
 from tuff.blocking.transactions import Sinks, Transactions
 from tuff.blocking.transport import transport_of
 from tuff.blocking.typed_topic import TypedTopic
@@ -42,7 +43,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published
+from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
@@ -98,6 +99,7 @@ class Client:
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)
         self.topics = Topics(self._send)
+        self.delayed = Delayed(self._send)
         self.transactions = Transactions(self._send, self.client_id)
         self.sinks = Sinks(self._send, self.client_id)
         self.cluster = Cluster(self._send)
@@ -140,6 +142,24 @@ class Client:
         ttl: Duration | None = None,
         ack: AckLike,
     ) -> Published | None: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        delay: Duration,
+    ) -> PublishedDelayed: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        at: datetime | int,
+    ) -> PublishedDelayed: ...
     def publish(
         self,
         topic: TopicId,
@@ -147,7 +167,9 @@ class Client:
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
         ack: AckLike = Ack.DURABLE,
-    ) -> Published | None:
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None:
         """Publish messages to a topic, durably, adjacent and in order; each is a str or bytes, or a
         `tuff.NewMessage` with a key, tags and headers.
 
@@ -160,13 +182,16 @@ class Client:
         `ack`, without a transaction: return when they are `durable`; when they have their ids and
         are about to be written (`received`); or when the server has accepted them (`none`, which
         returns None). A crash of the server may lose messages that were not durable.
+        `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
+        they were published at that moment; until then `delayed` lists and cancels them. Under a
+        transaction they do so only if it commits. They are always durable, whatever `ack` is.
 
         Raises:
             TopicNotFoundError: create it first.
             TypeError, ValueError: a message is neither a str nor bytes, or has no UTF-8; or an
                 attribute is beyond its limits.
             EmptyPublishError: there are no messages; see `publish_stored`.
-            InvalidTtlError: the ttl is out of range.
+            InvalidTtlError, InvalidDelayError: the ttl or the delay is out of range.
             RequestTooLargeError: more than the server takes at once (16 MiB by default).
             ConnectionLostError: with `outcome_unknown`, they may have been published.
             TransactionNotInProgressError: its class says how the transaction ended.
@@ -176,6 +201,8 @@ class Client:
         request = publish_request(
             all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
         )
+        if (delayed := calls.delay_of(delay, at)) is not None:
+            return self._send(calls.publish_delayed(topic, request, delayed))
         if level is Ack.NONE:
             self._send(calls.publish_unacknowledged(topic, request))
             return None

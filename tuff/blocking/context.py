@@ -1,6 +1,7 @@
 # Generated from tuff/aio/context.py by `make blocking`; change that one.
 """The transaction context; `tuff.commit_protocol` has its commit protocol."""
 
+from datetime import datetime
 from types import TracebackType
 
 from tuff import calls
@@ -66,18 +67,27 @@ class TransactionContext:
         distinguish earlier writes from later ones. Earlier writes stay."""
         self._driver.run(self._protocol.checkpoint())
 
-    def publish(self, topic: TopicId, *messages: Publishable, ttl: Duration | None = None) -> None:
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> None:
         """Publish these with the commit: they become visible with the rows, or never.
 
         The messages of one topic keep their order. Up to 1 MiB of messages waits in memory; later
         ones are stored on the server at once. `ttl`: whole seconds from the commit on (default: the
-        topic's).
+        topic's). With `delay` or `at` (as in `Client.publish`) they are sent at once, and enter the
+        topic at that time if this transaction commits.
 
         Raises:
             EmptyPublishError: there are no messages.
             TuffError: storing failed. Let it end the block: this transaction can't commit.
         """
-        self._driver.run(self._protocol.publish(topic, messages, ttl_s=calls.ttl_of(ttl)))
+        ttl_s, delayed = calls.ttl_of(ttl), calls.delay_of(delay, at)
+        self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl_s, delay=delayed))
 
     def poll(
         self,

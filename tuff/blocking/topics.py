@@ -1,12 +1,12 @@
 # Generated from tuff/aio/topics.py by `make blocking`; change that one.
-"""`client.topics`: the calls of protocol §2."""
+"""`client.topics` and `client.delayed`: the calls of protocol §2 and §3.10."""
 
 from typing import Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call, Duration, Properties, Start
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.replies import Hold, NamedPosition, Splits, TopicInfo
+from tuff.replies import DelayedMessage, Hold, NamedPosition, Splits, TopicInfo
 
 T = TypeVar("T")
 
@@ -14,6 +14,7 @@ T = TypeVar("T")
 Names = list[str]
 Holds = list[Hold]
 NamedPositions = list[NamedPosition]
+DelayedMessages = list[DelayedMessage]
 
 
 class Send(Protocol):
@@ -143,3 +144,31 @@ class Topics:
     def namespaces(self) -> Names:
         """The namespaces that have topics, in byte order."""
         return self._send(calls.list_namespaces())
+
+
+class Delayed:
+    """Messages that wait until they are due: `client.delayed`. `Client.publish` sends them
+    (protocol §3.10)."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def list(
+        self, topic: TopicId, *, after: str | None = None, limit: int = 100, payloads: bool = False
+    ) -> DelayedMessages:
+        """The next messages that wait, behind the id `after`, in the order in which they become
+        due; at most `limit`, and at most 1,000. With `payloads` it may be fewer, and the last page
+        is empty.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
+        return self._send(calls.list_delayed(topic, after=after, limit=limit, payloads=payloads))
+
+    def cancel(self, topic: TopicId, delayed_id: str) -> None:
+        """Delete a message that waits, durably: it never enters the topic.
+
+        Raises:
+            DelayedNotFoundError: it has entered, was cancelled, or never existed.
+        """
+        self._send(calls.cancel_delayed(topic, delayed_id))

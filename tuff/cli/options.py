@@ -191,15 +191,31 @@ def _message_id(text: str) -> MessageId:
         raise click.BadParameter(error.detail) from None
 
 
+def time_of(text: str) -> int:
+    """A time in ms since the epoch, from such a number or a local time. Raises: BadParameter."""
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    try:
+        return _local_ms(text)
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is no time: use ms since the epoch, or a time like 2026-01-31T12:00:00"
+        ) from None
+
+
 def _time_ms(text: str) -> int:
     try:
-        # Without a zone it is in local time, as a wall clock shows it.
-        return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))
+        return _local_ms(text)
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(
             f"can't start from {text!r}: use earliest, latest, a message id of 40 hex digits, a "
             "time ago like 10m or 2h, ms since the epoch, or a time like 2026-01-31T12:00:00"
         ) from None
+
+
+def _local_ms(text: str) -> int:
+    # Without a zone it is in local time, as a wall clock shows it.
+    return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))
 
 
 def command_line(words: Iterable[object], context: click.Context | None = None) -> str:

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from tuff.cli.cluster import cluster
+from tuff.cli.delayed import delayed
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.hbase import hbase
 from tuff.cli.holds_positions_sinks import holds, positions, sinks
@@ -38,6 +39,7 @@ _NEXT = {
     "hold_not_found": "tuff holds ls TOPIC",
     "too_many_positions": "tuff positions ls TOPIC",
     "position_not_found": "tuff positions ls TOPIC",
+    "delayed_not_found": "tuff delayed ls TOPIC",
     "transaction_unknown": "tuff tx ls",
     "transaction_conflict": "tuff tx abort TRANSACTION",
     "transaction_timed_out": "tuff tx show TRANSACTION",
@@ -130,7 +132,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, tx, sinks, holds, positions),
+    *(status, topics, pub, tail, delayed, tx, sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
 ):
     program.add_command(command)

@@ -11,6 +11,7 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import (
+    SECONDS,
     TRANSACTION,
     Function,
     Session,
@@ -18,14 +19,15 @@ from tuff.cli.options import (
     output_options,
     server_options,
     session,
+    time_of,
     topic_of,
 )
 from tuff.cli.output import Progress, counted, print_json
 from tuff.new_messages import NewMessage, Publishable
 from tuff.protocol.errors import RequestTooLargeError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Ack
-from tuff.replies import Published
+from tuff.replies import Published, PublishedDelayed
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish
 LINE_BYTES_MAX = 16 << 20  # bytes; no server accepts a larger request
@@ -67,6 +69,17 @@ def attribute_options(function: Function) -> Function:
     return key(tags(headers(function)))
 
 
+def delay_options(function: Function) -> Function:
+    """`--delay` in seconds, and `--at` in ms since the epoch."""
+    delay = click.option(
+        "--delay", type=SECONDS, metavar="SECONDS", help="Let them enter TOPIC so much later."
+    )
+    at = click.option(
+        "--at", type=time_of, metavar="TIME", help="Let them enter TOPIC then: ISO 8601, or ms."
+    )
+    return delay(at(function))
+
+
 @click.command()
 @click.argument("topic", type=topic_of)
 @click.argument("messages", nargs=-1)
@@ -83,6 +96,7 @@ def attribute_options(function: Function) -> Function:
     "--tx", "transaction", type=TRANSACTION, metavar="ID", help="Publish in this transaction."
 )
 @attribute_options
+@delay_options
 @click.option(
     "--ack",
     type=click.Choice(["none", "received", "durable"]),
@@ -108,6 +122,10 @@ def pub(
     publishing = _Publishing(topic=topic, ack=Ack(ack), **options)
     if publishing.transaction is not None and publishing.ack is not Ack.DURABLE:
         raise click.UsageError(f"--ack {ack} is only for messages without --tx")
+    if publishing.delay is not None and publishing.at is not None:
+        raise click.UsageError("give either --delay or --at, and not both")
+    if publishing.is_delayed and publishing.ack is not Ack.DURABLE:
+        raise click.UsageError(f"--ack {ack} is only for messages without --delay and --at")
     given = [as_bytes(message) for message in messages]
     publishing.publish_all(session, given, batch=batch, as_json=as_json)
 
@@ -122,7 +140,13 @@ class _Publishing:
     key: bytes | None
     tags: tuple[str, ...]
     headers: tuple[tuple[str, bytes], ...]
+    delay: float | None
+    at: int | None
     ack: Ack
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.delay is not None or self.at is not None
 
     def publish_all(
         self, session: Session, given: list[bytes], *, batch: int | None, as_json: bool
@@ -131,7 +155,7 @@ class _Publishing:
         source = _Input()
         size_bytes = 0 if given else source.size_bytes()
         lines = iter([given]) if given else read_lines(source.read)
-        done: list[Published] = []
+        done: list[Published | PublishedDelayed] = []
         count = 0
         try:
             with session.client() as client, closing(Progress(size_bytes)) as progress:
@@ -145,14 +169,24 @@ class _Publishing:
             raise
         _print_published(self.topic, count, done, as_json=as_json)
 
-    def _publish(self, client: Client, payloads: list[bytes]) -> list[Published]:
+    def _publish(self, client: Client, payloads: list[bytes]) -> list[Published | PublishedDelayed]:
         """Publish messages in one request; nothing is returned if it has no ids."""
         messages: Sequence[Publishable] = payloads
         if self.key is not None or self.tags or self.headers:
             messages = [NewMessage(each, self.key, self.tags, self.headers) for each in payloads]
-        published = client.publish(
-            self.topic, *messages, transaction=self.transaction, ttl=self.ttl, ack=self.ack
-        )
+        published: Published | PublishedDelayed | None
+        if self.delay is not None:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, delay=self.delay
+            )
+        elif self.at is not None:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, at=self.at
+            )
+        else:
+            published = client.publish(
+                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, ack=self.ack
+            )
         return [] if published is None else [published]
 
 
@@ -209,10 +243,18 @@ def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
         yield held
 
 
-def _print_published(topic: TopicId, count: int, done: list[Published], *, as_json: bool) -> None:
+def _print_published(
+    topic: TopicId, count: int, done: list[Published | PublishedDelayed], *, as_json: bool
+) -> None:
+    is_delayed = bool(done) and isinstance(done[0], PublishedDelayed)
+    did = "delayed" if is_delayed else "published"
     if as_json:
-        first = done[0].first_id.hex() if done else None
-        last = done[-1].last_id.hex() if done else None
-        print_json({"published": count, "firstId": first, "lastId": last})
+        first = _hex(done[0].first_id) if done else None
+        last = _hex(done[-1].last_id) if done else None
+        print_json({did: count, "firstId": first, "lastId": last})
     else:
-        click.echo(f"published {counted(count, 'message')} to {topic}")
+        click.echo(f"{did} {counted(count, 'message')} {'for' if is_delayed else 'to'} {topic}")
+
+
+def _hex(found: MessageId | str) -> str:
+    return found if isinstance(found, str) else found.hex()

@@ -123,10 +123,13 @@ class _Reader:
             yield from poll
             left = None if left is None else left - len(poll)
             self._report(poll)
-            if not self._follow and (poll.caught_up or not poll):
+            # A selection by tags may pass over many messages: then a poll ends before all are read.
+            has_moved = bool(poll) or poll.next_id != at
+            if not self._follow and (poll.caught_up or not has_moved):
                 return
             # The next poll does not wait, so that a blocking transaction is reported at once.
-            wait_s = 0.0 if poll or self._is_new_blocker(poll) else WAIT_S
+            is_idle = self._follow and not (poll or self._is_new_blocker(poll))
+            wait_s = WAIT_S if is_idle else 0.0
             at, inclusive = poll.next_id, False
 
     def _poll(

@@ -75,6 +75,10 @@ class InvalidTtlError(BadRequestError):
     code = "invalid_ttl"
 
 
+class InvalidDelayError(BadRequestError):
+    code = "invalid_delay"
+
+
 class EmptyPublishError(BadRequestError):
     code = "empty_publish"
 
@@ -128,6 +132,12 @@ class PositionNotFoundError(NotFoundError):
     """The topic has no position of that name."""
 
     code = "position_not_found"
+
+
+class DelayedNotFoundError(NotFoundError):
+    """No such delayed message waits: it was cancelled, has entered its topic, or never was."""
+
+    code = "delayed_not_found"
 
 
 class SinkNotFoundError(NotFoundError):

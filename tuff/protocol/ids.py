@@ -8,7 +8,7 @@ through ids as one 160-bit number, so that "after this id" is "from the next num
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,8 +24,13 @@ TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _PARTS = re.compile(r"(:[1-9][0-9]{0,3})?(:delayed)?|:group")
+_DELAYED = ":delayed"
+_DELAYED_HEX = re.compile(r"[0-9A-Fa-f]{36}")
 _LAYOUT = struct.Struct(">QHQH")
 assert _LAYOUT.size == MESSAGE_ID_SIZE
+_DELAYED_ID = struct.Struct(">QQH")
+DELAYED_ID_SIZE = 18  # bytes
+assert _DELAYED_ID.size == DELAYED_ID_SIZE
 
 
 def check_name(name: str, *, what: str) -> str:
@@ -74,6 +79,21 @@ class TopicId:
 
     def __str__(self) -> str:
         return f"{self.namespace}:{self.name}"
+
+    @property
+    def delayed_log(self) -> "TopicId":
+        """The log for the delayed messages that transactions publish to this topic."""
+        return TopicId(self.namespace, self.name + _DELAYED)
+
+    @property
+    def is_delayed_log(self) -> bool:
+        """Whether this is the `delayed_log` of a topic."""
+        return self.name.endswith(_DELAYED)
+
+    @property
+    def home(self) -> "TopicId":
+        """The topic whose delayed messages this log has; of any other topic, the topic itself."""
+        return replace(self, name=self.name.removesuffix(_DELAYED))
 
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)
@@ -152,6 +172,37 @@ class MessageId:
     @classmethod
     def from_int(cls, number: int) -> "MessageId":
         return cls.from_bytes(number.to_bytes(MESSAGE_ID_SIZE, "big"))
+
+
+class DelayedId(NamedTuple):
+    """The id of a message that waits for its time: when it is due, in ms since the epoch, and the
+    offset at which it was accepted. Ids of one topic are ordered as its messages become due."""
+
+    due_ms: int
+    offset: Offset
+
+    def to_bytes(self) -> bytes:
+        return _DELAYED_ID.pack(self.due_ms, *self.offset)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "DelayedId":
+        """The id in the 18 bytes at the end of a key."""
+        due_ms, timestamp_ms, seq_id = _DELAYED_ID.unpack(data[-DELAYED_ID_SIZE:])
+        return cls(due_ms, Offset(timestamp_ms, seq_id))
+
+    def hex(self) -> str:
+        """36 lower-case hex digits, as in JSON."""
+        return self.to_bytes().hex()
+
+    @classmethod
+    def from_hex(cls, digits: str) -> "DelayedId":
+        """Raises: InvalidMessageIdError: not 36 hex digits."""
+        if _DELAYED_HEX.fullmatch(digits) is None:
+            raise InvalidMessageIdError(
+                f"{digits[:80]!r} is not the id of a delayed message: it takes "
+                f"{2 * DELAYED_ID_SIZE} hex digits"
+            )
+        return cls.from_bytes(bytes.fromhex(digits))
 
 
 @dataclass(frozen=True, slots=True)

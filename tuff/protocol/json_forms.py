@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import repeat
+from datetime import UTC, datetime
 from typing import NoReturn, TypeVar
 
 import orjson
@@ -14,6 +15,7 @@ from tuff.protocol.attributes import Attributes, checked_attributes
 from tuff.protocol.avro import rollback_detail
 from tuff.protocol.errors import (
     BadRequestError,
+    InvalidDelayError,
     InvalidTransactionError,
     InvalidTtlError,
     TuffError,
@@ -21,8 +23,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset, topic_id
 from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import (
+    DELAY_MS_MAX,
     MESSAGES_COUNT_MAX,
     ConsumeRequest,
+    Delay,
     PublishEntry,
     PublishRequest,
     RollbackDetail,
@@ -36,13 +40,13 @@ from tuff.protocol.transaction import (
 )
 
 Member = TypeVar("Member")
-
 TTL_S_MAX = (1 << 31) - 1  # seconds
 SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
+_SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
-_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "key", "tags", "headers"})
-_ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer"})
+_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "key", "tags", "headers", "delay", "at"})
+_ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer", "delay", "at"})
 _CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
 _ROLLBACK_MEMBERS = frozenset(
     {"transactionWritePointer", "startTimestamp", "startSequenceId", "endTimestamp",
@@ -252,13 +256,92 @@ def ttl_from_json(value: object) -> int:
     return number
 
 
-def publish_request_from_json(value: object, *, what: str = "the request") -> PublishRequest:
-    """Raises: BadRequestError (its kinds): malformed; the text says where."""
+def time_ms_from_iso(text: str) -> int:
+    """The time in ms since the epoch that an ISO 8601 text names; without an offset it is UTC.
+    Raises: ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return math.floor(moment.timestamp() * 1000)
+
+
+def delay_from_json(members: Mapping[str, object]) -> Delay | None:
+    """The delay that the members `delay` (seconds) or `at` (ms, or an ISO 8601 time) name.
+
+    Raises:
+        InvalidDelayError: one is out of range or malformed, or both are there.
+    """
+    seconds, at = members.get("delay"), members.get("at")
+    if seconds is None:
+        return None if at is None else Delay(_time_ms(at), is_time=True)
+    if at is not None:
+        raise InvalidDelayError("a message is delayed by either delay or at, and not by both")
+    number = seconds
+    if isinstance(seconds, str) and _SECONDS.fullmatch(seconds):
+        number = float(seconds)
+    match number:
+        case bool():
+            pass
+        case int() | float() if 0.001 <= number <= DELAY_MS_MAX // 1000:
+            return Delay(round(number * 1000), is_time=False)
+    raise InvalidDelayError(
+        f"a delay is 0.001 to {DELAY_MS_MAX // 1000} seconds, not {shown(seconds)}"
+    )
+
+
+def _time_ms(value: object) -> int:
+    number = value
+    if isinstance(value, str):
+        try:
+            is_digits = value.isascii() and value.isdigit() and len(value) <= _POINTER_DIGITS_MAX
+            number = int(value) if is_digits else max(0, time_ms_from_iso(value))
+        except (ValueError, OverflowError):
+            number = None
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= POINTER_MAX:
+        return number
+    raise InvalidDelayError(
+        f"at is a time in ms since the epoch or in ISO 8601, not {shown(value)}"
+    )
+
+
+def all_delayed(
+    own: Sequence[Delay | None] | None, of_all: Delay | None, *, count: int
+) -> list[Delay] | None:
+    """The delays of `count` messages: each its own, or else that of all; None if there are none.
+
+    Raises:
+        InvalidDelayError: some messages are delayed, and others are not.
+    """
+    if own is None:
+        return None if of_all is None else [of_all] * count
+    delays = [of_all if each is None else each for each in own]
+    delayed = [each for each in delays if each is not None]
+    if len(delayed) < len(delays):
+        raise InvalidDelayError(
+            f"{len(delayed)} of {count} messages are delayed; send the others in a request or an "
+            "entry of their own"
+        )
+    return delayed
+
+
+def publish_request_from_json(
+    value: object, *, what: str = "the request", of_all: Delay | None = None
+) -> PublishRequest:
+    """`of_all`: the delay of messages without one of their own.
+
+    Raises: BadRequestError (its kinds): malformed; the text says where.
+    """
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
-    payloads, ttls_s, attributes = _messages_from_json(body.get("messages"))
-    return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s, attributes=attributes)
+    payloads, ttls_s, attributes, delays = _messages_from_json(body.get("messages"))
+    return PublishRequest(
+        pointer=pointer,
+        payloads=payloads,
+        ttls_s=ttls_s,
+        attributes=attributes,
+        delays=all_delayed(delays, of_all, count=len(payloads)),
+    )
 
 
 def publish_entries_from_json(value: object) -> list[PublishEntry]:
@@ -279,7 +362,10 @@ def _entry_from_json(value: object) -> PublishEntry:
         raise BadRequestError(
             f"an entry of publish names its namespace and its topic, not {shown(names)}"
         )
-    payloads, ttls_s, attributes = _messages_from_json(entry.get("messages"))
+    payloads, ttls_s, attributes, own = _messages_from_json(entry.get("messages"))
+    delays = all_delayed(own, delay_from_json(entry), count=len(payloads))
+    if delays is not None and not payloads:
+        raise no_delay_of_stored()
     pointer = entry.get("pointer")
     return PublishEntry(
         topic=topic_id(names[0], names[1]),
@@ -287,6 +373,7 @@ def _entry_from_json(value: object) -> PublishEntry:
         ttls_s=ttls_s,
         pointer=None if pointer is None else pointer_from_json(pointer, what="pointer"),
         attributes=attributes,
+        delays=delays,
     )
 
 
@@ -301,9 +388,21 @@ def publish_entry_to_json(entry: PublishEntry) -> dict[str, object]:
     return form
 
 
+def no_delay_of_stored() -> InvalidDelayError:
+    """The refusal to delay messages that are or were stored."""
+    return InvalidDelayError(
+        "messages that are stored can't be delayed; publish them under the transaction instead"
+    )
+
+
 def _messages_from_json(
     value: object,
-) -> tuple[list[bytes], list[int | None] | None, list[Attributes | None] | None]:
+) -> tuple[
+    list[bytes],
+    list[int | None] | None,
+    list[Attributes | None] | None,
+    list[Delay | None] | None,
+]:
     if value is None:
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
@@ -312,23 +411,31 @@ def _messages_from_json(
         raise too_many_messages(len(value))
     plain = _plain_payloads(value)
     if plain is not None:
-        return plain, None, None
+        return plain, None, None, None
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     attributes: list[Attributes | None] = []
+    delays: list[Delay | None] = []
     for item in value:
-        ttl_s = attributes_of_item = None
+        ttl_s = attributes_of_item = delay = None
         if isinstance(item, dict) and "base64" not in item:
             check_object(item, members=_MESSAGE_MEMBERS, what="a message")
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
             attributes_of_item = _attributes_from_json(item)
+            delay = delay_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
         ttls_s.append(ttl_s)
         attributes.append(attributes_of_item)
-    return payloads, _unless_all_none(ttls_s), _unless_all_none(attributes)
+        delays.append(delay)
+    return (
+        payloads,
+        _unless_all_none(ttls_s),
+        _unless_all_none(attributes),
+        _unless_all_none(delays),
+    )
 
 
 def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:
@@ -376,28 +483,26 @@ def attributes_to_json(attributes: Attributes) -> dict[str, object]:
     return {"key": key, "tags": list(attributes.tags), "headers": headers}
 
 
+def delay_to_json(delay: Delay) -> dict[str, float]:
+    """The member that `delay_from_json` reads."""
+    return {"at": delay.ms} if delay.is_time else {"delay": delay.ms / 1000}
+
+
 def _messages_to_json(entry: PublishEntry) -> list[object]:
-    forms = [payload_to_json(payload) for payload in entry.payloads]
-    if entry.ttls_s is None and entry.attributes is None:
+    forms: list[object] = [payload_to_json(payload) for payload in entry.payloads]
+    if entry.ttls_s is None and entry.attributes is None and entry.delays is None:
         return forms
+    members: list[dict[str, object]] = [{} for _ in forms]
+    for found, ttl_s in zip(members, entry.ttls_s or (), strict=False):
+        found |= {} if ttl_s is None else {"ttl": ttl_s}
+    for found, attributes in zip(members, entry.attributes or (), strict=False):
+        found |= {} if attributes is None else attributes_to_json(attributes)
+    for found, delay in zip(members, entry.delays or (), strict=False):
+        found |= delay_to_json(delay)
     return [
-        form if ttl_s is None and attributes is None else _message_to_json(form, ttl_s, attributes)
-        for form, ttl_s, attributes in zip(
-            forms,
-            entry.ttls_s or repeat(None, len(forms)),
-            entry.attributes or repeat(None, len(forms)),
-            strict=True,
-        )
+        {"payload": form, **found} if found else form
+        for form, found in zip(forms, members, strict=True)
     ]
-
-
-def _message_to_json(
-    payload: object, ttl_s: int | None, attributes: Attributes | None
-) -> dict[str, object]:
-    form = {"payload": payload}
-    if ttl_s is not None:
-        form["ttl"] = ttl_s
-    return form if attributes is None else form | attributes_to_json(attributes)
 
 
 def rollback_detail_to_json(detail: RollbackDetail) -> dict[str, object]:

@@ -14,6 +14,7 @@ from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import frozen_value
 
+DELAY_MS_MAX = 315_360_000_000  # ms, ten years; a longer delay is more likely a wrong unit
 # Messages of one request, whatever their size. Each gets a key and a checksum on the event loop,
 # which takes about a second for so many, and delays all other requests.
 MESSAGES_COUNT_MAX = 1_000_000
@@ -50,13 +51,25 @@ def too_many_messages(count: int) -> RequestTooLargeError:
     )
 
 
+class Delay(NamedTuple):
+    """When a delayed message enters its topic: `ms` after its publish, or at this time in ms since
+    the epoch if it `is_time`."""
+
+    ms: int
+    is_time: bool
+
+    def due_ms(self, now_ms: int) -> int:
+        """The time at which it enters, in ms, if it is published now."""
+        return max(self.ms if self.is_time else now_ms + self.ms, now_ms)
+
+
 class PublishRequest(NamedTuple):
     """Payloads for one topic. `pointer` is the write pointer, None without a transaction.
 
     `ttls_s` has the time to live of each message in seconds (None: the topic's), or is None if no
     message has its own. `ttl_s` is that of the request; `ttls_s` includes it for messages without
     their own. `attributes` has those of each message (None: it has none), or is None if no message
-    has any.
+    has any. `delays` has those of all messages, or is None if no message is delayed.
     """
 
     pointer: int | None
@@ -64,13 +77,15 @@ class PublishRequest(NamedTuple):
     ttls_s: Sequence[int | None] | None = None
     ttl_s: int | None = None
     attributes: Sequence[Attributes | None] | None = None
+    delays: Sequence[Delay] | None = None
 
 
 @frozen_value(kw_only=True)
 class PublishEntry:
     """One publish within a commit (protocol §5.2).
 
-    Without payloads it publishes stored messages. `pointer` None: the current write pointer.
+    Without payloads it publishes stored messages. `delays` has those of all messages, or is None.
+    `pointer` None: the current write pointer.
     """
 
     topic: TopicId
@@ -78,6 +93,7 @@ class PublishEntry:
     ttls_s: Sequence[int | None] | None = None
     pointer: int | None = None
     attributes: Sequence[Attributes | None] | None = None
+    delays: Sequence[Delay] | None = None
 
 
 @frozen_value()

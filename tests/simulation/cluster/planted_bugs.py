@@ -74,8 +74,8 @@ BUGS = (
             ),
             Change(
                 "messaging/topic_handover.py",
-                "        self._state.remove_topic(found)\n",
-                "        found.is_released = False\n",
+                "        for each in parts:\n            self._state.remove_topic(each)\n",
+                "        _set_released(parts, is_released=False)\n",
             ),
         ),
     ),

@@ -1,0 +1,55 @@
+"""When to look for work on delayed messages next: one time for each topic, however many messages
+wait (decision 0043, section 5)."""
+
+import asyncio
+import heapq
+
+from tuff.protocol.ids import TopicId
+
+AT_ONCE = 0  # ms; a time that has passed
+
+
+class LookTimes:
+    """The time of the next look at each topic, in ms since the epoch. For a topic it is the due
+    time of its next delayed message, and for a log of delayed messages it is at once after each
+    change. Lives on the event loop. `changed` is set when a time becomes the earliest."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._times_ms: dict[TopicId, int] = {}
+        self._heap: list[tuple[int, TopicId]] = []  # may have older times of a topic, too
+
+    def note(self, topic: TopicId, at_ms: int) -> None:
+        """Look at this topic at this time, or earlier."""
+        before_ms = self._times_ms.get(topic)
+        if before_ms is None or at_ms < before_ms:
+            self._times_ms[topic] = at_ms
+            heapq.heappush(self._heap, (at_ms, topic))
+            if self._heap[0][0] == at_ms:
+                self.changed.set()
+
+    def note_log(self, log: TopicId) -> None:
+        """Look at this log of delayed messages at once."""
+        self.note(log, AT_ONCE)
+
+    def forget(self, topic: TopicId) -> None:
+        """Don't look at this topic any more."""
+        self._times_ms.pop(topic, None)
+
+    def next_ms(self) -> int | None:
+        """The earliest time; None without any."""
+        while self._heap:
+            at_ms, topic = self._heap[0]
+            if self._times_ms.get(topic) == at_ms:
+                return at_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def take(self, *, now_ms: int) -> TopicId | None:
+        """A topic whose time has come, the earliest first; its time is forgotten."""
+        next_ms = self.next_ms()
+        if next_ms is None or next_ms > now_ms:
+            return None
+        _, topic = heapq.heappop(self._heap)
+        del self._times_ms[topic]
+        return topic

@@ -1,0 +1,461 @@
+"""Delayed messages: how they are stored, enter their topic when they are due, and are listed and
+cancelled (protocol §3.10; decision 0043, section 5).
+
+A delayed message is one row of a table of its own, in the order of due times. At the due time one
+batch writes the message to its topic and deletes that row.
+
+Under a transaction the row is first the payload of a message in the topic's *delayed log*, an
+internal topic, with the write pointer of the transaction. This server reads the log as a reader
+with isolation `committed` does. One batch writes the rows of what was committed, and raises the
+log start of the log behind it.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from messaging.read.poll import Poll, boolean, query_of, whole_digits
+from messaging.read.scan import ReadResult, read
+from messaging.settings import MessagingSettings
+from messaging.storage.attributes import decode_attributes
+from messaging.storage.engine import Store
+from messaging.storage.look_times import AT_ONCE
+from messaging.storage.packed_rows import NewRows, scan_reporting_corruption
+from messaging.storage.rows import (
+    DELAYED,
+    DamagedRowError,
+    MessageRow,
+    delayed_key,
+    delayed_stop,
+    message_keys,
+    offset_after,
+    split_log_message,
+)
+from messaging.storage.store_state import OpenStore, StoreState, require_topic
+from messaging.topics import (
+    TOPIC_PATH,
+    Topic,
+    topic_of,
+    topic_was_replaced,
+    with_log_start,
+)
+from messaging.write.group_commit import (
+    WRITE_OVERHEAD_BYTES,
+    GroupCommitter,
+    Write,
+    WriteBatch,
+)
+from tuff.disk.event_loop import FutureTask
+from tuff.protocol.errors import (
+    BadRequestError,
+    DamagedRecordError,
+    DelayedNotFoundError,
+    OwnershipMovingError,
+    ShuttingDownError,
+    TopicNotFoundError,
+    TransactionsUnavailableError,
+    TuffError,
+)
+from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
+from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
+
+log = logging.getLogger(__name__)
+
+ENTERED_COUNT_MAX = 1_000  # messages that enter a topic in one batch; some ms of the event loop
+ENTERED_BYTES_MAX = 4 << 20  # bytes of their payloads, unless the first one is larger
+LOOKS_COUNT_MAX = 32  # topics that are looked at at once; each look takes a thread and a batch
+RETRY_MS = 1_000  # ms until the next look at a topic after one that failed
+LISTED_COUNT_MAX = 1_000  # messages in one page of a list; keeps a reply without payloads small
+LISTED_COUNT = 100  # the same, unless the request says how many
+
+_LOG_POLL = Poll(limit=ENTERED_COUNT_MAX)
+
+
+class Waiting(NamedTuple):
+    """A message that has not entered its topic yet."""
+
+    id: DelayedId
+    row: MessageRow
+
+
+@dataclass(slots=True)
+class _Found:
+    """Rows that one look has read: the ids to cancel that are there, and the messages that are due,
+    in their order. `next_ms` is when the next one is due, None if no other waits."""
+
+    cancelled: set[DelayedId]
+    due: list[Waiting] = field(default_factory=list)
+    next_ms: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each.row.payload) for each in self.due)
+
+
+class _Cancel(NamedTuple):
+    """A call that cancels a message, and waits."""
+
+    id: DelayedId
+    done: "asyncio.Future[None]"
+
+
+class DelayedMessages:
+    """Lets delayed messages enter their topics; lists and cancels them. Lives on the event loop.
+
+    All changes of the delayed rows of one topic, but new rows, are made by one *look* at a time, so
+    that no row is both cancelled and entered, or entered twice.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        state: StoreState,
+        committer: GroupCommitter,
+        settings: MessagingSettings,
+        *,
+        observe: Callable[[str, float], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._committer = committer
+        self._settings = settings
+        self._observe = observe
+        self._looking: set[TopicId] = set()
+        self._again: set[TopicId] = set()  # to look at once more after the look under way
+        self._failing: set[TopicId] = set()  # topics whose last look failed
+        self._cancels: defaultdict[TopicId, list[_Cancel]] = defaultdict(list)
+        # The messages in a log when its log start was last raised: without new ones, it is not.
+        self._passed: dict[TopicId, int] = {}
+        self._is_closing = False
+        self.entered_count = 0  # messages, since the start
+
+    async def run(self) -> None:
+        """Look at each topic when its next message is due, and at each log after a change, until
+        `close`."""
+        times = self._state.look_times
+        loop = asyncio.get_running_loop()
+        while not self._is_closing:
+            times.changed.clear()
+            self.look()
+            next_ms = times.next_ms()
+            alarm = None
+            if next_ms is not None and len(self._looking) < LOOKS_COUNT_MAX:
+                left_s = max(0, next_ms - self._state.now_ms()) / 1000
+                alarm = loop.call_later(left_s, times.changed.set)
+            await times.changed.wait()
+            if alarm is not None:
+                alarm.cancel()
+
+    def look(self) -> None:
+        """Begin the looks whose time has come."""
+        times, now_ms = self._state.look_times, self._state.now_ms()
+        while len(self._looking) < LOOKS_COUNT_MAX and not self._is_closing:
+            topic = times.take(now_ms=now_ms)
+            if topic is None:
+                return
+            if topic in self._looking:
+                self._again.add(topic)
+                continue
+            self._looking.add(topic)
+            FutureTask(self._look_at(topic), refusals=TuffError).go_on()
+
+    def next_due_ms(self) -> int | None:
+        """When the next message is due, in ms since the epoch; None if none waits. It is also the
+        time of the next try, if one failed."""
+        next_ms = self._state.look_times.next_ms()
+        return None if next_ms == AT_ONCE else next_ms
+
+    def close(self) -> None:
+        """Begin no more looks, and refuse the calls that wait for one. Looks under way end with
+        their batch."""
+        self._is_closing = True
+        self._state.look_times.changed.set()
+        cancels, self._cancels = self._cancels, defaultdict(list)
+        for cancel in [each for waiting in cancels.values() for each in waiting]:
+            _fail(cancel, _stopping())
+
+    async def listed(
+        self, topic: TopicId, *, after: DelayedId | None = None, count_max: int
+    ) -> list[Waiting]:
+        """Messages that wait, in the order in which they become due, from behind this id on.
+
+        Raises: TopicNotFoundError, DamagedRecordError, StorageUnavailableError.
+        """
+        found, record = require_topic(self._store, self._state, topic)
+        list_rows = partial(
+            _listed,
+            prefix=found.prefix(record.generation),
+            after=after,
+            count_max=count_max,
+            bytes_max=self._settings.poll_bytes_max,
+        )
+        return await self._store.read(list_rows)
+
+    async def cancel(self, topic: TopicId, delayed_id: DelayedId) -> None:
+        """Delete a message that waits, durably.
+
+        Raises: TopicNotFoundError, DelayedNotFoundError, UnavailableError (its kinds).
+        """
+        self._committer.require_ready()
+        require_topic(self._store, self._state, topic)
+        if self._is_closing:
+            raise _stopping()
+        cancel = _Cancel(delayed_id, asyncio.get_running_loop().create_future())
+        self._cancels[topic].append(cancel)
+        self._state.look_times.note(topic, AT_ONCE)
+        await cancel.done
+
+    async def _look_at(self, topic: TopicId) -> None:
+        cancels = self._cancels.pop(topic, [])
+        try:
+            if topic.is_delayed_log:
+                await self._read_log(topic)
+            else:
+                await self._enter_due(topic, cancels)
+            self._failing.discard(topic)
+        except TuffError as error:
+            self._look_later(topic, error)
+            for each in cancels:
+                _fail(each, error)
+        finally:
+            self._looking.discard(topic)
+            if topic in self._again:
+                self._again.discard(topic)
+                self._state.look_times.note(topic, AT_ONCE)
+            self._state.look_times.changed.set()
+
+    def _look_later(self, topic: TopicId, error: TuffError) -> None:
+        if isinstance(error, TopicNotFoundError) or self._state.topics.maybe_find(topic) is None:
+            return  # it was deleted, or another server owns it
+        is_told_elsewhere = isinstance(error, TransactionsUnavailableError | OwnershipMovingError)
+        if topic not in self._failing and not is_told_elsewhere:
+            self._failing.add(topic)
+            log.warning("delayed messages of %s wait, and are tried again: %s", topic, error)
+        self._state.look_times.note(topic, self._state.now_ms() + RETRY_MS)
+
+    async def _enter_due(self, topic_id: TopicId, cancels: Sequence[_Cancel]) -> None:
+        topic, record = require_topic(self._store, self._state, topic_id)
+        now_ms = self._state.now_ms()
+        # A clock that is wrongly far ahead would let all messages enter, for ever. And on a disk
+        # that is nearly full, the messages would take space before those that wait leave theirs.
+        may_enter = self._state.may_delete() and self._committer.lack_of_space is None
+        find = partial(
+            _find,
+            prefix=topic.prefix(record.generation),
+            cancelled=[each.id for each in cancels],
+            due_by_ms=now_ms if may_enter else -1,
+        )
+        found = await self._store.read(find)
+        if found.cancelled or found.due:
+            put = partial(self._put, topic, record.generation, found)
+            await self._committer.submit(
+                Write(put, size_bytes=WRITE_OVERHEAD_BYTES + found.size_bytes, internal=True)
+            )
+        _answer(cancels, found.cancelled)
+        if found.next_ms is not None:
+            earliest_ms = AT_ONCE if may_enter else now_ms + RETRY_MS
+            self._state.look_times.note(topic_id, max(found.next_ms, earliest_ms))
+
+    def _put(self, topic: Topic, generation: int, found: _Found, batch: WriteBatch) -> None:
+        if topic.require_decided().generation != generation:
+            raise topic_was_replaced(topic.id)
+        prefix = topic.prefix(generation)
+        gone = [*found.cancelled, *(each.id for each in found.due)]
+        batch.delayed += [(delayed_key(prefix, each), None) for each in gone]
+        if found.due:
+            rows = [each.row for each in found.due]
+            first, _ = batch.next_offsets(len(rows))
+            batch.new_rows.append(_message_rows(prefix, first, rows))
+            batch.published(topic, count=len(rows), size_bytes=found.size_bytes)
+            batch.on_durable(partial(self._entered, [each.id.due_ms for each in found.due]))
+
+    def _entered(self, due_ms: Sequence[int]) -> None:
+        self.entered_count += len(due_ms)
+        now_ms = self._state.now_ms()
+        for each in due_ms:
+            self._observe("delayed_lateness_seconds", (now_ms - each) / 1000)
+
+    async def _read_log(self, log_id: TopicId) -> None:
+        """Write the rows of the committed messages that are next in a delayed log."""
+        delayed_log = self._state.topics.find(log_id)
+        record = delayed_log.require_durable()
+        published_count = delayed_log.messages_published
+        # As in a poll: the snapshot first and the rows second.
+        snapshot = await self._state.transactions.snapshot()
+        query = query_of(self._state, self._settings, delayed_log, record, _LOG_POLL, 0, snapshot)
+        result = await self._store.read(partial(read, query=query))
+        # Rows that were rolled back are passed over, and retention drops them.
+        has_passed = result.caught_up and published_count != self._passed.get(log_id, 0)
+        if result.messages or has_passed:
+            put = partial(self._put_from_log, delayed_log, record.generation, result)
+            size_bytes = WRITE_OVERHEAD_BYTES + sum(len(payload) for _, payload in result.items)
+            await self._committer.submit(Write(put, size_bytes=size_bytes, internal=True))
+        if result.caught_up:
+            self._passed[log_id] = published_count
+        elif result.blocking_row is None:
+            self._state.look_times.note_log(log_id)
+
+    def _put_from_log(
+        self, delayed_log: Topic, generation: int, result: ReadResult, batch: WriteBatch
+    ) -> None:
+        record = delayed_log.require_decided()
+        if record.generation != generation:
+            raise topic_was_replaced(delayed_log.id)
+        topic = self._state.topics.find(delayed_log.id.home)
+        prefix = topic.prefix(topic.require_decided().generation)
+        behind = offset_after(MessageId.from_bytes(result.next_id).offset)
+        batch.change_topic(delayed_log, with_log_start(record, MessageId(*behind)))
+        ids = []
+        for message_id, payload in result.items:
+            due_ms, value = split_log_message(payload)
+            ids.append(DelayedId(due_ms, MessageId.from_bytes(message_id).offset))
+            batch.delayed.append((delayed_key(prefix, ids[-1]), value))
+        if ids:
+            batch.on_durable(partial(self._state.look_times.note, topic.id, min(ids).due_ms))
+
+
+def _message_rows(prefix: bytes, first: Offset, rows: Sequence[MessageRow]) -> NewRows:
+    keys = message_keys(prefix, first, len(rows))
+    values = [row.to_bytes(key) for key, row in zip(keys, rows, strict=True)]
+    is_plain = all(row.ttl_s is None and row.attributes is None for row in rows)
+    return NewRows(prefix, keys, values, is_plain)
+
+
+def _find(store: Store, *, prefix: bytes, cancelled: Sequence[DelayedId], due_by_ms: int) -> _Found:
+    """The rows to cancel that are there, and those that are due by this time. Blocks."""
+    found = _Found({each for each in cancelled if store.get(delayed_key(prefix, each)) is not None})
+    size_bytes = 0
+    for delayed_id, key, value in _rows(store, prefix, after=None):
+        if delayed_id in found.cancelled:
+            continue
+        found.next_ms = delayed_id.due_ms
+        is_full = len(found.due) >= ENTERED_COUNT_MAX or size_bytes >= ENTERED_BYTES_MAX
+        if delayed_id.due_ms > due_by_ms or is_full:
+            return found
+        try:
+            found.due.append(Waiting(delayed_id, MessageRow.from_bytes(key, value)))
+        except DamagedRowError as error:
+            raise _damaged(delayed_id, error) from None
+        size_bytes += len(value)
+    found.next_ms = None
+    return found
+
+
+def _listed(
+    store: Store, *, prefix: bytes, after: DelayedId | None, count_max: int, bytes_max: int
+) -> list[Waiting]:
+    found: list[Waiting] = []
+    size_bytes = 0
+    for delayed_id, key, value in _rows(store, prefix, after=after):
+        size_bytes += len(value)
+        if found and size_bytes > bytes_max:
+            break
+        try:
+            found.append(Waiting(delayed_id, MessageRow.from_bytes(key, value)))
+        except DamagedRowError as error:
+            if not found:
+                raise _damaged(delayed_id, error) from None
+            break
+        if len(found) >= count_max:
+            break
+    return found
+
+
+def _rows(
+    store: Store, prefix: bytes, *, after: DelayedId | None
+) -> Iterator[tuple[DelayedId, bytes, bytes]]:
+    """The delayed rows of a topic from behind this id on, with their ids. Raises: StoreError."""
+    start = DELAYED + prefix if after is None else delayed_key(prefix, after) + b"\x00"
+    with closing(scan_reporting_corruption(store, start, delayed_stop(prefix))) as rows:
+        for key, value in rows:
+            yield DelayedId.from_bytes(key), key, value
+
+
+def _damaged(delayed_id: DelayedId, error: DamagedRowError) -> DamagedRecordError:
+    return DamagedRecordError(
+        f"the delayed message {delayed_id.hex()} {error.finding}; {error.advice}",
+        members={"id": delayed_id.hex(), "next": delayed_id.hex()},
+    )
+
+
+def _answer(cancels: Sequence[_Cancel], cancelled: Set[DelayedId]) -> None:
+    left = set(cancelled)
+    for each in cancels:
+        if each.id not in left:
+            _fail(each, _not_found(each.id))
+        elif not each.done.done():
+            each.done.set_result(None)
+        left.discard(each.id)  # a second call that cancels it comes too late
+
+
+def _fail(cancel: _Cancel, error: TuffError) -> None:
+    if not cancel.done.done():
+        cancel.done.set_exception(error)
+
+
+def _stopping() -> ShuttingDownError:
+    return ShuttingDownError("the server is stopping; nothing was cancelled")
+
+
+def _not_found(delayed_id: DelayedId) -> DelayedNotFoundError:
+    return DelayedNotFoundError(
+        f"no delayed message {delayed_id.hex()} waits: it was cancelled, or has entered the topic, "
+        "or never existed"
+    )
+
+
+def routes(delayed: DelayedMessages) -> list[Route]:
+    """The HTTP routes of delayed messages; `publish` accepts them."""
+    handlers = _Routes(delayed)
+    return [
+        Route("GET", f"{TOPIC_PATH}/delayed", handlers.list),
+        Route("DELETE", f"{TOPIC_PATH}/delayed/{{id}}", handlers.cancel),
+    ]
+
+
+class _Routes:
+    def __init__(self, delayed: DelayedMessages) -> None:
+        self._delayed = delayed
+
+    async def list(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"limit", "after", "payloads"})
+        query = dict(request.query)
+        limit = whole_digits(query.get("limit", str(LISTED_COUNT)), what="limit")
+        if limit <= 0:
+            raise BadRequestError(f"limit is greater than 0, not {limit}")
+        after = query.get("after")
+        found = await self._delayed.listed(
+            topic,
+            after=None if after is None else DelayedId.from_hex(after),
+            count_max=min(limit, LISTED_COUNT_MAX),
+        )
+        with_payloads = boolean(query.get("payloads", "false"), what="payloads")
+        return json_reply({"delayed": [_form(each, with_payloads=with_payloads) for each in found]})
+
+    async def cancel(self, request: Request) -> Reply:
+        topic, delayed_id = topic_of(request), DelayedId.from_hex(request.parameters["id"])
+        read_object(request.body, request.content_type, members=(), what="the cancelling")
+        await self._delayed.cancel(topic, delayed_id)
+        return EMPTY_REPLY
+
+
+def _form(waiting: Waiting, *, with_payloads: bool) -> dict[str, object]:
+    row = waiting.row
+    form: dict[str, object] = {
+        "id": waiting.id.hex(),
+        "due": waiting.id.due_ms,
+        "size": len(row.payload),
+    }
+    if row.ttl_s is not None:
+        form["ttl"] = row.ttl_s
+    if row.attributes is not None:
+        form |= attributes_to_json(decode_attributes(row.attributes))
+    if with_payloads:
+        form["payload"] = payload_to_json(row.payload)
+    return form

@@ -1,0 +1,40 @@
+"""`tuff delayed`, and `tuff pub` with a delay, against a real server."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import tuff
+from tests.cli.conftest import Tuff
+
+
+def test_a_message_is_delayed_listed_and_cancelled(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "later")
+    client.topics.create(topic)
+
+    made = json.loads(run("pub", "cli:later", "a", "--delay", "600", "--json").stdout)
+    moment = datetime.now(UTC) + timedelta(days=30)
+    said = run("pub", "cli:later", "b", "--at", moment.isoformat()).stdout
+
+    assert said == "delayed 1 message for cli:later\n"
+    assert made["delayed"] == 1
+    first, second = json.loads(run("delayed", "ls", "cli:later", "--json").stdout)
+    assert (first["id"], first["payload"], second["payload"]) == (made["firstId"], "a", "b")
+    assert first["id"] in run("delayed", "ls", "cli:later", "--limit", "1").stdout
+    assert second["id"] not in run("delayed", "ls", "cli:later", "--limit", "1").stdout
+    behind = run("delayed", "ls", "cli:later", "--after", first["id"], "--json").stdout
+    assert json.loads(behind) == [second]
+    cancelled = run("delayed", "cancel", "cli:later", first["id"])
+    assert cancelled.stdout == f"cancelled {first['id']} of cli:later\n"
+    again = run("delayed", "cancel", "cli:later", first["id"])
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.endswith("; next: tuff delayed ls cli:later\n")
+    assert list(client.poll(topic)) == []
+
+
+@pytest.mark.parametrize(
+    "options", [("--delay", "0"), ("--at", "soon"), ("--delay", "1", "--at", "5")]
+)
+def test_an_impossible_delay_is_refused(run: Tuff, options: tuple[str, ...]) -> None:
+    assert run("pub", "cli:later", "a", *options).returncode == 2

@@ -1,0 +1,84 @@
+"""Delayed messages with both clients (protocol §3.10)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import tuff
+from tests.http.process import ServerProcess
+
+NEVER = timedelta(hours=1)
+
+
+def texts(found: list[tuff.DelayedMessage]) -> list[bytes | None]:
+    return [each.payload for each in found]
+
+
+def test_delayed_messages_are_listed_and_cancelled(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    published = client.publish(topic, "a", "b", delay=NEVER, ttl=60)
+    moment = (datetime.now(UTC) + timedelta(days=30)).replace(microsecond=678_000)
+    client.publish(topic, "c", at=moment)
+
+    assert published.count == 2
+    first, second, third = client.delayed.list(topic, payloads=True)
+    assert (first.id, second.id) == (published.first_id, published.last_id)
+    assert texts([first, second, third]) == [b"a", b"b", b"c"]
+    assert (first.ttl_s, first.size, third.due_ms) == (60, 1, int(moment.timestamp() * 1000))
+    assert client.delayed.list(topic, after=first.id, limit=1)[0].payload is None
+    client.delayed.cancel(topic, first.id)
+    with pytest.raises(tuff.DelayedNotFoundError):
+        client.delayed.cancel(topic, first.id)
+
+
+def test_a_delayed_message_enters(client: tuff.Client, topic: tuff.TopicId) -> None:
+    client.publish(topic, "x", delay=0.02)
+    (message,) = client.poll(topic, wait=10)
+    assert message.payload == b"x"
+
+
+def test_a_context_decides_about_its_delayed_messages(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with client.transaction() as tx:
+        tx.publish(topic, "kept", delay=0.01)
+        tx.publish(topic, "also kept", at=1)
+    with client.transaction() as tx:
+        tx.publish(topic, "gone", delay=0.01)
+        tx.abort()
+    transaction = client.transactions.start()
+    published = client.publish(topic, "rolled back", transaction=transaction, delay=0.01)
+    assert published.rollback is not None
+    client.rollback(topic, published.rollback)
+    client.transactions.commit(transaction)
+
+    client.publish(topic, "last", delay=0.1)
+
+    found: list[bytes] = []
+    start: tuff.MessageId | None = None
+    while not found or found[-1] != b"last":
+        poll = client.poll(topic, start, inclusive=False, wait=10)
+        found += [each.payload for each in poll]
+        start = poll.next_id
+    assert sorted(found) == [b"also kept", b"kept", b"last"]
+
+
+async def test_the_asyncio_client_has_the_same(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    async with tuff.AsyncClient(server.url) as other:
+        published = await other.publish(topic, "x", delay=NEVER)
+        (found,) = await other.delayed.list(topic)
+        assert found.id == published.first_id
+        await other.delayed.cancel(topic, found.id)
+        assert client.delayed.list(topic) == []
+
+
+def test_impossible_delays_are_refused(client: tuff.Client, topic: tuff.TopicId) -> None:
+    with pytest.raises(tuff.InvalidDelayError):
+        client.publish(topic, "x", delay=0)
+    with pytest.raises(ValueError, match="either delay or at"):
+        client.publish(topic, "x", delay=1, at=1)  # type: ignore[call-overload] # that is the test
+    with pytest.raises(ValueError, match="no time zone"):
+        client.publish(topic, "x", at=datetime(2035, 1, 1))  # noqa: DTZ001 - that is the test

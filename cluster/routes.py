@@ -13,6 +13,7 @@ from cluster.membership import Identity, Membership
 from cluster.peers import Peers
 from cluster.routing import WAIT_S_MAX, Owner, Ownership, server_route, topic_route
 from cluster.topic_ownership import TopicOwnership
+from messaging.groups.routes import GROUPS_PATH
 from metadata.members import ServerInfo
 from metadata.store import MetadataError
 from metadata.topic_ownership import OwnerInfo, TopicOwnershipManager
@@ -25,7 +26,7 @@ from tuff.protocol.errors import (
     TopicNotMovableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object, read_query
-from tuff.protocol.ids import TopicId, check_name, topic_id
+from tuff.protocol.ids import GROUP_LOG, TopicId, check_name, topic_id
 from tuff.protocol.json_forms import shown
 
 T = TypeVar("T")
@@ -69,8 +70,8 @@ def routes(
 
 
 def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list[Route]:
-    """The routes that list namespaces and topics, for the topics of all servers. The replies are
-    those of a single server (messaging/topic_changes.py)."""
+    """The routes that list namespaces, topics and consumer groups, for the topics of all servers.
+    The replies are those of a single server (messaging/topic_changes.py)."""
 
     async def namespaces(request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -79,12 +80,20 @@ def listing_routes(joined: Callable[[], Joined], *, in_thread: InThread) -> list
     async def topics(request: Request) -> Reply:
         read_query(request.query, parameters=())
         namespace = check_name(request.parameters["ns"], what="namespace")
-        names = partial(joined().persistence.topic_names, namespace)
-        return json_reply(await _read(in_thread, names))
+        names = await _read(in_thread, partial(joined().persistence.topic_names, namespace))
+        return json_reply([each for each in names if ":" not in each])
+
+    async def groups(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        namespace = check_name(request.parameters["ns"], what="namespace")
+        names = await _read(in_thread, partial(joined().persistence.topic_names, namespace))
+        found = (each.removesuffix(GROUP_LOG) for each in names if each.endswith(GROUP_LOG))
+        return json_reply(list(found))
 
     return [
         Route("GET", "/v1/namespaces", namespaces),
         Route("GET", "/v1/namespaces/{ns}/topics", topics),
+        Route("GET", GROUPS_PATH, groups),
     ]
 
 
@@ -210,8 +219,13 @@ class _Changes:
 
 def _namespaces(persistence: TopicPersistenceManager) -> list[str]:
     """Every namespace that has a topic, in byte order. Blocks."""
-    found = persistence.scan()
-    return sorted({topic.namespace for topic, stored in found if stored.value.generation > 0})
+    return sorted(
+        {
+            topic.namespace
+            for topic, stored in persistence.scan()
+            if stored.value.generation > 0 and not topic.is_internal
+        }
+    )
 
 
 def _owners_page(

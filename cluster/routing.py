@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from cluster.peers import Peers, PeerUnansweredError
+from messaging.groups.routes import GROUP_PATH, group_log
 from messaging.topics import TOPIC_PATH
 from tuff.protocol.errors import (
     InvalidNameError,
@@ -36,6 +37,7 @@ SUSPENDED = (
 
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
+_CREATING = frozenset({("PUT", TOPIC_PATH), ("POST", f"{GROUP_PATH}/heartbeat")})
 _READING_POSTS = frozenset({f"{TOPIC_PATH}/poll"})  # all other posts change something
 
 
@@ -78,8 +80,10 @@ class Leader(Protocol):
 
 
 def is_topic_route(route: Route) -> bool:
-    """Whether the owner of a topic answers this route."""
-    return route.path == TOPIC_PATH or route.path.startswith(f"{TOPIC_PATH}/")
+    """Whether the owner of a topic answers this route, or of the log of a consumer group."""
+    return any(
+        route.path == each or route.path.startswith(f"{each}/") for each in (TOPIC_PATH, GROUP_PATH)
+    )
 
 
 def is_leader_route(route: Route) -> bool:
@@ -91,13 +95,13 @@ def topic_route(
     route: Route, ownership: Ownership, peers: Peers, *, answer_s_max: float = ANSWER_S_MAX
 ) -> Route:
     """The same route for a topic that another server may own."""
-    creates = (route.method, route.path) == ("PUT", TOPIC_PATH)
+    creates = (route.method, route.path) in _CREATING
     if route.path == TOPIC_PATH and route.method in ("PUT", "DELETE"):
         route = _noted(route, ownership)
 
     async def owner_of(request: Request) -> Owner | None:
         try:
-            topic = topic_id(request.parameters["ns"], request.parameters["t"])
+            topic = _topic_of(request)
         except InvalidNameError:
             return None  # this server refuses it as well as any
         return await ownership.owner_of(topic, is_forwarded=request.is_forwarded, creates=creates)
@@ -227,12 +231,12 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
         try:
             reply = await route.handler(request)
         except OwnershipMovingError:
-            ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+            ownership.forget(_topic_of(request))
             raise
         if reply.status != OwnershipMovingError.status or _MOVING not in reply.body:
             return reply
         # Without this, requests would be forwarded to the former owner for ever.
-        ownership.forget(topic_id(request.parameters["ns"], request.parameters["t"]))
+        ownership.forget(_topic_of(request))
         return await route.handler(request)
 
     return route._replace(handler=handler)
@@ -245,9 +249,16 @@ def _noted(route: Route, ownership: Ownership) -> Route:
         finally:
             # Also after an error: an earlier call may have changed the topic, with an unknown
             # outcome, and then a later one is refused since it is done already.
-            await ownership.note_change(topic_id(request.parameters["ns"], request.parameters["t"]))
+            await ownership.note_change(_topic_of(request))
 
     return route._replace(handler=handler)
+
+
+def _topic_of(request: Request) -> TopicId:
+    """The topic, or the log of the group, that a request names. Raises: InvalidNameError."""
+    if "g" in request.parameters:
+        return group_log(request)
+    return topic_id(request.parameters["ns"], request.parameters["t"])
 
 
 def _may_wait(request: Request) -> bool:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from messaging.groups.coordinator import GroupCoordinator
+from messaging.groups.settings import GroupSettings
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -63,6 +65,7 @@ class MessagingService:
         settings: MessagingSettings,
         *,
         observe: Callable[[str, float], None],
+        groups: GroupSettings = GroupSettings(),  # noqa: B008 - a frozen value
         new_store_refusal: Callable[[], str | None] = _no_reason,
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
@@ -85,6 +88,16 @@ class MessagingService:
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
+        self.groups = GroupCoordinator(
+            state,
+            committer,
+            self.publisher,
+            self.polls,
+            self.topics,
+            self.offsets,
+            groups,
+            log_ttl_s=settings.max_ttl,
+        )
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -113,6 +126,7 @@ class MessagingService:
             # The timers of the event loop do not count the time in which the machine was suspended.
             self.state.look_times.changed.set()
             await self.rows.retry_marks()
+            await self.groups.tick()
             await self._flush_if_due()
 
     async def close(self) -> None:

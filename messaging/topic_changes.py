@@ -98,10 +98,9 @@ class TopicChanges:
 
         def decide(batch: WriteBatch) -> TopicRecord:
             record = found.require_decided()
-            delayed_log = self._state.topics.maybe_find(topic.delayed_log)
-            held = None if delayed_log is None else delayed_log.decided
-            if delayed_log is not None and held is not None and held.generation > 0:
-                batch.change_topic(delayed_log, deleted(held))
+            for log in filter(None, map(self._state.topics.maybe_find, topic.with_logs[1:])):
+                if log.decided is not None and log.decided.generation > 0:
+                    batch.change_topic(log, deleted(log.decided))
             prefix = found.prefix(record.generation)
             for table, names in ((HOLDS, record.holds), (POSITIONS, record.positions)):
                 for name in names:
@@ -139,14 +138,20 @@ class TopicChanges:
         return require_topic(self._store, self._state, topic)[1]
 
     def names(self, namespace: str) -> list[str]:
-        """The names of a namespace's topics, in byte order."""
+        """The names of a namespace's topics, in byte order. Logs that belong to a topic or a group
+        are left out."""
         self._store.require_up()
-        return [each.name for each in self._state.topics.live() if each.namespace == namespace]
+        return [
+            each.name
+            for each in self._state.topics.live()
+            if each.namespace == namespace and not each.is_internal
+        ]
 
     def namespaces(self) -> list[str]:
         """Every namespace that has a topic, in byte order."""
         self._store.require_up()
-        return sorted({each.namespace for each in self._state.topics.live()})
+        live = self._state.topics.live()
+        return sorted({each.namespace for each in live if not each.is_internal})
 
     def figures(self) -> Iterator[tuple[TopicId, int, int]]:
         """The messages and payload bytes that were published to each topic since the start; topics

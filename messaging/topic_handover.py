@@ -34,8 +34,8 @@ class TopicHandover:
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """
-        logs = (topic.delayed_log for topic in topics)
-        loaded = await self._store.read(partial(load_topics, topics=frozenset((*topics, *logs))))
+        parts = frozenset(part for topic in topics for part in topic.with_logs)
+        loaded = await self._store.read(partial(load_topics, topics=parts))
         # In a batch: the topics are served once it is durable that this server is above the floor.
         # And a store that failed and was opened again before would have forgotten the time.
         await self._committer.submit(Write(partial(self._add, loaded, floor), internal=True))
@@ -48,7 +48,7 @@ class TopicHandover:
         OwnershipMovingError: it is not served here.
         """
         # The log of its delayed messages goes with it, since one batch writes both.
-        parts = [self._state.topics.find(each) for each in (topic, topic.delayed_log)]
+        parts = [self._state.topics.find(each) for each in topic.with_logs]
         _set_released(parts, is_released=True)
         try:
             # Batches are written one after the other: with this one, all earlier ones are durable.
@@ -101,7 +101,7 @@ class TopicHandover:
         index = self._state.index
 
         def is_settled() -> bool:
-            return not (index.is_settling(topic) or index.is_settling(topic.delayed_log))
+            return not any(index.is_settling(each) for each in topic.with_logs)
 
         def build(batch: WriteBatch) -> bool:
             batch.force()

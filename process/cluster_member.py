@@ -100,6 +100,7 @@ class ClusterMember:
         self._settings = settings
         self._tables = tables
         self._messages = messages
+        messaging.groups.log_changed = self.note_change
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
         self._open_metadata = open_metadata

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from messaging import topic_changes
+from messaging.groups import routes as group_routes
 from messaging.read import offsets_and_splits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
@@ -195,6 +196,7 @@ class Components:
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
+            *group_routes.routes(messaging.groups),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
@@ -325,6 +327,7 @@ class Components:
             committer,
             settings.messaging,
             observe=observe,
+            groups=settings.groups,
             new_store_refusal=self._new_store_refusal,
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,

@@ -174,6 +174,10 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
+    "stale_member_epoch": {
+        "memberEpoch": _of_type("integer", format="int64", description="that the member has")
+    },
+    "partition_not_assigned": {"partitions": _array(_TEXT, "those that the member does not have")},
     "damaged_record": {
         "id": _of_type("string", description="the record, as its key or its message id in hex"),
         "next": _or_null(ref("MessageId")),
@@ -193,8 +197,8 @@ _PROBLEM: dict[str, Schema] = {
         **_reply({**_OF_EVERY_PROBLEM, **_OF_SOME_PROBLEMS}, optional=tuple(_OF_SOME_PROBLEMS)),
         "description": "RFC 9457. Beside the first five, a member comes with the codes that have "
         "it: `key`, the change that both transactions wrote, and who committed it first; `reason`, "
-        "why the transaction is invalid; `epoch`; `holds`; `id`, and `next`, the exclusive start "
-        "of a read that goes on behind a damaged record",
+        "why the transaction is invalid; `epoch`; `holds`; `memberEpoch`; `partitions`; `id`, and "
+        "`next`, the exclusive start of a read that goes on behind a damaged record",
     },
 }
 
@@ -538,8 +542,108 @@ _PROCESS: dict[str, Schema] = {
     "OpenApiDocument": _of_type("object", description="this document"),
 }
 
+_MEMBER_EPOCH = _of_type("integer", format="int64")
+_PARTITION_NAME = _of_type(
+    "string", description="a topic for its partition 0, or topic:number for a further one"
+)
+_INSTANCE_ID = _or_null(ref("Name"))
+_GROUPS: dict[str, Schema] = {
+    "Assignor": _one_of("range", "round_robin", "sticky"),
+    "GroupState": _one_of("empty", "reconciling", "stable"),
+    "HeartbeatRequest": _request(
+        {
+            "memberId": ref("Name"),
+            "memberEpoch": {
+                **_MEMBER_EPOCH,
+                "minimum": -2,
+                "description": "0 joins; -1 leaves; -2 leaves for a while, as a static member",
+            },
+            "topics": _array(ref("Name"), "of a join: what to subscribe to"),
+            "assignor": ref("Assignor"),
+            "instanceId": ref("Name"),
+            "client": _TEXT,
+            "groupEpoch": {**_MEMBER_EPOCH, "description": "that of the last reply"},
+            "owned": _array(_PARTITION_NAME, "the partitions that the member has not released"),
+        },
+        required=("memberId", "memberEpoch"),
+    ),
+    "HeartbeatResponse": _reply(
+        {
+            "memberId": ref("Name"),
+            "memberEpoch": _MEMBER_EPOCH,
+            "groupEpoch": _MEMBER_EPOCH,
+            "assigned": _array(_PARTITION_NAME, "what to consume; all others shall be released"),
+            "heartbeatInterval": _SECONDS,
+            "sessionTimeout": _SECONDS,
+        },
+        optional=("groupEpoch", "assigned", "heartbeatInterval", "sessionTimeout"),
+    ),
+    "GroupOffsets": _of_type("object", additionalProperties=ref("MessageIdInput"), minProperties=1),
+    "GroupOffsetOrNull": _or_null(ref("MessageIdInput")),
+    "GroupOffsetsToReset": _of_type(
+        "object", additionalProperties=ref("GroupOffsetOrNull"), minProperties=1
+    ),
+    "CommitOffsetsRequest": _request(
+        {
+            "memberId": ref("Name"),
+            "memberEpoch": {**_MEMBER_EPOCH, "minimum": 1},
+            "offsets": ref("GroupOffsets"),
+            "transactionWritePointer": ref("PointerInput"),
+        },
+        required=("memberId", "memberEpoch", "offsets"),
+    ),
+    "ResetOffsetsRequest": _request({"offsets": ref("GroupOffsetsToReset")}, required=("offsets",)),
+    "CommittedOffset": _reply(
+        {
+            "partition": _PARTITION_NAME,
+            "after": ref("MessageId"),
+            "memberId": _or_null(_TEXT),
+            "committedAt": _MS,
+        }
+    ),
+    "CommittedOffsetList": _reply(
+        {
+            "offsets": _array(ref("CommittedOffset"), "by partition"),
+            "undecided": _array(
+                _PARTITION_NAME, "partitions with offsets in transactions that may still commit"
+            ),
+        }
+    ),
+    "GroupMember": _reply(
+        {
+            "memberId": ref("Name"),
+            "memberEpoch": _MEMBER_EPOCH,
+            "instanceId": _INSTANCE_ID,
+            "client": _TEXT,
+            "topics": _array(ref("Name")),
+            "assigned": _array(_PARTITION_NAME),
+            "target": _array(_PARTITION_NAME),
+        }
+    ),
+    "GroupPartition": _reply(
+        {
+            "partition": _PARTITION_NAME,
+            "memberId": _or_null(_TEXT),
+            "after": _or_null(ref("MessageId")),
+            "end": _or_null(ref("MessageId")),
+            "behindMs": _or_null(_COUNT),
+        }
+    ),
+    "Group": _reply(
+        {
+            "name": ref("Name"),
+            "state": ref("GroupState"),
+            "epoch": _MEMBER_EPOCH,
+            "assignor": _or_null(ref("Assignor")),
+            "members": _array(ref("GroupMember")),
+            "partitions": _array(ref("GroupPartition"), "by name"),
+        }
+    ),
+}
+
 SCHEMAS: Mapping[str, Schema] = {
-    **_VALUES, **_PROBLEM, **_TOPICS, **_MESSAGES, **_TRANSACTIONS, **_CLUSTER, **_PROCESS,
+    **_VALUES, **_PROBLEM, **_TOPICS, **_GROUPS, **_MESSAGES, **_TRANSACTIONS, **_CLUSTER,
+    **_PROCESS,
 }  # fmt: skip
 
 
@@ -663,6 +767,8 @@ class Endpoint:
 
 _TOPICS_PATH = "/v1/namespaces/{ns}/topics"
 _TOPIC_PATH = f"{_TOPICS_PATH}/{{t}}"
+_GROUPS_PATH = "/v1/namespaces/{ns}/groups"
+_GROUP_PATH = f"{_GROUPS_PATH}/{{g}}"
 _TX_PATH = "/v1/transactions"
 _CLUSTER_PATH = "/v1/cluster"
 _TX_ID_PATH = f"{_TX_PATH}/{{tx}}"
@@ -682,6 +788,8 @@ _WRITE_ERRORS = (
     *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "invalid_delay", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
+_GROUP_ERRORS = ("invalid_name", "group_not_found", "damaged_record", _DOWN)
+_MEMBER_ERRORS = (*_GROUP_ERRORS, "unknown_member")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_TOPIC_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _ARCHIVE_ERROR = "archive_unavailable"
@@ -811,6 +919,45 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         tag="messages",
         summary="Cancel a message that is not due yet",
         errors=(*_TOPIC_ERRORS, "invalid_message_id", "delayed_not_found"),
+    ),
+    Endpoint(
+        method="GET", path=_GROUPS_PATH, name="listGroups", tag="groups",
+        summary="The consumer groups of a namespace", reply="Names", errors=("invalid_name",),
+    ),
+    Endpoint(
+        method="GET", path=_GROUP_PATH, name="getGroup", tag="groups",
+        summary="Members, assignment and lag of a consumer group", reply="Group",
+        errors=_GROUP_ERRORS,
+    ),
+    Endpoint(
+        method="DELETE", path=_GROUP_PATH, name="deleteGroup", tag="groups",
+        summary="Delete a consumer group without members, with its offsets",
+        errors=(*_GROUP_ERRORS, "group_not_empty"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_GROUP_PATH}/heartbeat", name="heartbeat", tag="groups",
+        summary="Join a consumer group, stay in it, or leave it",
+        body="HeartbeatRequest", reply="HeartbeatResponse",
+        errors=(*_MEMBER_ERRORS, "fenced_member_epoch", "unreleased_instance_id",
+                "too_many_members"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_GROUP_PATH}/offsets", name="commitOffsets", tag="groups",
+        summary="Commit offsets, by themselves or within a transaction",
+        body="CommitOffsetsRequest",
+        errors=(*_MEMBER_ERRORS, *_ENDED, "transaction_conflict", "invalid_message_id",
+                "stale_member_epoch", "partition_not_assigned"),
+    ),
+    Endpoint(
+        method="GET", path=f"{_GROUP_PATH}/offsets", name="getCommittedOffsets", tag="groups",
+        summary="The committed offsets of a consumer group", reply="CommittedOffsetList",
+        errors=_GROUP_ERRORS,
+    ),
+    Endpoint(
+        method="POST", path=f"{_GROUP_PATH}/offsets/reset", name="resetOffsets", tag="groups",
+        summary="Set or forget offsets of partitions that no member has",
+        body="ResetOffsetsRequest",
+        errors=(*_GROUP_ERRORS, "invalid_message_id", "group_not_empty"),
     ),
     Endpoint(
         method="POST", path=_TX_PATH, name="startTransaction", tag="transactions",
@@ -969,6 +1116,7 @@ _WHILE_CLOSED = ("shutting_down", "starting")
 # While the component that answers it is down, or moves to another server of the cluster.
 _OF_TAG: Mapping[str, tuple[str, ...]] = {
     "topics": (_STORED, "ownership_moving"),
+    "groups": (_STORED, "ownership_moving"),
     "messages": (_STORED, "ownership_moving"),
     "transactions": (_DOWN, "ownership_moving"),
     "sinks": (_DOWN, "ownership_moving"),
@@ -1003,10 +1151,11 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "n": (_of_type("integer", minimum=1, maximum=10_000), "parts at most"),
 }
 # What a placeholder of a path is called here, where a generator makes a parameter of it.
-_SPELLED_OUT = {"ns": "namespace", "t": "topic", "tx": "transaction"}
+_SPELLED_OUT = {"ns": "namespace", "t": "topic", "g": "group", "tx": "transaction"}
 _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
     "topic": (ref("Name"), "topic"),
+    "group": (ref("Name"), "consumer group"),
     "name": (ref("Name"), "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),

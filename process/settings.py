@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from cluster.settings import ClusterSettings
+from messaging.groups.settings import GroupSettings
 from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
@@ -80,6 +81,7 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     tx: TransactionSettings = field(default_factory=TransactionSettings)
     messaging: MessagingSettings = field(default_factory=MessagingSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
     hbase: HBaseSettings = field(default_factory=HBaseSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
@@ -131,6 +133,7 @@ SECTIONS: Mapping[str, Any] = {
     "server": ServerSettings,
     "tx": TransactionSettings,
     "messaging": MessagingSettings,
+    "groups": GroupSettings,
     "hbase": HBaseSettings,
     "cluster": ClusterSettings,
 }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.routes import routes as cluster_routes
+from messaging.groups.routes import routes as group_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
@@ -60,7 +61,7 @@ def documented_settings() -> dict[tuple[str, str], str]:
     return {
         (section, key): value
         for section, key, value in re.findall(
-            r"`(server|tx|messaging|hbase|cluster)\.(\w+)=([^`]+)`", text
+            r"`(server|tx|messaging|groups|hbase|cluster)\.(\w+)=([^`]+)`", text
         )
     }
 
@@ -78,6 +79,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(poll_routes(unused))
         | addresses(offset_routes(unused))
         | addresses(topic_routes(unused))
+        | addresses(group_routes(unused))
         | addresses(routes_of_jobs(unused))
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))

@@ -342,6 +342,8 @@ class MessageBuffer:
 
 
 def _cost_bytes(message: Checked) -> int:
+    if type(message) is bytes:  # as nearly always, and called several times for each message
+        return len(message) + MESSAGE_BYTES
     return size_bytes(message) + MESSAGE_BYTES
 
 

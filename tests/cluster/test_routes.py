@@ -127,7 +127,7 @@ async def test_an_owner_that_ended_is_not_alive_and_neither_is_its_former_incarn
 async def test_listings_have_the_topics_of_all_servers_and_no_deleted_one(
     servers: list[Server], session: aiohttp.ClientSession
 ) -> None:
-    await servers[0].claim("b", "gone")
+    await servers[0].claim("b", "gone", "billing:group")
     await servers[1].claim("a")
     await servers[2].joined.ownership.owner_of(
         TopicId("audit", "x"), is_forwarded=True, creates=True
@@ -138,6 +138,7 @@ async def test_listings_have_the_topics_of_all_servers_and_no_deleted_one(
     assert await get(session, servers[2], "/v1/namespaces") == ["audit", "shop"]
     assert await get(session, servers[2], "/v1/namespaces/shop/topics") == ["a", "b"]
     assert await get(session, servers[2], "/v1/namespaces/empty/topics") == []
+    assert await get(session, servers[2], "/v1/namespaces/shop/groups") == ["billing"]
 
 
 async def test_a_topic_is_moved_through_any_server(

@@ -50,6 +50,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
     async with nodes(tmp_path, 2) as (front, owner):
         await owner.components.messaging.topics.create(AUDIT, {})
         front.owners.of_topics[AUDIT] = owner.owner
+        front.owners.of_topics[TopicId("default", "g:group")] = owner.owner
         front.owners.leading = owner.owner
         yield front, owner
 
@@ -68,7 +69,7 @@ def problem(body: bytes) -> dict[str, object]:
 
 # Those of a cluster are tested in test_routes.py.
 SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
-FORWARDED = [each for each in SHARED if "{t}" in each.path or each.tag in
+FORWARDED = [each for each in SHARED if "{t}" in each.path or "{g}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
 LOCAL = [each for each in SHARED if each not in FORWARDED and each.name != "takeBackup"]
 
@@ -78,7 +79,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
     pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
 ) -> None:
     front, owner = pair
-    names = {"name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
+    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
     path = endpoint.path.format(ns="default", t="audit", tx="17", **names)
 
     through = await call(session, endpoint.method, f"{front.url}{path}?bogus=1")
@@ -124,6 +125,22 @@ async def test_a_publish_and_a_read_through_another_server(
     assert [each["payload"] for each in json.loads(direct.body)] == ["a", "b"]
     assert "tuff-next" in through.headers
     assert through.lasting == direct.lasting
+
+
+async def test_an_acknowledgement_level_passes_through_another_server(
+    pair: tuple[Node, Node], session: aiohttp.ClientSession
+) -> None:
+    front, owner = pair
+
+    for ack in ("none", "received", "durable"):
+        target = f"{front.url}{AUDIT_PATH}/publish?ack={ack}"
+        body = b'{"messages":["%s"]}' % ack.encode()
+        published = await call(session, "POST", target, body=body, Content_Type=JSON)
+        assert (published.status, published.headers["tuff-ack"]) == (200, ack)
+        assert ("tuff-first-id" in published.headers) == (ack != "none")
+
+    direct = await call(session, "GET", f"{owner.url}{AUDIT_PATH}/messages")
+    assert [each["payload"] for each in json.loads(direct.body)] == ["none", "received", "durable"]
 
 
 async def test_a_topic_is_created_changed_and_deleted_through_another_server(

@@ -354,7 +354,7 @@ TARGETS: Sequence[Target] = (
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
         "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,
-        _of(bytes.fromhex("0228" + "11" * 20 + "026100"), b'!{"code":"not_found"}'),
+        _of(bytes.fromhex("0228" + "11" * 20 + "0261" + "00000000"), b'!{"code":"not_found"}'),
     ),
     _target(
         "reply-offsets", _answer(calls.offsets(TOPIC, isolation="all")), TuffError,

@@ -84,26 +84,6 @@ def _read(table: Store, **asked: object) -> ReadResult | str:
     undecided=st.sampled_from(Undecided),
     tags=filters,
 )
-@example(
-    stored=[MessageRow(attributes=TAGGED[each]) for each in (0, 1, 0, 0)],
-    flipped=None,
-    start=0,
-    limit=13,
-    bytes_max=60,
-    snapshot=None,
-    undecided=Undecided.HOLD,
-    tags=TagFilter.parse("us"),
-)
-@example(
-    stored=[MessageRow(attributes=TAGGED[each]) for each in (1, 1, 1, 0, 0, 1)],
-    flipped=None,
-    start=0,
-    limit=3,
-    bytes_max=60,
-    snapshot=None,
-    undecided=Undecided.HOLD,
-    tags=TagFilter.parse("us"),
-)
 def test_chunks_of_rows_are_read_as_row_by_row(
     stored: list[MessageRow],
     flipped: int | None,
@@ -184,15 +164,6 @@ stored_rows = st.lists(mixed_payloads, min_size=1, max_size=40) | st.lists(
     bytes_max=200,
     tags=None,
 )
-@example(
-    stored=[PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20,
-    changed=None,
-    start=0,
-    through=5,
-    limit=41,
-    bytes_max=2_000,
-    tags=TagFilter.parse("eu"),
-)
 def test_chunks_of_payload_rows_are_read_as_row_by_row(
     stored: list[PayloadRow],
     changed: tuple[int, bool] | None,
@@ -223,6 +194,32 @@ def test_chunks_of_payload_rows_are_read_as_row_by_row(
             for form in (Form(MediaType.ARROW), Form(MediaType.AVRO), Form(MediaType.AVRO, 2)):
                 expected = general.messages.encoded(form, generation=1)
                 assert found.messages.encoded(form, generation=1) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit"), [((0, 1, 0, 0), 13), ((1, 1, 1, 0, 0, 1), 3), ((1, 0, 1, 1), 1)]
+)
+def test_a_filtered_page_ends_as_row_by_row(pattern: tuple[int, ...], limit: int) -> None:
+    table = _store_of([MessageRow(attributes=TAGGED[each]) for each in pattern], flipped=None)
+    asked: dict[str, object] = {"limit": limit, "tags": TagFilter.parse("us")}
+
+    found = _read(table, **asked)
+
+    assert comparable(found) == comparable(_read_row_by_row(table, **asked))
+
+
+@pytest.mark.parametrize("through", [2, 5, 19])
+def test_a_filtered_read_ends_inside_a_group_as_row_by_row(through: int) -> None:
+    place = Offset(NOW_MS - 1_000, 0)
+    table, _ = _group([PayloadRow(payload=b"a", attributes=TAGGED[0])] * 20, None, place)
+    last = MessageId(*place, NOW_MS - 2_000, through)
+    asked: dict[str, object] = {"through": last, "tags": TagFilter.parse("eu")}
+
+    found = _read(table, **asked)
+
+    assert isinstance(found, ReadResult)
+    assert len(found.items) == through + 1
+    assert comparable(found) == comparable(_read_row_by_row(table, **asked))
 
 
 places = st.integers(0, 20)

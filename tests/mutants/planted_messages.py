@@ -170,8 +170,8 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a reader that took a part of packed rows continues after all of them",
         "messaging/read/scan.py",
-        "            if self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
-        "            if not self._messages.extend_packed(part, pointer=rows.pointer):\n",
+        "            elif self._messages.extend_packed(part, pointer=rows.pointer) < len(part):\n",
+        "            elif not self._messages.extend_packed(part, pointer=rows.pointer):\n",
         (
             "tests/messaging/test_scan_of_chunks.py::test_packed_rows_are_read_from_and_through_any_of_their_rows",
         ),

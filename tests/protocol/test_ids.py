@@ -136,3 +136,11 @@ def test_a_log_that_belongs_to_a_topic_has_a_name_that_no_request_may_use(name: 
 def test_other_parts_of_a_name_are_refused(name: str) -> None:
     with pytest.raises(InvalidNameError):
         TopicId("n", name)
+
+
+def test_a_topic_is_owned_with_its_log_of_delayed_messages() -> None:
+    assert TopicId("shop", "orders").with_logs == (
+        TopicId("shop", "orders"),
+        TopicId("shop", "orders:delayed"),
+    )
+    assert TopicId("shop", "billing:group").with_logs == (TopicId("shop", "billing:group"),)

@@ -152,6 +152,12 @@ class ServerNotFoundError(NotFoundError):
     code = "server_not_found"
 
 
+class GroupNotFoundError(NotFoundError):
+    """The namespace has no consumer group of that name."""
+
+    code = "group_not_found"
+
+
 class MethodNotAllowedError(TuffError):
     """The address exists, but does not accept this method."""
 
@@ -235,6 +241,54 @@ class TooManySinksError(SinkError):
     """The server has the maximum number of sinks."""
 
     code = "too_many_sinks"
+
+
+class GroupError(TuffError):
+    """The consumer group does not accept that request of that member."""
+
+    status = 409
+    code = "unknown_member"
+
+
+class UnknownMemberError(GroupError):
+    """The group has no such member: it left, or its session is over. It joins again."""
+
+
+class FencedMemberEpochError(GroupError):
+    """The member has another epoch. It gives up its partitions, and joins again."""
+
+    code = "fenced_member_epoch"
+
+
+class UnreleasedInstanceIdError(GroupError):
+    """Another member has that instance id, and its session is not over."""
+
+    code = "unreleased_instance_id"
+
+
+class StaleMemberEpochError(GroupError):
+    """A commit names another epoch than the member has. Member: `memberEpoch`, the present one."""
+
+    code = "stale_member_epoch"
+
+
+class PartitionNotAssignedError(GroupError):
+    """A commit names partitions that the member does not have, or had lost meanwhile. Member:
+    `partitions`."""
+
+    code = "partition_not_assigned"
+
+
+class GroupNotEmptyError(GroupError):
+    """The group has members, or offsets in transactions that are in progress."""
+
+    code = "group_not_empty"
+
+
+class TooManyMembersError(GroupError):
+    """The group has the maximum number of members."""
+
+    code = "too_many_members"
 
 
 class RequestTooLargeError(TuffError):

@@ -19,6 +19,7 @@ NAME_LENGTH_MAX = 128  # characters; keeps a row key prefix under 300 bytes
 SINK_NAME_LENGTH_MAX = 128  # characters, as for these names
 TOPIC_IDS_COUNT_MAX = 4_096  # cached topics, whose names are not checked again
 MESSAGE_ID_SIZE = 20  # bytes
+GROUP_LOG = ":group"  # behind the name of a consumer group: its log
 SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
 TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
@@ -81,9 +82,20 @@ class TopicId:
         return f"{self.namespace}:{self.name}"
 
     @property
+    def is_internal(self) -> bool:
+        """Whether it is a log that belongs to a topic or to a consumer group."""
+        return ":" in self.name
+
+    @property
     def delayed_log(self) -> "TopicId":
         """The log for the delayed messages that transactions publish to this topic."""
         return TopicId(self.namespace, self.name + _DELAYED)
+
+    @property
+    def with_logs(self) -> tuple["TopicId", ...]:
+        """What one server owns together: the topic, and its `delayed_log`, which the log of a
+        consumer group does not have."""
+        return (self,) if self.name.endswith(GROUP_LOG) else (self, self.delayed_log)
 
     @property
     def is_delayed_log(self) -> bool:

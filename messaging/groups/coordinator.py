@@ -1,0 +1,467 @@
+"""The group coordinator: decides requests of members, and appends the records to the group's log.
+
+The log of a group is an internal topic. The server that owns it is the coordinator, so elections,
+fencing and failover are those of topics (decision 0043, section 4). The state is in memory and is
+made from the log at the first request. A request is decided on that state, its records are written
+as one batch, and they are applied once they are durable. Requests of one group take turns.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from messaging.groups import decisions
+from messaging.groups.decisions import Heartbeat, Join, Sessions
+from messaging.groups.settings import GroupSettings
+from messaging.groups.state import (
+    DamagedRecordOfGroupError,
+    GroupState,
+    OffsetRecord,
+    Record,
+    from_bytes,
+    to_bytes,
+)
+from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.read.poll import Poll, Polls
+from messaging.read.visibility import Undecided, Verdict, visibility
+from messaging.storage.store_state import StoreState
+from messaging.topic_changes import TopicChanges
+from messaging.topics import Topic
+from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
+from messaging.write.publish import Publisher
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    OwnershipMovingError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
+from tuff.protocol.requests import PublishRequest
+from tuff.protocol.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+RECORDS_COUNT_MAX = 5_000  # of a log behind its summary; a coordinator reads them in some 100 ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """What a member has after a heartbeat: its epoch, the group's, and the partitions that it shall
+    consume. Those that it has and that are not here it shall release."""
+
+    member_id: str
+    epoch: int
+    group_epoch: int
+    assigned: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """A partition of a group for people: `end` and `behind_ms` are None where they are not known,
+    since another server owns the partition or it does not exist any more."""
+
+    partition: str
+    member_id: str | None
+    after: MessageId | None
+    end: MessageId | None
+    behind_ms: int | None
+
+
+@dataclass(slots=True)
+class _Group:
+    """A group in memory, made from the log that is this topic, in this generation. `rows` has the
+    id of a message of the log for each undecided transaction."""
+
+    topic: Topic
+    generation: int
+    state: GroupState
+    sessions: Sessions
+    rows: dict[int, MessageId]
+    records_count: int = 0  # in the log, behind the summary
+    first_ms: int | None = None  # the time of the oldest record in the log
+
+
+class GroupCoordinator:
+    """Coordinates the groups whose logs this server owns. Lives on the event loop."""
+
+    def __init__(
+        self,
+        state: StoreState,
+        committer: GroupCommitter,
+        publisher: Publisher,
+        polls: Polls,
+        topics: TopicChanges,
+        offsets: TopicOffsets,
+        settings: GroupSettings,
+        *,
+        log_ttl_s: int,
+    ) -> None:
+        """`log_ttl_s`: seconds after which the records of a group that has no request expire."""
+        self.settings = settings
+        self._state = state
+        self._committer = committer
+        self._publisher = publisher
+        self._polls = polls
+        self._topics = topics
+        self._offsets = offsets
+        self._log_ttl_s = log_ttl_s
+        # Called when the log of a group was created or deleted: the servers of a cluster list them.
+        self.log_changed: Callable[[TopicId], Awaitable[None]] = _ignore
+        self._groups: dict[TopicId, _Group] = {}
+        self._turns: dict[TopicId, asyncio.Lock] = {}
+
+    async def tick(self) -> None:
+        """Fence members whose session is over; call it several times a second."""
+        now_ms = self._state.now_ms()
+        for group_log, group in list(self._groups.items()):
+            end_ms = group.sessions.next_end_ms
+            if end_ms is None or end_ms > now_ms:
+                continue
+            try:
+                async with self._turn(group_log) as current:
+                    await self._fence(group_log, current)
+            except (UnavailableError, GroupNotFoundError) as error:
+                log.warning("no member of the group %s is fenced now: %s", group_log, error)
+
+    async def join(self, group_log: TopicId, request: Join) -> MemberView:
+        """Raises: UnreleasedInstanceIdError, TooManyMembersError."""
+        await self._create_log(group_log)
+        async with self._turn(group_log) as group:
+            partitions = self._partitions(group_log, group, request.topics)
+            records = decisions.join(group.state, request, partitions)
+            await self._write(group_log, group, records)
+            return self._heard(group, request.member_id)
+
+    async def heartbeat(self, group_log: TopicId, request: Heartbeat) -> MemberView:
+        """Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError."""
+        async with self._turn(group_log) as group:
+            partitions = self._partitions(group_log, group)
+            records = decisions.heartbeat(group.state, request, partitions)
+            await self._write(group_log, group, records)
+            return self._heard(group, request.member_id)
+
+    async def leave(self, group_log: TopicId, member_id: str, *, keeps_assignment: bool) -> None:
+        """Raises: GroupNotFoundError, UnknownMemberError."""
+        async with self._turn(group_log) as group:
+            partitions = self._partitions(group_log, group)
+            records = decisions.leave(
+                group.state, member_id, partitions, keeps_assignment=keeps_assignment
+            )
+            await self._write(group_log, group, records)
+            if member_id in group.state.members:
+                group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())
+            group.sessions.forget_others(group.state)
+
+    async def commit(
+        self,
+        group_log: TopicId,
+        member_id: str,
+        epoch: int,
+        offsets: Mapping[str, MessageId],
+        *,
+        pointer: int | None,
+    ) -> None:
+        """Commit offsets; with a write pointer as messages of that transaction, which count once
+        it has committed.
+
+        Raises: GroupNotFoundError, UnknownMemberError, StaleMemberEpochError,
+            PartitionNotAssignedError, TransactionError (its kinds).
+        """
+        async with self._turn(group_log) as group:
+            now_ms = self._state.now_ms()
+            records = decisions.commit(
+                group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
+            )
+            await self._write(group_log, group, records, pointer=pointer)
+
+    async def committed(self, group_log: TopicId) -> GroupState:
+        """The state, in which every offset is settled whose transaction has ended.
+
+        Raises: GroupNotFoundError; TransactionsUnavailableError: there are such offsets.
+        """
+        async with self._turn(group_log) as group:
+            await self._settle(group_log, group)
+            return group.state
+
+    async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
+        """Set or forget (None) offsets of partitions that no member has.
+
+        Raises: GroupNotFoundError, GroupNotEmptyError; TransactionsUnavailableError.
+        """
+        async with self._turn(group_log) as group:
+            await self._settle(group_log, group)
+            records = decisions.reset(
+                group.state,
+                offsets,
+                now_ms=self._state.now_ms(),
+                undecided=group.state.undecided_partitions(),
+            )
+            await self._write(group_log, group, records)
+
+    async def delete(self, group_log: TopicId) -> None:
+        """Delete a group without members, with its offsets. Raises: GroupNotFoundError,
+        GroupNotEmptyError."""
+        async with self._turn(group_log) as group:
+            if group.state.members:
+                raise GroupNotEmptyError(
+                    f"the group has {len(group.state.members)} members; close them first, or wait "
+                    "until their sessions are over"
+                )
+            del self._groups[group_log]
+            await self._topics.delete(group_log)
+        await self.log_changed(group_log)
+
+    def names(self, namespace: str) -> list[str]:
+        """The groups of a namespace whose logs this server owns, in byte order."""
+        return [
+            each.name.removesuffix(GROUP_LOG)
+            for each in self._state.topics.live()
+            if each.namespace == namespace and each.name.endswith(GROUP_LOG)
+        ]
+
+    async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
+        """Where the group is in each partition that it has an offset of, or shall consume."""
+        subscribed = {each for partitions in state.partitions.values() for each in partitions}
+        return [
+            await self._lag(TopicId(group_log.namespace, partition), state)
+            for partition in sorted(subscribed | state.offsets.keys())
+        ]
+
+    async def _create_log(self, group_log: TopicId) -> None:
+        found = self._state.topics.maybe_find(group_log)
+        if found is not None and found.durable is not None and found.durable.generation > 0:
+            return
+        with suppress(TopicExistsError):
+            await self._topics.create(group_log, {"ttl": str(self._log_ttl_s)})
+        await self.log_changed(group_log)
+
+    async def _lag(self, partition: TopicId, state: GroupState) -> PartitionLag:
+        name = partition.name
+        after = state.offsets[name].after if name in state.offsets else None
+        end = behind_ms = None
+        try:
+            ends = await self._offsets.offsets(partition)
+        except (TopicNotFoundError, OwnershipMovingError):
+            pass
+        else:
+            end, behind_ms = ends.end, 0
+            if ends.end is not None and ends.earliest is not None:
+                first = ends.earliest if after is None else max(after, ends.earliest)
+                behind_ms = max(0, ends.end.publish_timestamp_ms - first.publish_timestamp_ms)
+        return PartitionLag(
+            partition=name,
+            member_id=state.owners.get(name),
+            after=after,
+            end=end,
+            behind_ms=behind_ms,
+        )
+
+    def _partitions(
+        self, group_log: TopicId, group: _Group, more: Iterable[str] = ()
+    ) -> dict[str, list[str]]:
+        """The partitions to be assigned of all subscribed topics, and of `more`."""
+        topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
+        return {
+            topic: partitions_of(self._state, TopicId(group_log.namespace, topic))
+            for topic in topics
+        }
+
+    @asynccontextmanager
+    async def _turn(self, group_log: TopicId) -> AsyncIterator[_Group]:
+        """The group, for one request at a time.
+
+        Raises:
+            GroupNotFoundError: it has no log.
+        """
+        try:
+            self._state.topics.find(group_log)
+        except TopicNotFoundError:
+            raise _group_not_found(group_log) from None
+        async with self._turns.setdefault(group_log, asyncio.Lock()):
+            try:
+                topic = self._state.topics.find(group_log)
+                generation = topic.require_durable().generation
+                group = self._groups.get(group_log)
+                if group is None or group.topic is not topic or group.generation != generation:
+                    self._groups.pop(group_log, None)
+                    group = await self._load(group_log, topic, generation)
+                    self._groups[group_log] = group
+                yield group
+            except TopicNotFoundError:
+                self._groups.pop(group_log, None)
+                raise _group_not_found(group_log) from None
+
+    async def _load(self, group_log: TopicId, topic: Topic, generation: int) -> _Group:
+        # A write whose caller is gone may be under way. This one is behind it.
+        await self._committer.submit(Write(_nothing, internal=True))
+        sessions = Sessions(
+            session_timeout_ms=round(self.settings.session_timeout_s * 1000),
+            rebalance_timeout_ms=round(self.settings.rebalance_timeout_s * 1000),
+        )
+        group = _Group(topic, generation, GroupState(), sessions, {})
+        poll = Poll()
+        while True:
+            result = await self._polls.poll(group_log, poll)
+            for message_id, payload in result.items:
+                _apply(group, _decoded(group_log, message_id, payload), message_id)
+            if result.caught_up:
+                break
+            poll = Poll(start=MessageId.from_bytes(result.next_id), inclusive=False)
+        group.sessions.begin(group.state, now_ms=self._state.now_ms())
+        log.debug(
+            "loaded the group %s from %d records: %d members, %d offsets",
+            group_log,
+            group.records_count,
+            len(group.state.members),
+            len(group.state.offsets),
+        )
+        return group
+
+    async def _fence(self, group_log: TopicId, group: _Group) -> None:
+        over = group.sessions.over(group.state, now_ms=self._state.now_ms())
+        if over:
+            partitions = self._partitions(group_log, group)
+            await self._write(group_log, group, decisions.fence(group.state, over, partitions))
+            group.sessions.forget_others(group.state)
+            log.info("fenced %d members of the group %s", len(over), group_log)
+
+    def _heard(self, group: _Group, member_id: str) -> MemberView:
+        group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())
+        group.sessions.forget_others(group.state)
+        current = group.state.current[member_id]
+        return MemberView(
+            member_id=member_id,
+            epoch=current.epoch,
+            group_epoch=group.state.epoch,
+            assigned=tuple(sorted(current.kept)),
+        )
+
+    async def _write(
+        self,
+        group_log: TopicId,
+        group: _Group,
+        records: list[Record],
+        *,
+        pointer: int | None = None,
+    ) -> None:
+        """Append records to the log, and apply them once they are durable."""
+        if not records:
+            return
+        try:
+            published = await self._publisher.publish(
+                group_log, PublishRequest(pointer, [to_bytes(each) for each in records])
+            )
+        except BaseException:
+            # Whether they are in the log is not known: the next request reads it again.
+            self._groups.pop(group_log, None)
+            raise
+        for record in records:
+            _apply(group, record, published.last.to_bytes())
+        # Half of the time to live of its records.
+        is_old = published.last.publish_timestamp_ms - (group.first_ms or 0) > self._log_ttl_s * 500
+        if group.records_count >= RECORDS_COUNT_MAX or is_old:
+            await self._summarize(group_log, group)
+
+    async def _summarize(self, group_log: TopicId, group: _Group) -> None:
+        """Write the state as one batch, and truncate the log before it."""
+        try:
+            await self._settle(group_log, group)
+            if group.state.undecided:
+                return  # their records are still needed, and the next write tries again
+            records = [to_bytes(each) for each in group.state.summary()]
+            published = await self._publisher.publish(group_log, PublishRequest(None, records))
+            group.records_count, group.first_ms = 0, published.first.publish_timestamp_ms
+            await self._topics.truncate(group_log, published.first)
+        except UnavailableError as error:
+            log.warning("the log of the group %s has no new summary: %s", group_log, error)
+
+    async def _settle(self, group_log: TopicId, group: _Group) -> None:
+        """Apply or drop the offsets of transactions that have ended."""
+        if not group.state.undecided:
+            return
+        snapshot = await self._state.transactions.snapshot()
+        ended = [
+            pointer
+            for pointer in group.state.undecided
+            if visibility(pointer, snapshot) is not Verdict.HOLD
+        ]
+        if not ended:
+            return
+        committed = await self._visible(group_log, [group.rows[each] for each in ended], snapshot)
+        for pointer in ended:
+            group.state.end_transaction(pointer, is_committed=group.rows.pop(pointer) in committed)
+
+    async def _visible(
+        self, group_log: TopicId, rows: list[MessageId], snapshot: Transaction
+    ) -> set[MessageId]:
+        """Those of these messages of the log that a snapshot sees. The rows say it: the list of
+        invalid transactions forgets those whose rows are marked."""
+        found: set[MessageId] = set()
+        start, last, inclusive = min(rows), max(rows), True
+        while True:
+            result = await self._polls.poll(
+                group_log,
+                Poll(
+                    start=start,
+                    inclusive=inclusive,
+                    through=last,
+                    transaction=snapshot,
+                    undecided=Undecided.SKIP,
+                ),
+            )
+            found.update(MessageId.from_bytes(each) for each, _ in result.items)
+            start, inclusive = MessageId.from_bytes(result.next_id), False
+            if result.caught_up or start >= last:
+                return found
+
+
+def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
+    """The names of the partitions of a topic, in the order of their numbers; none if the topic does
+    not exist. What another server of a cluster owns is taken to exist."""
+    found = state.topics.maybe_find(topic)
+    if state.topics.is_foreign(topic):
+        return [topic.name]
+    is_there = found is not None and found.durable is not None and found.durable.generation > 0
+    return [topic.name] if is_there else []
+
+
+def group_log_of(namespace: str, group: str) -> TopicId:
+    """The log of a group. Raises: InvalidNameError."""
+    return TopicId(namespace, f"{group}{GROUP_LOG}")
+
+
+async def _ignore(_group_log: TopicId) -> None:
+    pass
+
+
+def _nothing(_batch: WriteBatch) -> None:
+    pass
+
+
+def _apply(group: _Group, record: Record, message_id: bytes) -> None:
+    group.state.apply(record)
+    group.records_count += 1
+    if group.first_ms is None:
+        group.first_ms = MessageId.from_bytes(message_id).publish_timestamp_ms
+    if isinstance(record, OffsetRecord) and record.pointer is not None:
+        group.rows[record.pointer] = MessageId.from_bytes(message_id)
+
+
+def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:
+    try:
+        return from_bytes(payload)
+    except DamagedRecordOfGroupError as error:
+        raise DamagedRecordError(
+            f"the log {group_log} can't be read at {message_id.hex()}: {error}",
+            members={"id": message_id.hex(), "next": None},
+        ) from None
+
+
+def _group_not_found(group_log: TopicId) -> GroupNotFoundError:
+    name = str(group_log).removesuffix(GROUP_LOG)
+    return GroupNotFoundError(f"there is no group {name}: it was never joined, or it was deleted")

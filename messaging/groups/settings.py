@@ -1,0 +1,28 @@
+"""Settings of consumer groups (protocol §8, `groups.*`)."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The `groups` section; durations are seconds.
+
+    Raises:
+        ValueError: a value out of range; one sentence that names the key.
+    """
+
+    session_timeout_s: float = 45.0  # a member that is not heard of for so long is fenced
+    heartbeat_interval_s: float = 5.0  # between two heartbeats of a member
+    rebalance_timeout_s: float = 300.0  # within which a member has to release partitions
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 < value < float("inf"):
+                key = each.name.removesuffix("_s")
+                raise ValueError(f"groups.{key} is more than 0 seconds, not {value!r}")
+        if self.heartbeat_interval_s >= self.session_timeout_s:
+            raise ValueError(
+                "groups.heartbeat_interval is less than groups.session_timeout, "
+                f"{self.session_timeout_s} s, not {self.heartbeat_interval_s}"
+            )

@@ -1,0 +1,279 @@
+"""Consumer groups of a running server (protocol §3.11)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.calls import Topic, begin, ids
+from tests.http.client import Client, Reply, ok, refused
+from tests.http.conftest import NewServer
+
+PLACE = "0000015896dfd00000050000000000000000ffff"
+
+
+class Group:
+    """One group of the namespace of a topic."""
+
+    def __init__(self, client: Client, namespace: str, name: str = "billing") -> None:
+        self.client = client
+        self.path = f"/v1/namespaces/{namespace}/groups/{name}"
+
+    def join(self, member_id: str, *topics: str, **more: object) -> Any:
+        return ok(self.try_join(member_id, *topics, **more)).json
+
+    def try_join(self, member_id: str, *topics: str, **more: object) -> Reply:
+        body = {"memberId": member_id, "memberEpoch": 0, "topics": list(topics), **more}
+        return self.client.post(f"{self.path}/heartbeat", body)
+
+    def beat(self, view: Any, *owned: str) -> Reply:
+        """A heartbeat of the member that got this reply."""
+        body = {
+            "memberId": view["memberId"],
+            "memberEpoch": view["memberEpoch"],
+            "groupEpoch": view["groupEpoch"],
+            "owned": list(owned),
+        }
+        return self.client.post(f"{self.path}/heartbeat", body)
+
+    def leave(self, member_id: str, epoch: int = -1) -> Reply:
+        body = {"memberId": member_id, "memberEpoch": epoch}
+        return self.client.post(f"{self.path}/heartbeat", body)
+
+    def commit(self, view: Any, offsets: dict[str, str], tx: object = None) -> Reply:
+        body: dict[str, object] = {
+            "memberId": view["memberId"],
+            "memberEpoch": view["memberEpoch"],
+            "offsets": offsets,
+        }
+        if tx is not None:
+            body["transactionWritePointer"] = tx
+        return self.client.post(f"{self.path}/offsets", body)
+
+    def committed(self) -> Any:
+        return ok(self.client.get(f"{self.path}/offsets")).json
+
+    def after(self, partition: str) -> str | None:
+        found = {each["partition"]: each["after"] for each in self.committed()["offsets"]}
+        return found.get(partition)
+
+    def reset(self, offsets: dict[str, str | None]) -> Reply:
+        return self.client.post(f"{self.path}/offsets/reset", {"offsets": offsets})
+
+    def show(self) -> Any:
+        return ok(self.client.get(self.path)).json
+
+
+@pytest.fixture
+def group(client: Client, topic: Topic) -> Group:
+    return Group(client, topic.namespace)
+
+
+def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: Group) -> None:
+    for letter in "abc":
+        ok(topic.publish(letter))
+    first, second, third = ids(topic.poll())
+
+    view = group.join("m1", topic.name, client="worker 1")
+    assert view == {
+        "memberId": "m1",
+        "memberEpoch": 1,
+        "groupEpoch": 1,
+        "assigned": [topic.name],
+        "heartbeatInterval": 5.0,
+        "sessionTimeout": 45.0,
+    }
+    assert ok(group.beat(view, topic.name)).json == view
+    ok(group.commit(view, {topic.name: first}))
+    ok(group.commit(view, {topic.name: second.upper()}))
+
+    shown = group.show()
+    assert shown["members"] == [
+        {
+            "memberId": "m1",
+            "memberEpoch": 1,
+            "instanceId": None,
+            "client": "worker 1",
+            "topics": [topic.name],
+            "assigned": [topic.name],
+            "target": [topic.name],
+        }
+    ]
+    (partition,) = shown["partitions"]
+    assert (partition["after"], partition["end"]) == (second, third)
+    assert partition["behindMs"] == int(third[:16], 16) - int(second[:16], 16)
+    assert (shown["state"], shown["epoch"], shown["assignor"]) == ("stable", 1, "sticky")
+    assert ok(client.get(group.path.rpartition("/")[0])).json == ["billing"]
+
+    ok(group.leave("m1"))
+    assert group.show()["state"] == "empty"
+    assert group.after(topic.name) == second
+
+
+def test_the_log_of_a_group_is_no_topic(client: Client, topic: Topic, group: Group) -> None:
+    group.join("m1", topic.name)
+
+    topics = f"/v1/namespaces/{topic.namespace}/topics"
+    assert ok(client.get(topics)).json == [topic.name]
+    refused(client.get(f"{topics}/billing:group"), 400, "invalid_name")
+    refused(client.delete(f"{topics}/billing:group"), 400, "invalid_name")
+
+
+def test_a_partition_goes_to_the_next_member_once_the_first_left(
+    topic: Topic, group: Group
+) -> None:
+    group.join("m1", topic.name)
+    second = group.join("m2", topic.name)
+    assert second["assigned"] == []
+
+    ok(group.leave("m1"))
+
+    assert ok(group.beat(second)).json["assigned"] == [topic.name]
+
+
+def test_a_topic_that_is_created_later_is_assigned(
+    client: Client, topic: Topic, group: Group
+) -> None:
+    later = Topic(client, topic.namespace, "later")
+    view = group.join("m1", "later")
+    assert view["assigned"] == []
+
+    ok(later.create())
+
+    assert ok(group.beat(view)).json["assigned"] == ["later"]
+
+
+def test_a_static_member_keeps_its_assignment_while_it_restarts(topic: Topic, group: Group) -> None:
+    group.join("m1", topic.name, instanceId="worker-1")
+    refused(group.try_join("m2", topic.name, instanceId="worker-1"), 409, "unreleased_instance_id")
+    other = group.join("m3", topic.name)
+
+    ok(group.leave("m1", -2))
+    assert ok(group.beat(other)).json["assigned"] == []
+
+    assert group.join("m2", topic.name, instanceId="worker-1")["assigned"] == [topic.name]
+
+
+def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Group) -> None:
+    refused(group.leave("m1"), 404, "group_not_found", naming="billing")
+    view = group.join("m1", topic.name)
+    unknown = {**view, "memberId": "m2"}
+    refused(group.beat(unknown), 409, "unknown_member", naming="m2")
+    refused(group.commit(unknown, {topic.name: PLACE}), 409, "unknown_member")
+    refused(group.beat({**view, "memberEpoch": 9}), 409, "fenced_member_epoch")
+    problem = refused(
+        group.commit({**view, "memberEpoch": 9}, {topic.name: PLACE}), 409, "stale_member_epoch"
+    )
+    assert problem["memberEpoch"] == 1
+    problem = refused(group.commit(view, {"other": PLACE}), 409, "partition_not_assigned")
+    assert problem["partitions"] == ["other"]
+
+
+def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
+    client: Client, topic: Topic, group: Group
+) -> None:
+    ok(topic.publish("a", "b"))
+    first, second = ids(topic.poll())
+    view = group.join("m1", topic.name)
+    committed, aborted = begin(client), begin(client)
+
+    ok(group.commit(view, {topic.name: first}, tx=committed.id))
+    assert group.committed() == {"offsets": [], "undecided": [topic.name]}
+    ok(committed.commit())
+    assert group.after(topic.name) == first
+
+    ok(group.commit(view, {topic.name: second}, tx=aborted.id))
+    ok(aborted.abort())
+    assert group.committed()["undecided"] == []
+    assert group.after(topic.name) == first
+    refused(group.commit(view, {topic.name: second}, tx=aborted.id), 409, "transaction_aborted")
+
+
+def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group: Group) -> None:
+    view = group.join("m1", topic.name)
+    ok(group.commit(view, {topic.name: PLACE}))
+    refused(group.reset({topic.name: None}), 409, "group_not_empty", naming=topic.name)
+    refused(group.client.delete(group.path), 409, "group_not_empty")
+    ok(group.leave("m1"))
+
+    ok(group.reset({topic.name: "00" * 20, "other": PLACE}))
+    assert (group.after(topic.name), group.after("other")) == ("00" * 20, PLACE)
+    ok(group.reset({"other": None}))
+    assert group.after("other") is None
+
+    ok(group.client.delete(group.path))
+    refused(group.client.get(group.path), 404, "group_not_found")
+    group.join("m1", topic.name)
+    assert group.committed() == {"offsets": [], "undecided": []}
+
+
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        ("heartbeat", {}),
+        ("heartbeat", {"memberId": "m"}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": "0", "topics": ["t"]}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": True, "topics": ["t"]}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": -3}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": -1, "topics": ["t"]}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": []}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": "t"}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": [1]}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "owned": []}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "assignor": "best"}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "client": "x" * 201}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 1, "groupEpoch": 1}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": []}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 1, "groupEpoch": -1, "owned": []}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": [], "topics": ["t"]}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t": PLACE}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t": 5}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": [PLACE]}),
+        ("offsets/reset", {}),
+        ("offsets/reset", {"offsets": {"t": 5}}),
+        ("offsets/reset", {"offsets": {}, "memberId": "m"}),
+    ],
+)
+def test_a_malformed_request_is_refused(group: Group, call: str, body: object) -> None:
+    refused(group.client.post(f"{group.path}/{call}", body), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"memberId": "m m", "memberEpoch": 0, "topics": ["t"]},
+        {"memberId": "m", "memberEpoch": 0, "topics": ["t:1"]},
+        {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "instanceId": ""},
+    ],
+)
+def test_a_name_that_is_not_legal_is_refused(group: Group, body: object) -> None:
+    refused(group.client.post(f"{group.path}/heartbeat", body), 400, "invalid_name")
+    wrong = f"{group.path}:group/heartbeat"
+    refused(group.client.post(wrong, {"memberId": "m", "memberEpoch": -1}), 400, "invalid_name")
+
+
+@pytest.fixture
+def own_client(new_server: NewServer) -> Iterator[Client]:
+    """Of a server with short sessions."""
+    server = new_server("groups.session_timeout=0.5", "groups.heartbeat_interval=0.1")
+    client = server.client()
+    yield client
+    client.close()
+
+
+def test_a_member_that_is_not_heard_of_is_fenced(own_client: Client) -> None:
+    ok(Topic(own_client, "shop", "orders").create())
+    group = Group(own_client, "shop")
+    group.join("m1", "orders")
+    view = group.join("m2", "orders")
+    assert view["heartbeatInterval"] == 0.1
+
+    for _ in range(1_000):
+        view = ok(group.beat(view)).json
+        if view["assigned"]:
+            break
+    assert view["assigned"] == ["orders"]
+    assert [each["memberId"] for each in group.show()["members"]] == ["m2"]

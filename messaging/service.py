@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
@@ -34,6 +35,9 @@ from messaging.write.settle_and_mark import TransactionRows
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import Offset
 
+if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveReader
+
 log = logging.getLogger(__name__)
 
 CLOCK_MARK_INTERVAL_MS = 60_000  # ms; an idle server still records that it lived until about now
@@ -48,7 +52,8 @@ class MessagingService:
 
     `new_store_refusal` returns why an empty store must not be accepted as a new one, and
     `lack_of_space` why the disk should take no more messages; each a sentence, or None. `ownership`
-    is None for a store that no other server can take over. A server of a cluster opens without any
+    is None for a store that no other server can take over. `archive`: where reads continue that
+    start before the log. A server of a cluster opens without any
     topic; `messaging/topic_handover.py` adds and removes them.
     """
 
@@ -64,6 +69,7 @@ class MessagingService:
         new_store_refusal: Callable[[], str | None] = _no_reason,
         lack_of_space: Callable[[], str | None] = _no_reason,
         ownership: StoreOwnership | None = None,
+        archive: "ArchiveReader | None" = None,
     ) -> None:
         self._load: Callable[[Store], Loaded] = load_member
         if not state.topics.is_shared:
@@ -72,7 +78,7 @@ class MessagingService:
         self.store, self.state, self.committer = store, state, committer
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
-        self.offsets = TopicOffsets(store, state, settings)
+        self.offsets = TopicOffsets(store, state, settings, archive)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None
@@ -80,7 +86,7 @@ class MessagingService:
             directory = Path(settings.observer_directory)
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
-        self.polls = Polls(store, state, settings, self.rows, observe=observe)
+        self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         self.groups = GroupCoordinator(
             state,

@@ -31,6 +31,7 @@ class MessagingSettings:
     max_block_s: float = 30.0  # a transaction may hold readers back for so long
     hold_max_s: float = 2_592_000.0  # longest life of a retention hold, unless it is renewed
     system_topics: tuple[str, ...] = ()  # created at the start; `name:3` makes name0 to name2
+    archive_directory: str = ""  # reads that start before the log continue there; empty: nowhere
     observer_directory: str = ""  # where region observers find the state; empty: no observers
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ be undone.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ from pipeline.job import (
     root_option,
     topic_argument,
 )
-from pipeline.manifest import Archive, ArchiveError, Hour, Row, watermark_ms
+from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, files_in, watermark_ms
 from tuff.blocking.client import Client
 from tuff.cli.output import moment
 from tuff.protocol.errors import HoldNotFoundError
@@ -84,12 +84,14 @@ def archive_topic(
         ArchiveError: the files differ from the messages that were read.
         TopicNotFoundError: the topic does not exist.
     """
-    client.topics.hold(topic, HOLD_NAME, 0, max_age=HOLD_MAX_AGE_S)
+    hold = client.topics.hold(topic, HOLD_NAME, 0, max_age=HOLD_MAX_AGE_S)
+    record_missing_checksums(spark, archive, topic)
     # A topic that was created again has no messages in hours that were closed before.
     known = {row.hour for row in archive.rows(topic)}
     new = []
     for closed in closed_hours(client, topic, known=known):
-        row = archive_hour(spark, archive, topic, closed, options)
+        kept_from_ms = hold.first.publish_timestamp_ms
+        row = archive_hour(spark, archive, topic, closed, options, kept_from_ms=kept_from_ms)
         new.append(row)
         report_hour(row)
         client.topics.hold(topic, HOLD_NAME, closed.hour.stop_ms, max_age=HOLD_MAX_AGE_S)
@@ -110,18 +112,19 @@ def closed_hours(
     if offsets.end is None:
         return
     open_hour = Hour.at(offsets.end.publish_timestamp_ms)
-    start_ms = 0
+    start_ms = None
     while (found := _first(client, topic, start_ms)) is not None:
         hour = Hour.at(found.publish_timestamp_ms)
         if hour >= open_hour:
             return
         if hour not in known:
-            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=start_ms)
+            yield ClosedHour(hour=hour, generation=offsets.generation, after_ms=start_ms or 0)
         start_ms = hour.stop_ms
 
 
-def _first(client: Client, topic: TopicId, start_ms: int) -> MessageId | None:
-    """The first committed message from a time on; None if no decided one is committed."""
+def _first(client: Client, topic: TopicId, start_ms: int | None) -> MessageId | None:
+    """The first committed message from a time on; None if no decided one is committed. Without a
+    time it is the first of the log: before the log, the server may read this very archive."""
     poll = client.poll(topic, start_ms, limit=1, isolation="committed")
     while not poll and not poll.caught_up and poll.blocked_by is None:
         # All messages that the poll scanned were aborted.
@@ -135,8 +138,13 @@ def archive_hour(
     topic: TopicId,
     closed: ClosedHour,
     options: Mapping[str, str],
+    *,
+    kept_from_ms: int,
 ) -> Row:
-    """Archive one hour; replaces files at its path. Raises: ArchiveError."""
+    """Archive one hour; replaces files at its path. `kept_from_ms`: as in `Row`.
+
+    Raises: ArchiveError.
+    """
     hour, what = closed.hour, f"hour {closed.hour} of {topic}"
     source = messages_of(spark, topic, options, start_ms=hour.start_ms, stop_ms=hour.stop_ms)
     row = Row(
@@ -145,13 +153,27 @@ def archive_hour(
         after_ms=closed.after_ms,
         summary=summarize(source, generation=closed.generation, what=what),
         path=archive.hour_path(topic, hour),
+        kept_from_ms=kept_from_ms,
     )
     staging = archive.staging(topic) / f"hour={hour.number}"
     write_files(source, staging)
+    row = replace(row, files=files_in(staging))
     check(spark.read.parquet(str(staging)).select(*COLUMNS), row, what=f"{what}, as written,")
     move(staging, archive.root / row.path)
     archive.record(topic, [row])
     return row
+
+
+def record_missing_checksums(spark: "SparkSession", archive: Archive, topic: TopicId) -> None:
+    """Add the checksums of files to rows of version 0.1.0, without which the server reads no file.
+
+    Raises: ArchiveError: a file differs from its row.
+    """
+    for row in archive.rows(topic):
+        if not row.files:
+            found = files_in(archive.root / row.path)
+            check(archived(spark, archive, row), row, what=f"hour {row.hour} of {topic}")
+            archive.record(topic, [replace(row, files=found)])
 
 
 def truncate_archived(
@@ -186,7 +208,7 @@ def truncate_archived(
     to_remove = [
         row for row in of_topic if oldest.publish_timestamp_ms < row.hour.stop_ms <= reached_ms
     ]
-    verify(spark, archive, topic, to_remove, options)
+    verify(spark, archive, topic, to_remove, options, start_ms=oldest.publish_timestamp_ms)
     # Before the truncation: from then on no other archive may be mistaken for this one.
     last = MessageId.from_int(MessageId(reached_ms, 0).to_int() - 1)
     client.topics.set_position(topic, _position_name(archive), last)
@@ -215,13 +237,14 @@ def verify(
     topic: TopicId,
     rows: Sequence[Row],
     options: Mapping[str, str],
+    *,
+    start_ms: int,
 ) -> None:
-    """Compare the files of these rows with the manifest, and all messages of the topic up to the
-    last of these rows with the files.
+    """Compare the files of these rows with the manifest, and all messages of the topic from
+    `start_ms`, the first of its log, up to the last of these rows with the files.
 
     Raises: ArchiveError: they differ.
     """
-    start_ms = 0
     for row in rows:
         what = f"{archive.root / row.path}, for hour {row.hour} of {topic},"
         stored = archived(spark, archive, row)

@@ -25,8 +25,8 @@ from pipeline.job import (
     sink_of,
     topic_argument,
 )
-from pipeline.manifest import Archive, Row, hour_partition
 from pipeline.retry_dead_letters import dead_letter, dead_letter_topic_of
+from tuff.archive_manifest import Archive, Row, hour_partition
 from tuff.blocking.client import Client
 from tuff.protocol.ids import TopicId
 

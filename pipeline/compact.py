@@ -16,7 +16,7 @@ import click
 
 from pipeline.frames import archived, check, move, remove, write_files
 from pipeline.job import Settings, json_option, print_result, report, root_option, topic_argument
-from pipeline.manifest import Archive, Row
+from tuff.archive_manifest import Archive, Row, files_in
 from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
 
@@ -53,8 +53,9 @@ def compact_day(
     for row in rows:
         there = archived(spark, archive, replace(row, path=aside))
         check(there, row, what=f"hour {row.hour} of {topic}, compacted,")
+    files = files_in(staging)
     move(staging, archive.root / path)
-    compacted = [replace(row, path=path) for row in rows]
+    compacted = [replace(row, path=path, files=files) for row in rows]
     archive.record(topic, compacted)
     remove_unnamed_files(archive, topic, compacted)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.manifest import Archive, ArchiveError, Row, Summary
+from tuff.archive_manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.ids import TopicId
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("id", "value", "timestamp", "generation")
 FILE_MESSAGE_COUNT_MAX = 1_000_000  # a larger hour or day has several files, in order
+# Of uncompressed columns; a reader of a few messages decodes one whole row group.
+ROW_GROUP_BYTES = 8 << 20
 SENTENCE_LENGTH_MAX = 1_000  # characters of each of the two lines of an error
 
 IS_TEXT = "is_valid_utf8(string(value))"  # an expression of Spark SQL
@@ -142,6 +144,7 @@ def in_order(frame: "DataFrame") -> "DataFrame":
 def write_files(frame: "DataFrame", directory: Path) -> None:
     """Write the rows, in order; replaces existing files. Durable when this returns."""
     writer = in_order(frame).write.mode("overwrite").option("compression", "zstd")
+    writer.option("parquet.block.size", ROW_GROUP_BYTES)
     writer.option("maxRecordsPerFile", FILE_MESSAGE_COUNT_MAX).parquet(str(directory))
     sync_files(directory)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import archived, check
-from pipeline.manifest import Archive, Row
 from tuff.address import DEFAULT_URL
+from tuff.archive_manifest import Archive, Row
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
 from tuff.cli.output import counted, print_json

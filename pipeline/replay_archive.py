@@ -21,7 +21,7 @@ from pipeline.job import (
     sink_of,
     topic_argument,
 )
-from pipeline.manifest import Archive, Row
+from tuff.archive_manifest import Archive, Row
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
 from tuff.protocol.ids import TopicId

@@ -57,6 +57,7 @@ from tx.manager import TransactionManager
 from tx.mixed_backups import StoreMark
 
 if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
 
 log = logging.getLogger(__name__)
@@ -330,7 +331,23 @@ class Components:
             new_store_refusal=self._new_store_refusal,
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
+            archive=self._make_archive(),
         )
+
+    def _make_archive(self) -> "ArchiveReader | None":
+        directory = self._settings.messaging.archive_directory
+        if not directory:
+            return None
+        try:
+            from messaging.read.archive import ArchiveReader
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"messaging.archive_directory needs {error.name}, which is not installed; "
+                "pip install 'tuff-messaging[arrow]'"
+            ) from None
+        # A file system that hangs must not delay the end of the process.
+        in_thread = self._runtime.threads("archive-reader", 1, is_joined=False)
+        return ArchiveReader(Path(directory), in_thread)
 
     def _make_cluster(self) -> "ClusterMember":
         try:

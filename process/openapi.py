@@ -338,7 +338,9 @@ _MESSAGES: dict[str, Schema] = {
             "earliest": _or_null(ref("MessageId")),
             "end": _or_null(ref("MessageId")),
             "blockedBy": _or_null(ref("Pointer")),
-        }
+            "archivedFrom": _or_null(ref("MessageId")),
+        },
+        optional=("archivedFrom",),
     ),
 }
 
@@ -811,8 +813,11 @@ _GROUP_ERRORS = ("invalid_name", "group_not_found", "damaged_record", _DOWN)
 _MEMBER_ERRORS = (*_GROUP_ERRORS, "unknown_member")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
-_POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable")
-_READ_HEADERS = ("Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired")
+_ARCHIVE_ERROR = "archive_unavailable"
+_POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable", _ARCHIVE_ERROR)
+_READ_HEADERS = (
+    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired", "Tuff-Archive",
+)  # fmt: skip
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 _DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
 
@@ -882,13 +887,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path=f"{_TOPIC_PATH}/offsets", name="getOffsets", tag="messages",
         summary="The offsets of the first message and of the last one that a reader can receive",
         reply="Offsets",
-        query=("isolation", "tx"), errors=_VIEW_ERRORS,
+        query=("isolation", "tx", "archive"), errors=(*_VIEW_ERRORS, _ARCHIVE_ERROR),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/splits", name="getSplits", tag="messages",
         summary="Split a range into parts of about equal size, for parallel readers",
         reply="SplitList",
-        query=("start", "end", "n"), errors=(*_LOG_ERRORS, "invalid_message_id"),
+        query=("start", "end", "n"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", _ARCHIVE_ERROR),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/holds", name="listHolds", tag="topics",
@@ -1154,6 +1160,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "archive": (_of_type("boolean", default=False), "whether to name the first archived message"),
     "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
@@ -1193,6 +1200,7 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
+    "Tuff-Archive": (_BOOLEAN, "whether the messages come from the archive of the topic"),
 }
 
 # Codes that are answered in 429 and 503 come with it; health has a 503 of its own.

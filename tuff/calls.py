@@ -610,6 +610,7 @@ class PollBatch:
     caught_up: bool
     blocked_by: int | None
     expired: bool
+    archived: bool = False
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -667,6 +668,7 @@ def _read_poll(response: Response) -> Poll:
         caught_up=headers.get("tuff-caught-up") == "true",
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
         expired=headers.get("tuff-expired") == "true",
+        archived=headers.get("tuff-archive") == "true",
     )
 
 
@@ -678,6 +680,7 @@ def _read_batch(response: Response) -> PollBatch:
         caught_up=headers.get("tuff-caught-up") == "true",
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
         expired=headers.get("tuff-expired") == "true",
+        archived=headers.get("tuff-archive") == "true",
     )
 
 

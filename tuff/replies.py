@@ -78,7 +78,7 @@ class Poll(Sequence[M]):
     `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
     even without messages. `caught_up`: no message is left. `blocked_by`: the id of the transaction
     that holds this reader back. `expired`: messages may have been missed, as the start is older
-    than the topic's time to live.
+    than the topic's time to live. `archived`: the messages come from the archive of the topic.
     """
 
     messages: tuple[M, ...]
@@ -86,6 +86,7 @@ class Poll(Sequence[M]):
     caught_up: bool
     blocked_by: int | None
     expired: bool
+    archived: bool = False
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -9,14 +9,16 @@ A part ends where a row ends, so that no payload group is cut.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice
+from typing import TYPE_CHECKING
 
 from messaging.read.poll import (
     Poll,
+    boolean,
     choice,
     query_of,
     require_generation,
@@ -28,6 +30,7 @@ from messaging.read.scan import first_message
 from messaging.read.visibility import (
     Query,
     Verdict,
+    first_live_number,
     first_number,
     is_past_own_ttl,
     start_number,
@@ -59,6 +62,9 @@ from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction
+
+if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveReader
 
 SPLITS_COUNT_MAX = 10_000  # parts; each is one task of a job
 SCANNED_BYTES_MAX = 1 << 20  # bytes in files; a few thousand rows, scanned in some ms
@@ -96,10 +102,17 @@ class TopicOffsets:
     """Where a topic begins and ends for a reader, and its parts (protocol §3.6, §3.7). Lives on the
     event loop; threads read the rows."""
 
-    def __init__(self, store: OpenStore, state: StoreState, settings: MessagingSettings) -> None:
+    def __init__(
+        self,
+        store: OpenStore,
+        state: StoreState,
+        settings: MessagingSettings,
+        archive: "ArchiveReader | None",
+    ) -> None:
         self._store = store
         self._state = state
         self._settings = settings
+        self._archive = archive
 
     async def offsets(
         self, topic: TopicId, *, isolation: Isolation = Isolation.ALL, tx: int | None = None
@@ -136,6 +149,16 @@ class TopicOffsets:
         found, record = require_log(self._store, self._state, topic)
         return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
 
+    async def archived_from(self, topic: TopicId) -> MessageId | None:
+        """The first message that a reader can receive from the archive; None if there is none, or
+        none before the log. Raises: ArchiveUnavailableError."""
+        found, record = require_log(self._store, self._state, topic)
+        if self._archive is None:
+            return None
+        query = self._query(found, record, Poll(), 0, None)
+        bounds = await self._archive.bounds(topic, record.generation, query)
+        return MessageId.from_int(bounds[0][0]) if bounds else None
+
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
         """In steps of limited size, so that other reads get the thread in between."""
         while True:
@@ -159,7 +182,13 @@ class TopicOffsets:
         found, record = require_log(self._store, self._state, topic)
         number = start_number(start, inclusive=False)
         query = self._query(found, record, Poll(through=end), number, None)
+        before_log: list[MessageId] = []
+        if self._archive is not None and start is not None and number < first_live_number(query):
+            bounds = await self._archive.bounds(topic, record.generation, query)
+            before_log = [MessageId.from_int(last) for _, last in bounds]
         cut = partial(splits_of, query=query, start=start, end=end, count=count)
+        if before_log:
+            cut = partial(_splits_with_archive, before_log, cut)
         return record.generation, await self._store.read(cut)
 
     def _query(
@@ -271,6 +300,22 @@ def _decoded(key: bytes, value: bytes) -> MessageRow | None:
         return MessageRow.from_bytes(key, value)
     except DamagedRowError:
         return None
+
+
+def _splits_with_archive(
+    hours: Sequence[MessageId], cut: "partial[list[Split]]", store: Store
+) -> list[Split]:
+    """The parts of the log, behind parts that end with some of these last ids of archived hours.
+    There are as many of these as of the others."""
+    start, end, count = (cut.keywords[name] for name in ("start", "end", "count"))
+    in_log = cut(store, count=max(1, count // 2))
+    count -= len(in_log)
+    ends = [hours[(index + 1) * len(hours) // count - 1] for index in range(count)] if count else []
+    ends = sorted(set(ends))
+    bounds = [*ends, *(part.end for part in in_log)]
+    if not in_log:
+        bounds[-1] = end or past_group(cut.keywords["query"].high_water_mark)
+    return [Split(*each) for each in zip([start, *bounds[:-1]], bounds, strict=True)]
 
 
 def splits_of(
@@ -433,13 +478,14 @@ class _Routes:
         self._offsets = offsets
 
     async def offsets(self, request: Request) -> Reply:
-        topic = topic_of(request, parameters={"isolation", "tx"})
+        topic = topic_of(request, parameters={"isolation", "tx", "archive"})
         query = dict(request.query)
         isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
+        with_archive = boolean(query.get("archive", "false"), what="archive")
         if isolation is not None and tx is not None:
             raise BadRequestError("give isolation or tx, not both")
         found = await self._offsets.offsets(topic, isolation=isolation or Isolation.ALL, tx=tx)
-        form = {
+        form: dict[str, object] = {
             "generation": found.generation,
             "earliest": found.earliest and found.earliest.hex(),
             "end": found.end and found.end.hex(),
@@ -447,6 +493,9 @@ class _Routes:
             if found.blocked_by is None
             else json_forms.pointer_to_json(found.blocked_by),
         }
+        if with_archive:
+            first = await self._offsets.archived_from(topic)
+            form["archivedFrom"] = first and first.hex()
         return json_reply(form)
 
     async def splits(self, request: Request) -> Reply:

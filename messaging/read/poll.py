@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from messaging.read.messages import Messages, arrow_form
 from messaging.read.scan import ReadResult, read
@@ -20,10 +20,11 @@ from messaging.read.visibility import (
     BlockingRow,
     Query,
     Undecided,
+    first_live_number,
+    first_number,
     start_number,
     time_in,
 )
-from messaging.retention.expiry import TopicRule
 from messaging.settings import MessagingSettings
 from messaging.storage.rows import offset_after
 from messaging.storage.store_state import OpenStore, StoreState, require_log
@@ -49,6 +50,9 @@ from tuff.protocol.json_forms import parse_json, shown
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
+if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveRead, ArchiveReader
+
 WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 # Seconds that a poll without `wait` looks for a message with the right tags before it answers that
 # there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
@@ -65,7 +69,7 @@ _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 class PollResult:
     """What a read delivers. `next_id`, as an exclusive start, continues with exactly what this
     reader has not received; `blocked_by` is the id of the transaction that holds it back, while
-    that is in progress."""
+    that is in progress. `archived`: they come from the archive of the topic."""
 
     messages: Messages
     generation: int
@@ -73,6 +77,7 @@ class PollResult:
     caught_up: bool
     blocked_by: int | None
     expired: bool
+    archived: bool = False
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -115,12 +120,15 @@ class Polls:
         settings: MessagingSettings,
         transaction_rows: TransactionRows,
         *,
+        archive: "ArchiveReader | None" = None,
         observe: Callable[[str, float], None],
     ) -> None:
+        """`archive`: where reads continue that start before the log; None: nowhere."""
         self._store = store
         self._state = state
         self._settings = settings
         self._transaction_rows = transaction_rows
+        self._archive = archive
         self._observe = observe
         self._is_stopping = False
         self.waiting_count = 0  # long polls that wait now
@@ -177,20 +185,23 @@ class Polls:
             # The snapshot first and the rows second: a row that became durable in between is newer
             # than the snapshot and holds the reader back, which otherwise would pass over it.
             snapshot = await snapshot_for(self._state.transactions, poll)
-            record = _require_same_log(topic, named, generation)
             query = _restarted(
-                query_of(self._state, self._settings, topic, record, poll, number, snapshot),
-                asked,
-                live_from,
+                self._query(topic, named, generation, poll, number, snapshot), asked, live_from
             )
             number, live_from = query.start, query.live_from
+            archived = (
+                await self._archive.read(topic.id, generation, query)
+                if self._archive is not None and _starts_in_archive(poll, query)
+                else None
+            )
             # A poll that was caught up is woken by each new row: it misses nothing while it waits.
-            is_expired = is_expired or (not was_caught_up and self._is_expired(poll, query))
+            is_expired |= not was_caught_up and self._is_expired(poll, query, archived)
+            if archived is not None and (archived.messages or archived.caught_up):
+                return _archived_result(generation, query, archived, is_expired=is_expired)
             # The store may be ahead of memory by a batch: a read that began there continues there.
             result = None if is_unfinished else self._state.tail_cache.read(query)
             if result is None:
-                result = await self._store.read(partial(read, query=query))
-                self._state.tail_cache.add_read(query, result)
+                result = await self._read_store(topic, query)
             number = max(number, int.from_bytes(result.next_id, "big") + 1)
             was_caught_up = result.caught_up
             is_unfinished = not result.finished and not result.messages
@@ -202,14 +213,37 @@ class Polls:
                 or self._is_waiting_useless(poll, query, result)
                 or loop.time() >= deadline_s
             ):
-                return self._result(record, result, is_expired=is_expired)
+                return self._result(generation, result, is_expired=is_expired)
             alarm_s = deadline_s
             if result.blocking_row is not None:
-                left_s = self._expires_in_s(topic.rule_of(record), result.blocking_row)
+                left_s = self._expires_in_s(topic, result.blocking_row)
                 if left_s <= 0:  # it expired while it was read
                     continue
                 alarm_s = min(deadline_s, loop.time() + left_s)
             await self._wait(waiter, alarm_s, result)
+
+    def _query(
+        self,
+        topic: Topic,
+        named: TopicId,
+        generation: int,
+        poll: Poll,
+        number: int,
+        snapshot: Transaction | None,
+    ) -> Query:
+        record = require_generation(topic, generation)
+        record.require_one_log(named)  # it may have got a second partition meanwhile
+        return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
+
+    async def _read_store(self, topic: Topic, query: Query) -> ReadResult:
+        result = await self._store.read(partial(read, query=query))
+        if self._archive is not None and _is_overtaken(topic, query):
+            # Retention may have removed messages of the range while it was read. The archive has
+            # them now, or the reader is told that it missed them: it begins again.
+            before = MessageId.from_int(max(0, query.start - 1)).to_bytes()
+            return ReadResult(next_id=before, messages=Messages(), finished=False)
+        self._state.tail_cache.add_read(query, result)
+        return result
 
     def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
         """Whether a poll that has only passed over messages is answered before it has seen all."""
@@ -233,9 +267,10 @@ class Polls:
             or self._state.index.ranges(result.blocking_pointer)
         )
 
-    def _expires_in_s(self, rule: TopicRule, row: BlockingRow) -> float:
+    def _expires_in_s(self, topic: Topic, row: BlockingRow) -> float:
         """In how many seconds this row expires, and no longer holds readers back. Nothing wakes the
         reader then, since no transaction ends."""
+        rule = topic.rule_of(topic.require_durable())
         expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
@@ -252,9 +287,12 @@ class Polls:
         if result.blocking_pointer is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
-    def _is_expired(self, poll: Poll, query: Query) -> bool:
-        """Whether messages may have expired that this reader has not received."""
-        if time_in(query.start) > query.live_from.timestamp_ms:
+    def _is_expired(self, poll: Poll, query: Query, archived: "ArchiveRead | None") -> bool:
+        """Whether messages may have expired that this reader has not received, neither from the log
+        nor from the archive."""
+        if time_in(query.start) > query.live_from.timestamp_ms or (
+            archived is not None and archived.is_complete
+        ):
             return False  # the usual case
         start = poll.start
         if not (start.publish_timestamp_ms if isinstance(start, MessageId) else start):
@@ -272,10 +310,10 @@ class Polls:
         unread = number.offset if number == at_row else offset_after(number.offset)
         return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
-    def _result(self, record: TopicRecord, result: ReadResult, *, is_expired: bool) -> PollResult:
+    def _result(self, generation: int, result: ReadResult, *, is_expired: bool) -> PollResult:
         return PollResult(
             messages=result.messages,
-            generation=record.generation,
+            generation=generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
             blocked_by=self._holder(result.blocking_pointer),
@@ -284,6 +322,36 @@ class Polls:
 
     def _holder(self, pointer: int | None) -> int | None:
         return None if pointer is None else self._state.transactions.holder(pointer)
+
+
+def _starts_in_archive(poll: Poll, query: Query) -> bool:
+    """Whether a read asks for messages before the log. One without a start begins with the log. One
+    in a fixed snapshot, or with tags, can't continue in the archive, which does not have the
+    transaction and the tags of a message."""
+    if poll.start is None or poll.is_fixed or poll.tags is not None:
+        return False
+    return query.start < first_live_number(query)
+
+
+def _is_overtaken(topic: Topic, query: Query) -> bool:
+    """Whether the log begins behind the first message that the query could deliver by now."""
+    record = topic.durable
+    return record is not None and record.log_start.to_int() > first_number(query)
+
+
+def _archived_result(
+    generation: int, query: Query, archived: "ArchiveRead", *, is_expired: bool
+) -> PollResult:
+    messages = archived.messages
+    return PollResult(
+        messages=messages,
+        generation=generation,
+        next_id=messages.last_id if messages else query.through.to_bytes(),
+        caught_up=archived.caught_up,
+        blocked_by=None,
+        expired=is_expired,
+        archived=True,
+    )
 
 
 def query_of(
@@ -319,13 +387,6 @@ def require_generation(topic: Topic, generation: int) -> TopicRecord:
     record = topic.require_durable()
     if record.generation != generation:
         raise topic_was_replaced(topic.id)
-    return record
-
-
-def _require_same_log(topic: Topic, named: TopicId, generation: int) -> TopicRecord:
-    """The same. Raises: PartitionRequiredError: the topic got a second partition meanwhile."""
-    record = require_generation(topic, generation)
-    record.require_one_log(named)
     return record
 
 
@@ -431,6 +492,8 @@ def _polled(result: PollResult, form: Form) -> Reply:
         headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
+    if result.archived:
+        headers += (("Tuff-Archive", "true"),)
     body = result.messages.encoded(form, generation=result.generation)
     return Reply(200, form.content_type, body, headers)
 

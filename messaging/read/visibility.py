@@ -112,7 +112,12 @@ def time_in(number: int) -> int:
 
 def first_number(query: Query) -> int:
     """The number of the first id that the reader may receive, regardless of the rows."""
-    return max(query.start, query.log_start.to_int(), MessageId(*query.live_from).to_int())
+    return max(query.start, first_live_number(query))
+
+
+def first_live_number(query: Query) -> int:
+    """The number of the first id that neither truncation nor the time to live has passed."""
+    return max(query.log_start.to_int(), MessageId(*query.live_from).to_int())
 
 
 def next_at_first(query: Query, number: int) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
@@ -28,6 +28,9 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.requests import Isolation, PublishRequest
 from tuff.protocol.transaction import Transaction
+
+if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveReader
 
 T = TypeVar("T")
 NOON_MS = 1_480_000_000_000
@@ -240,6 +243,7 @@ class World:
         self.may_delete = True
         self.longest_transaction_s = 100.0
         self.lack_of_space: str | None = None
+        self.archive: ArchiveReader | None = None
         self.elapsed_s = 0.0
         self.is_shared = False  # whether the store is one of a cluster
         self.observed: list[tuple[str, float]] = []
@@ -278,6 +282,7 @@ class World:
             self.settings,
             observe=observe,
             lack_of_space=lambda: self.lack_of_space,
+            archive=self.archive,
         )
 
     @asynccontextmanager

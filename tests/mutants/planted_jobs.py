@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.mutants.planted import Mutant
 
+_ARCHIVE_READS = "tests/messaging/test_archive_reads.py"
 _HOLDS = "tests/messaging/test_holds_and_positions.py"
 _KEEPS_ON_ITS_WAY = f"{_HOLDS}::test_a_pending_hold_or_longer_ttl_counts_for_readers"
 _SLEEPING = "tests/messaging/test_long_polls.py"
@@ -179,5 +180,35 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "            begun_ms = each.transaction_id // 1_000_000\n"
         "            self._ends_ms[each.transaction_id] = begun_ms + (each.lease_ms or 0)\n",
         ("tests/tx/test_leases.py::test_after_a_restart_a_lease_is_whole_again",),
+    ),
+    Mutant(
+        "an archive of an older generation is read as the topic's",
+        "messaging/read/archive.py",
+        "            if row.generation != generation or row_stop <= reached:\n",
+        "            if row_stop <= reached:\n",
+        (f"{_ARCHIVE_READS}::test_an_older_generation_of_the_topic_is_not_read",),
+    ),
+    Mutant(
+        "a read passes over a gap in the archive",
+        "messaging/read/archive.py",
+        "                is_complete = False\n",
+        "                pass\n",
+        (f"{_ARCHIVE_READS}::test_a_read_ends_before_a_gap_and_the_next_one_is_expired",),
+    ),
+    Mutant(
+        "messages that retention removes during a read are missed, though they are archived",
+        "messaging/read/poll.py",
+        "        if self._archive is not None and _is_overtaken(topic, query):\n",
+        "        if False:\n",
+        (
+            f"{_ARCHIVE_READS}::test_messages_that_retention_removes_during_a_read_come_from_the_archive",
+        ),
+    ),
+    Mutant(
+        "a file of the archive is decoded whatever its checksum is",
+        "messaging/read/archive.py",
+        "    if found != expected:\n",
+        "    if False:\n",
+        (f"{_ARCHIVE_READS}::test_another_file_in_place_of_one_is_corrupt",),
     ),
 )

@@ -9,13 +9,13 @@ import pytest
 
 import tuff
 from pipeline.archive import archive_topic
-from pipeline.manifest import Archive, Row
 from tests.faults.conftest import shim_library as shim_library
 from tests.faults.disk import Shim
 from tests.http.process import serve
 from tests.pipeline.clock import Clock
 from tests.spark.messages import read
 from tests.spark.session import missing
+from tuff.archive_manifest import Archive, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

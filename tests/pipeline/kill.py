@@ -20,7 +20,6 @@ from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 
 import tuff
-from pipeline.manifest import Archive
 from tests.client.proxy import losing
 from tests.faults.disk import Shim, build
 from tests.http.process import serve
@@ -40,6 +39,7 @@ from tests.pipeline.kill_job import AGAIN, ATTEMPT_COUNT, LETTERS, SOURCE, STEPS
 from tests.spark.kill import EPOCH, Killer, Point, Points, When
 from tests.spark.messages import read
 from tests.spark.session import set_up
+from tuff.archive_manifest import Archive
 
 RUN_WITHIN_S = 900.0
 HOUR_COUNT = 2  # new hours for each run, on a day of their own

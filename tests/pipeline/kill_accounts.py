@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.manifest import HOUR_MS, Archive, Hour, Row
+from tuff.archive_manifest import HOUR_MS, Archive, Hour, Row
 from tuff.protocol.ids import MessageId, TopicId
 
 BAD_EACH = 5  # one message of so many is not an event

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pipeline import archive, audit, compact, frames, job, replay_archive
 from pipeline.command import run
-from pipeline.manifest import Archive
 from tests.spark.session import make_session
+from tuff.archive_manifest import Archive
 from tuff.blocking.topics import Topics
 
 SOURCE, AGAIN, LETTERS = "jobs:source", "jobs:again", "jobs:letters"

@@ -13,8 +13,8 @@ import tuff
 from pipeline.archive import HOLD_NAME, truncate_archived
 from pipeline.compact import compact_topic
 from pipeline.frames import archived, check
-from pipeline.manifest import Archive, ArchiveError, Hour, Row
 from tests.pipeline.conftest import DiedError, Place, die
+from tuff.archive_manifest import Archive, ArchiveError, Hour, Row, files_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +56,21 @@ def test_a_topic_without_closed_hours_is_not_changed(place: Place) -> None:
     assert nothing == ([], None)
     assert truncate(None, place) is None
     assert (place.read(place.topic), place.client.topics.holds(place.topic)) == ([b"open"], [])
+
+
+@pytest.mark.slow
+def test_rows_of_version_0_1_0_get_the_checksums_of_their_files(
+    spark: "SparkSession", place: Place
+) -> None:
+    place.publish_hours(["1"], ["2"])
+    rows = place.archive_hours(spark)
+    for row in rows:
+        place.archive.record(place.topic, [replace(row, files=())])
+
+    again = place.archive_hours(spark)
+
+    assert (again, place.archive.rows(place.topic)) == ([], rows)
+    assert [row.files for row in rows] == [files_in(place.archive.root / row.path) for row in rows]
 
 
 @pytest.mark.slow
@@ -266,6 +281,7 @@ def test_a_day_becomes_one_file_and_the_rows_stay(spark: "SparkSession", place: 
     assert (before, days, again) == ([], [rows[0].hour.day], [])
     assert [row.summary for row in compacted] == [row.summary for row in rows]
     assert len({row.path for row in compacted[:3]}) == 1
+    assert compacted[0].files == files_in(place.archive.root / compacted[0].path)
     for row in compacted:
         check(archived(spark, place.archive, row), row, what=str(row.hour))
     files = list((place.archive.root / "hours").rglob("*.parquet"))

@@ -7,8 +7,8 @@ import pytest
 
 import tuff
 from pipeline.audit import Members, audit_topic, parsed
-from pipeline.manifest import Row
 from tests.pipeline.conftest import DiedError, Place, die
+from tuff.archive_manifest import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

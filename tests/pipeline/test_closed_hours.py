@@ -1,8 +1,8 @@
 """Which hours of a topic are closed."""
 
 from pipeline.archive import closed_hours
-from pipeline.manifest import Hour
 from tests.pipeline.conftest import Place
+from tuff.archive_manifest import Hour
 
 
 def test_a_later_decided_message_closes_earlier_hours(place: Place) -> None:

@@ -11,8 +11,8 @@ import tuff
 from pipeline.command import run
 from pipeline.frames import failure_of_spark
 from pipeline.job import sink_of
-from pipeline.manifest import Hour, Row, Summary
 from tests.pipeline.conftest import NAMESPACE, Place
+from tuff.archive_manifest import Hour, Row, Summary
 
 ORDERS = tuff.TopicId("shop", "orders")
 ROW = Row(

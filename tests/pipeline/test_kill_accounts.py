@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.manifest import HOUR_MS, Archive, Hour, Row, Summary
 from tests.pipeline.kill import Moment, Step, kills
 from tests.pipeline.kill_accounts import (
     Message,
@@ -23,6 +22,7 @@ from tests.pipeline.kill_accounts import (
 )
 from tests.pipeline.kill_job import STEPS
 from tests.spark.kill import Point
+from tuff.archive_manifest import HOUR_MS, Archive, Hour, Row, Summary
 from tuff.protocol.ids import MessageId, TopicId
 
 pa = pytest.importorskip("pyarrow")

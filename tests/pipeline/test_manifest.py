@@ -1,11 +1,22 @@
 """Hours, and the manifest: its rows, gaps between them, and files that are not a manifest."""
 
+import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.manifest import Archive, ArchiveError, Hour, Row, Summary, watermark_ms
+from tuff.archive_manifest import (
+    Archive,
+    ArchiveError,
+    Hour,
+    Row,
+    StoredFile,
+    Summary,
+    files_in,
+    watermark_ms,
+)
 from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("shop", "orders")
@@ -52,6 +63,36 @@ def test_a_row_replaces_that_of_its_hour(tmp_path: Path) -> None:
     archive.record(TOPIC, [replace(row(NOON), path="y")])
 
     assert [each.path for each in archive.rows(TOPIC)] == ["y", "x"]
+
+
+def test_a_row_has_the_bytes_of_the_example_whether_or_not_it_has_checksums(
+    tmp_path: Path,
+) -> None:
+    archive = Archive(tmp_path)
+    files = (StoredFile("part-0.parquet", 3, 4),)
+    rows = [row(NOON), replace(row(later(1)), kept_from_ms=5, files=files)]
+    archive.record(TOPIC, rows)
+    (file,) = tmp_path.glob("_manifest/*/*.json")
+
+    assert archive.rows(TOPIC) == rows
+    old, new = json.loads(file.read_bytes())["hours"]
+    assert new == old | {
+        "hour": later(1).number,
+        "keptFrom": 5,
+        "files": [{"name": "part-0.parquet", "size": 3, "crc32": 4}],
+    }
+    assert old == {
+        "hour": NOON.number, "generation": 1, "after": 0, "count": 2, "first": "00" * 20,
+        "last": "01" * 20, "checksum": -5, "path": "x",
+    }  # fmt: skip
+
+
+def test_a_stored_file_has_the_checksum_of_all_its_content(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5_000  # more than is read at a time
+    (tmp_path / "a.parquet").write_bytes(content)
+    (tmp_path / ".a.parquet.crc").write_bytes(b"of Hadoop")
+
+    assert files_in(tmp_path) == (StoredFile("a.parquet", len(content), zlib.crc32(content)),)
 
 
 def test_the_watermark_ends_at_a_gap() -> None:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tuff
-from pipeline.manifest import ArchiveError, Row
 from pipeline.replay_archive import replay_topic
 from tests.pipeline.conftest import Place
+from tuff.archive_manifest import ArchiveError, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,14 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from pyarrow import parquet
 
 from pipeline.command import run
 from tests.cli.command import tuff_command
+from tests.messaging.archives import SCHEMA
 from tests.pipeline.conftest import Place
 from tests.spark.session import set_up
-from tests.test_docs import WITH_HOURS, Block, blocks_of
+from tests.test_docs import WITH_AN_ARCHIVE, WITH_HOURS, Block, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,20 +96,18 @@ def test_the_commands_of_the_walk_through_run(
     assert len(list(Path("archive/days").rglob("*.parquet"))) == is_whole
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_two_minute_example_run_unchanged(
-    needs_spark: None, tmp_path: Path
-) -> None:
+def printed_by_unchanged(program: str, directory: Path) -> list[str]:
+    """The lines that a program of a page prints, with a server of its own."""
     set_up()
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (directory / "examples").symlink_to(ROOT / "examples")
     with socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
 
     done = subprocess.run(
         ["bash", "-euo", "pipefail"],
-        input=TRY_OUT.text.replace("7411", port),
-        cwd=tmp_path,
+        input=program.replace("7411", port),
+        cwd=directory,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -116,14 +116,41 @@ def test_the_commands_of_the_two_minute_example_run_unchanged(
     )
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_two_minute_example_run_unchanged(
+    needs_spark: None, tmp_path: Path
+) -> None:
+    lines = printed_by_unchanged(TRY_OUT.text, tmp_path)
+
     events = ['{"type":"placed","entity":"order-1"}', '{"type":"paid","entity":"order-1"}']
-    lines = done.stdout.splitlines()
     for sentence in ("3 messages of shop:orders in 1 hour archived", "replayed to"):
-        assert sentence in done.stdout
+        assert sentence in "\n".join(lines)
     tailed = lines[-4:]
     assert '"shipped"' in tailed[0]
     for line, payload in zip(tailed[1:], [*events, "half an ev"], strict=True):
         assert line.endswith(payload)
+
+
+@pytest.mark.slow
+def test_a_server_reads_what_the_job_has_archived_as_the_page_about_it_says(
+    needs_spark: None, tmp_path: Path
+) -> None:
+    (program,) = blocks_of(WITH_AN_ARCHIVE, WITH_AN_ARCHIVE.read_text("utf-8"))
+
+    lines = printed_by_unchanged(program.text, tmp_path)
+
+    tailed = [line for line in lines if line.endswith(("first", "second", "third"))]
+    assert [line.split()[-1] for line in tailed] == ["third", "first", "second", "third"]
+    assert "Tuff-Archive: true" in lines
+    offsets = json.loads(lines[-1].rpartition("]")[2])
+    assert offsets["archivedFrom"] < offsets["earliest"] == offsets["end"]
+    (file,) = (tmp_path / "tryout/archive/hours").rglob("*.parquet")
+    written = parquet.ParquetFile(file)
+    assert written.schema_arrow.remove_metadata() == SCHEMA
+    assert written.metadata.row_group(0).column(0).statistics.has_min_max
 
 
 def test_the_page_lets_time_pass_and_shows_what_is_printed() -> None:

@@ -1,6 +1,7 @@
 """Both components together: a transaction that holds readers back ends in time (design §6)."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from messaging.storage.engine import StoreError
 from messaging.storage.leveldb import LevelDbStore
 from process.components import ComponentLink, Components, Runtime
 from process.directory_locks import DataDirectories
-from process.settings import load
+from process.settings import SettingsError, load
 from tests.process.manual_clock import ManualClock
 from tuff.disk.event_loop import InThread
 from tuff.protocol.ids import TopicId
@@ -35,7 +36,7 @@ def _directories(directory: Path) -> DataDirectories:
 
 @asynccontextmanager
 async def components_over(
-    directory: Path, manual: ManualClock, *, log_disk: threading.Event | None = None
+    directory: Path, manual: ManualClock, *more: str, log_disk: threading.Event | None = None
 ) -> AsyncIterator[Components]:
     """The real components over a directory and a clock that the test sets; no loop ticks by itself.
 
@@ -61,7 +62,7 @@ async def components_over(
         return lambda function: asyncio.get_running_loop().run_in_executor(pool, run, function)
 
     components = Components(
-        load(None, SETTINGS),
+        load(None, [*SETTINGS, *more]),
         _directories(directory),
         Runtime(
             clock=manual.clock(),
@@ -256,3 +257,14 @@ def _link_of(components: Components) -> ComponentLink:
         new_store_id=lambda: "6" * 32,
         cluster=None,
     )
+
+
+async def test_without_pyarrow_a_server_with_an_archive_does_not_start(
+    tmp_path: Path, manual: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "messaging.read.archive", raising=False)
+
+    with pytest.raises(SettingsError, match=r"needs pyarrow, .*tuff-messaging\[arrow\]"):
+        async with components_over(tmp_path, manual, "messaging.archive_directory=archive"):
+            pass

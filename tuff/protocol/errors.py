@@ -367,6 +367,12 @@ class StorageUnavailableError(UnavailableError):
     code = "storage_unavailable"
 
 
+class ArchiveUnavailableError(UnavailableError):
+    """The archive of a topic, in which a read would continue, can't be read now."""
+
+    code = "archive_unavailable"
+
+
 class TransactionsUnavailableError(UnavailableError):
     """The transaction service is down. Messages without a transaction continue."""
 

@@ -5,11 +5,12 @@
     ROOT/hours/topic=…/dt=DAY/hour=HH/*.parquet    as archived
     ROOT/days/topic=…/dt=DAY/hours=N/*.parquet     as compacted: N hours together
 
-    row = {"hour":n,"generation":n,"after":ms,"count":n,"first":id,"last":id,"checksum":n,
-           "path":"…"}
+    row = {"hour":n,"generation":n,"after":ms,"keptFrom":ms,"count":n,"first":id,"last":id,
+           "checksum":n,"path":"…","files":[{"name":"…","size":bytes,"crc32":n}…]}
 
-`hour` counts hours since 1970. The file of a day is replaced atomically. Files that no row names
-are left over from a job that died, and are not part of the archive.
+`hour` counts hours since 1970. Rows of version 0.1.0 lack `keptFrom` and `files`. The file of a
+day is replaced atomically. Files that no row names are left over from a job that died, and are not
+part of the archive. The jobs of `pipeline` write an archive, and the server reads it.
 """
 
 import json
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
+from tuff.checksum import crc32
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.locks import DirectoryLock, DirectoryLockedError
 from tuff.protocol.errors import TuffError
@@ -32,6 +34,7 @@ T = TypeVar("T")
 VERSION = 1
 HOUR_MS = 3_600_000
 HOURS_PER_DAY = 24
+READ_BYTES = 1 << 20  # at a time, for a checksum
 ID_BYTES = 16  # random bytes; no two archives draw the same
 
 
@@ -92,16 +95,40 @@ class Summary:
     checksum: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of an archive, and its whole content in short."""
+
+    name: str
+    size: int  # bytes
+    crc32: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One archived hour. `path`: relative to the archive's root; several hours may share one.
-    `after_ms`: as in `ClosedHour`."""
+    `files`: those in it, by name; none if the row does not say.
+
+    `after_ms`: from this time to the start of the hour, the job found no committed messages; 0 if
+    it found none before the hour. `kept_from_ms`: messages from this time on had not expired when
+    the job read the hour; None: the row does not say.
+    """
 
     hour: Hour
     generation: int
     after_ms: int
     summary: Summary
     path: str
+    kept_from_ms: int | None = None
+    files: tuple[StoredFile, ...] = ()
+
+    @property
+    def complete_from_ms(self) -> int:
+        """From this time to the end of the hour, the archive has all messages; the end of the hour
+        if it may lack some of any time."""
+        if self.kept_from_ms is None:
+            return self.hour.stop_ms
+        return min(max(self.after_ms, self.kept_from_ms), self.hour.stop_ms)
 
 
 class Archive:
@@ -148,16 +175,16 @@ class Archive:
 
     def rows(self, topic: TopicId) -> list[Row]:
         """All rows of a topic, oldest first. Raises: ArchiveError: they can't be read."""
-        files = sorted(self._manifest(topic).glob("dt=*.json"))
-        return sorted((row for file in files for row in _rows(file)), key=lambda row: row.hour)
+        files = sorted(self.directory_of(topic).glob("dt=*.json"))
+        return sorted((row for file in files for row in rows_of_day(file)), key=_hour_of)
 
     def record(self, topic: TopicId, rows: Sequence[Row]) -> None:
         """Store rows of one day, in place of those of the same hours, durably and atomically."""
         days = {row.hour.day for row in rows}
         assert len(days) == 1, "only the file of one day is replaced"
-        file = self._manifest(topic) / f"dt={days.pop()}.json"
+        file = self.directory_of(topic) / f"dt={days.pop()}.json"
         make_directory(file.parent)
-        kept = {row.hour: row for row in (_rows(file) if file.exists() else [])}
+        kept = {row.hour: row for row in (rows_of_day(file) if file.exists() else [])}
         kept |= {row.hour: row for row in rows}
         forms = [_form(row) for _, row in sorted(kept.items())]
         text = json.dumps({"hours": forms, "version": VERSION}, indent=1, sort_keys=True)
@@ -176,7 +203,8 @@ class Archive:
         remove its contents."""
         return self.root / "_staging" / _partition(topic)
 
-    def _manifest(self, topic: TopicId) -> Path:
+    def directory_of(self, topic: TopicId) -> Path:
+        """Where the files of the manifest of a topic are; it may not exist."""
         return self.root / "_manifest" / _partition(topic)
 
 
@@ -192,6 +220,21 @@ def watermark_ms(rows: Iterable[Row], *, generation: int) -> int:
     return reached_ms
 
 
+def files_in(directory: Path) -> tuple[StoredFile, ...]:
+    """The files of messages in a directory, by name, with their checksums. Raises: OSError."""
+    return tuple(stored_file(file) for file in sorted(directory.glob("*.parquet")))
+
+
+def stored_file(file: Path) -> StoredFile:
+    """A file as it is now. Raises: OSError."""
+    size = checksum = 0
+    with file.open("rb") as content:
+        while piece := content.read(READ_BYTES):
+            size += len(piece)
+            checksum = crc32(piece, checksum)
+    return StoredFile(file.name, size, checksum)
+
+
 def hour_partition(topic: TopicId, hour: Hour) -> str:
     """The partition directories of an hour, as Spark and Hive name them."""
     return f"{_partition(topic)}/dt={hour.day}/hour={hour.of_day}"
@@ -202,17 +245,25 @@ def _partition(topic: TopicId) -> str:
     return f"topic={quote(str(topic), safe='')}"
 
 
+def _hour_of(row: Row) -> Hour:
+    return row.hour
+
+
 def _form(row: Row) -> dict[str, object]:
-    return {
+    form = {
         "hour": row.hour.number,
         "generation": row.generation,
         "after": row.after_ms,
+        "keptFrom": row.kept_from_ms,
         **asdict(row.summary),
         "path": row.path,
+        "files": [asdict(file) for file in row.files] or None,
     }
+    return {name: value for name, value in form.items() if value is not None}
 
 
-def _rows(file: Path) -> list[Row]:
+def rows_of_day(file: Path) -> list[Row]:
+    """The rows in one file of the manifest, by hour. Raises: ArchiveError: not such a file."""
     return _read(file, lambda body: [_row(form) for form in body["hours"]])
 
 
@@ -242,4 +293,8 @@ def _row(form: Mapping[str, Any]) -> Row:
             checksum=form["checksum"],
         ),
         path=form["path"],
+        kept_from_ms=form.get("keptFrom"),
+        files=tuple(
+            StoredFile(each["name"], each["size"], each["crc32"]) for each in form.get("files", ())
+        ),
     )

@@ -1,0 +1,288 @@
+"""Reads before the log, from the Parquet archive of a topic (protocol §3.4; decision 0044).
+
+Only files that the manifest names are read, and none before its checksum was compared with the
+manifest: the decoder ends the whole process at some flipped bits. Afterwards each page is compared
+with its own checksum as it is read. The row groups of a page of messages are found by the minimum
+of their ids.
+
+Only this module reads the archive, and it is loaded only where one is configured.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from messaging.read.messages import Messages
+from messaging.read.visibility import Query, first_live_number
+from tuff.archive_manifest import Archive, ArchiveError, Row, StoredFile, rows_of_day, stored_file
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
+from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
+
+T = TypeVar("T")
+
+DECODED_BYTES_MAX = 67_108_864  # of row groups in memory, of which there is one at least
+MANIFEST_FILES_MAX = 10_000  # cached days of all topics
+FILES_MAX = 1_000  # whose metadata are in memory
+
+_COLUMNS = ("id", "value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRead:
+    """Messages from the start of a query on, up to the log. `is_complete`: the archive has all
+    messages from the start up to the last of these; without messages, up to the log. `caught_up`:
+    it has no more of them up to the last id of the query, which is before the log."""
+
+    messages: Messages
+    is_complete: bool
+    caught_up: bool
+
+
+class _DamagedFileError(Exception):
+    """A file of the archive is not the one that was written; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """A file as it was when it was looked up. A file that replaces it has another stamp."""
+
+    path: Path
+    inode: int
+    mtime_ns: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> "_Stamp":
+        found = path.stat()
+        return cls(path, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The metadata of a file whose checksum was compared, and the first id of each row group."""
+
+    stamp: _Stamp
+    metadata: pq.FileMetaData
+    first_ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """A decoded row group."""
+
+    ids: list[bytes]
+    values: pa.Array
+    size_bytes: int
+
+
+class ArchiveReader:
+    """The archive below one root directory. Called on the event loop; one thread reads the files,
+    and alone has the caches."""
+
+    def __init__(self, root: Path, in_thread: InThread) -> None:
+        self._archive = Archive(root)
+        self._in_thread = in_thread
+        self._rows_of_day = lru_cache(MANIFEST_FILES_MAX)(lambda stamp: rows_of_day(stamp.path))
+        self._verified = lru_cache(FILES_MAX)(_verified)
+        self._decoded: OrderedDict[tuple[_Stamp, int], _RowGroup] = OrderedDict()
+
+    async def read(self, topic: TopicId, generation: int, query: Query) -> ArchiveRead:
+        """The messages from the start of the query on that are before the log, up to the limits of
+        the query. Messages of other generations of the topic are not among them.
+
+        They end before the first interval of which the archive may lack messages, unless they begin
+        in it. So a reader learns of each such interval, with the read that begins in it.
+
+        Raises:
+            ArchiveUnavailableError: a file of the archive is missing, or can't be read now.
+            DamagedRecordError: the first message is in a corrupt file; names the end of the hour.
+        """
+        return await self._run(partial(self._read, topic, generation, query))
+
+    async def bounds(self, topic: TopicId, generation: int, query: Query) -> list[tuple[int, int]]:
+        """The archived hours in the range of the query, oldest first: the number of the first id
+        and of the last id of each, which are before the log. Raises: ArchiveUnavailableError."""
+
+        def find() -> list[tuple[int, int]]:
+            stop = _stop(query)
+            rows = [row for row in self._rows(topic) if row.generation == generation]
+            ranges = [_range(row, query.start, stop) for row in rows]
+            return [(first, stop - 1) for first, stop in ranges if first < stop]
+
+        return await self._run(find)
+
+    async def _run(self, read: Callable[[], T]) -> T:
+        def read_again_if_moved() -> T:
+            try:
+                return read()
+            except FileNotFoundError:
+                # A compaction may have moved it since the manifest was read.
+                return read()
+
+        try:
+            return await self._in_thread(read_again_if_moved)
+        except (ArchiveError, OSError) as error:
+            raise ArchiveUnavailableError(
+                f"the archive, in which this read continues, can't be read: {error}; try again "
+                "later"
+            ) from error
+
+    def _rows(self, topic: TopicId) -> list[Row]:
+        """The rows of all generations, oldest first. Raises: ArchiveError, OSError."""
+        root = self._archive.root
+        if not (root / "_manifest").is_dir():
+            raise ArchiveError(
+                f"{root} is no archive, as it has no directory _manifest (is its volume mounted?)"
+            )
+        files = sorted(self._archive.directory_of(topic).glob("dt=*.json"))
+        return [row for file in files for row in self._rows_of_day(_Stamp.of(file))]
+
+    def _read(self, topic: TopicId, generation: int, query: Query) -> ArchiveRead:
+        messages = Messages(limit=query.limit, bytes_max=query.bytes_max)
+        reached, stop = query.start, _stop(query)
+        is_complete = True
+        for row in self._rows(topic):
+            row_stop = MessageId(row.hour.stop_ms, 0).to_int()
+            if row.generation != generation or row_stop <= reached:
+                continue
+            if MessageId(row.hour.start_ms, 0).to_int() >= stop:
+                break
+            if MessageId(row.complete_from_ms, 0).to_int() > reached:
+                if messages:
+                    return ArchiveRead(messages=messages, is_complete=is_complete, caught_up=False)
+                is_complete = False
+            if not self._take_hour(row, reached, stop, messages):
+                return ArchiveRead(messages=messages, is_complete=is_complete, caught_up=False)
+            reached = row_stop
+        is_at_end = reached >= stop
+        return ArchiveRead(
+            messages=messages,
+            is_complete=is_complete and (bool(messages) or is_at_end),
+            caught_up=is_at_end and stop < first_live_number(query),
+        )
+
+    def _take_hour(self, row: Row, start: int, stop: int, messages: Messages) -> bool:
+        """Append the messages of an hour from `start` to before `stop`; whether all did fit.
+
+        Raises: ArchiveError, OSError, DamagedRecordError; none of them if there are messages.
+        """
+        first, behind = _range(row, start, stop)
+        if first >= behind:
+            return True
+        try:
+            return self._take_range(row, _id(first), _id(behind - 1), messages)
+        except _DamagedFileError as error:
+            if messages:
+                return False
+            raise _damaged(row, first, str(error)) from None
+        except (ArchiveError, OSError):
+            if messages:
+                return False
+            raise
+
+    def _take_range(self, row: Row, first: bytes, last: bytes, messages: Messages) -> bool:
+        """Append the messages of an hour from one id through another."""
+        if not row.files:
+            raise ArchiveError(
+                f"the manifest has no checksums of {row.path}, which version 0.1.0 has written; "
+                "the next run of tuff-pipeline archive adds them"
+            )
+        directory = self._archive.root / row.path
+        files = [self._verified(_Stamp.of(directory / each.name), each) for each in row.files]
+        groups = [(id_, file, i) for file in files for i, id_ in enumerate(file.first_ids)]
+        begin = bisect_right(groups, first, key=itemgetter(0))
+        for group_first, file, index in groups[max(0, begin - 1) :]:
+            if group_first > last:
+                break
+            if not _append(self._row_group(file, index), first, last, messages):
+                return False
+        return True
+
+    def _row_group(self, file: _File, index: int) -> _RowGroup:
+        key = (file.stamp, index)
+        found = self._decoded.pop(key, None) or _decode(file, index)
+        size_bytes = sum(each.size_bytes for each in self._decoded.values())
+        while self._decoded and size_bytes + found.size_bytes > DECODED_BYTES_MAX:
+            _, oldest = self._decoded.popitem(last=False)
+            size_bytes -= oldest.size_bytes
+        self._decoded[key] = found
+        return found
+
+
+def _stop(query: Query) -> int:
+    """The number behind the last id that may be read from the archive."""
+    return min(first_live_number(query), query.through.to_int() + 1)
+
+
+def _range(row: Row, start: int, stop: int) -> tuple[int, int]:
+    """The numbers of ids of a row that are from `start` to before `stop`."""
+    first, last = (int(digits, 16) for digits in (row.summary.first, row.summary.last))
+    return max(first, start), min(last + 1, stop)
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(MESSAGE_ID_SIZE, "big")
+
+
+def _append(group: _RowGroup, first: bytes, last: bytes, messages: Messages) -> bool:
+    start, stop = bisect_left(group.ids, first), bisect_right(group.ids, last)
+    count = min(stop - start, messages.room)
+    values = group.values.slice(start, count).to_pylist()
+    return messages.extend(group.ids[start : start + count], values) == stop - start
+
+
+def _verified(stamp: _Stamp, expected: StoredFile) -> _File:
+    """The metadata of a file, once its content was compared with the manifest.
+
+    Raises: OSError, _DamagedFileError.
+    """
+    found = stored_file(stamp.path)
+    if found != expected:
+        raise _DamagedFileError(
+            f"{stamp.path} has {found.size} bytes with the CRC {found.crc32:08x}, but the manifest "
+            f"says {expected.size} and {expected.crc32:08x}"
+        )
+    with _opened(stamp.path) as parquet:
+        place = parquet.schema_arrow.names.index("id")
+        metadata = parquet.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        return _File(stamp, metadata, [group.column(place).statistics.min for group in groups])
+
+
+def _decode(file: _File, index: int) -> _RowGroup:
+    """Raises: OSError, _DamagedFileError."""
+    with _opened(file.stamp.path, file.metadata) as parquet:
+        table = parquet.read_row_group(index, columns=[*_COLUMNS]).combine_chunks()
+    (values,) = table.column("value").chunks
+    return _RowGroup(table.column("id").to_pylist(), values, table.nbytes)
+
+
+@contextmanager
+def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """Raises: OSError; _DamagedFileError: the decoder can't read the file."""
+    try:
+        with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the operating system; the decoder's own errors have no number
+        text = " ".join(str(error).split())
+        raise _DamagedFileError(f"{path} can't be decoded: {text}") from None
+
+
+def _damaged(row: Row, first: int, finding: str) -> DamagedRecordError:
+    return DamagedRecordError(
+        f"{finding}, in the archive; to continue without the rest of the hour {row.hour}, read "
+        f"from {row.summary.last}, exclusive",
+        members={"id": _id(first).hex(), "next": row.summary.last},
+    )

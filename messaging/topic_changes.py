@@ -172,9 +172,8 @@ class TopicChanges:
 
         records = await self._change(decide)
         try:
-            earliest = [
-                await self._offsets.earliest(topic.partition(log.id.number or 0)) for log in records
-            ]
+            logs = [each.id if each.id.is_internal else each.id.partition(0) for each in records]
+            earliest = [await self._offsets.earliest(each) for each in logs]
             return min((each for each in earliest if each is not None), default=None)
         except OwnershipMovingError as error:
             # That error says that nothing was done.

@@ -186,7 +186,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "stale_member_epoch": {
         "memberEpoch": _of_type("integer", format="int64", description="that the member has")
     },
-    "partition_not_assigned": {"partitions": _array(_TEXT, "those that the member does not have")},
+    "partition_not_assigned": {"notAssigned": _array(_TEXT, "partitions that it has not")},
     "damaged_record": {
         "id": _of_type("string", description="the record, as its key or its message id in hex"),
         "next": _or_null(ref("MessageId")),

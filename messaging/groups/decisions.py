@@ -221,7 +221,7 @@ def commit(
     if lost:
         raise PartitionNotAssignedError(
             f"the member {member_id} does not have {', '.join(lost[:10])} in the epoch {epoch}",
-            members={"partitions": lost},
+            members={"notAssigned": lost},
         )
     return [
         OffsetRecord(

@@ -64,6 +64,11 @@ class Group:
         return ok(self.client.get(self.path)).json
 
 
+def partition(topic: Topic) -> str:
+    """The name of partition 0."""
+    return f"{topic.name}:0"
+
+
 @pytest.fixture
 def group(client: Client, topic: Topic) -> Group:
     return Group(client, topic.namespace)
@@ -79,13 +84,13 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
         "memberId": "m1",
         "memberEpoch": 1,
         "groupEpoch": 1,
-        "assigned": [topic.name],
+        "assigned": [partition(topic)],
         "heartbeatInterval": 5.0,
         "sessionTimeout": 45.0,
     }
-    assert ok(group.beat(view, topic.name)).json == view
-    ok(group.commit(view, {topic.name: first}))
-    ok(group.commit(view, {topic.name: second.upper()}))
+    assert ok(group.beat(view, partition(topic))).json == view
+    ok(group.commit(view, {partition(topic): first}))
+    ok(group.commit(view, {partition(topic): second.upper()}))
 
     shown = group.show()
     assert shown["members"] == [
@@ -95,19 +100,19 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
             "instanceId": None,
             "client": "worker 1",
             "topics": [topic.name],
-            "assigned": [topic.name],
-            "target": [topic.name],
+            "assigned": [partition(topic)],
+            "target": [partition(topic)],
         }
     ]
-    (partition,) = shown["partitions"]
-    assert (partition["after"], partition["end"]) == (second, third)
-    assert partition["behindMs"] == int(third[:16], 16) - int(second[:16], 16)
+    (lag,) = shown["partitions"]
+    assert (lag["after"], lag["end"]) == (second, third)
+    assert lag["behindMs"] == int(third[:16], 16) - int(second[:16], 16)
     assert (shown["state"], shown["epoch"], shown["assignor"]) == ("stable", 1, "sticky")
     assert ok(client.get(group.path.rpartition("/")[0])).json == ["billing"]
 
     ok(group.leave("m1"))
     assert group.show()["state"] == "empty"
-    assert group.after(topic.name) == second
+    assert group.after(partition(topic)) == second
 
 
 def test_the_log_of_a_group_is_no_topic(client: Client, topic: Topic, group: Group) -> None:
@@ -128,7 +133,7 @@ def test_a_partition_goes_to_the_next_member_once_the_first_left(
 
     ok(group.leave("m1"))
 
-    assert ok(group.beat(second)).json["assigned"] == [topic.name]
+    assert ok(group.beat(second)).json["assigned"] == [partition(topic)]
 
 
 def test_a_topic_that_is_created_later_is_assigned(
@@ -140,7 +145,7 @@ def test_a_topic_that_is_created_later_is_assigned(
 
     ok(later.create())
 
-    assert ok(group.beat(view)).json["assigned"] == ["later"]
+    assert ok(group.beat(view)).json["assigned"] == ["later:0"]
 
 
 def test_a_static_member_keeps_its_assignment_while_it_restarts(topic: Topic, group: Group) -> None:
@@ -151,7 +156,7 @@ def test_a_static_member_keeps_its_assignment_while_it_restarts(topic: Topic, gr
     ok(group.leave("m1", -2))
     assert ok(group.beat(other)).json["assigned"] == []
 
-    assert group.join("m2", topic.name, instanceId="worker-1")["assigned"] == [topic.name]
+    assert group.join("m2", topic.name, instanceId="worker-1")["assigned"] == [partition(topic)]
 
 
 def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Group) -> None:
@@ -159,14 +164,16 @@ def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Gr
     view = group.join("m1", topic.name)
     unknown = {**view, "memberId": "m2"}
     refused(group.beat(unknown), 409, "unknown_member", naming="m2")
-    refused(group.commit(unknown, {topic.name: PLACE}), 409, "unknown_member")
+    refused(group.commit(unknown, {partition(topic): PLACE}), 409, "unknown_member")
     refused(group.beat({**view, "memberEpoch": 9}), 409, "fenced_member_epoch")
     problem = refused(
-        group.commit({**view, "memberEpoch": 9}, {topic.name: PLACE}), 409, "stale_member_epoch"
+        group.commit({**view, "memberEpoch": 9}, {partition(topic): PLACE}),
+        409,
+        "stale_member_epoch",
     )
     assert problem["memberEpoch"] == 1
-    problem = refused(group.commit(view, {"other": PLACE}), 409, "partition_not_assigned")
-    assert problem["partitions"] == ["other"]
+    problem = refused(group.commit(view, {"other:0": PLACE}), 409, "partition_not_assigned")
+    assert problem["notAssigned"] == ["other:0"]
 
 
 def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
@@ -177,29 +184,31 @@ def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
     view = group.join("m1", topic.name)
     committed, aborted = begin(client), begin(client)
 
-    ok(group.commit(view, {topic.name: first}, tx=committed.id))
-    assert group.committed() == {"offsets": [], "undecided": [topic.name]}
+    ok(group.commit(view, {partition(topic): first}, tx=committed.id))
+    assert group.committed() == {"offsets": [], "undecided": [partition(topic)]}
     ok(committed.commit())
-    assert group.after(topic.name) == first
+    assert group.after(partition(topic)) == first
 
-    ok(group.commit(view, {topic.name: second}, tx=aborted.id))
+    ok(group.commit(view, {partition(topic): second}, tx=aborted.id))
     ok(aborted.abort())
     assert group.committed()["undecided"] == []
-    assert group.after(topic.name) == first
-    refused(group.commit(view, {topic.name: second}, tx=aborted.id), 409, "transaction_aborted")
+    assert group.after(partition(topic)) == first
+    refused(
+        group.commit(view, {partition(topic): second}, tx=aborted.id), 409, "transaction_aborted"
+    )
 
 
 def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group: Group) -> None:
     view = group.join("m1", topic.name)
-    ok(group.commit(view, {topic.name: PLACE}))
-    refused(group.reset({topic.name: None}), 409, "group_not_empty", naming=topic.name)
+    ok(group.commit(view, {partition(topic): PLACE}))
+    refused(group.reset({partition(topic): None}), 409, "group_not_empty", naming=partition(topic))
     refused(group.client.delete(group.path), 409, "group_not_empty")
     ok(group.leave("m1"))
 
-    ok(group.reset({topic.name: "00" * 20, "other": PLACE}))
-    assert (group.after(topic.name), group.after("other")) == ("00" * 20, PLACE)
-    ok(group.reset({"other": None}))
-    assert group.after("other") is None
+    ok(group.reset({partition(topic): "00" * 20, "other:0": PLACE}))
+    assert (group.after(partition(topic)), group.after("other:0")) == ("00" * 20, PLACE)
+    ok(group.reset({"other:0": None}))
+    assert group.after("other:0") is None
 
     ok(group.client.delete(group.path))
     refused(group.client.get(group.path), 404, "group_not_found")
@@ -229,11 +238,11 @@ def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": [], "topics": ["t"]}),
         ("offsets", {"memberId": "m", "memberEpoch": 1}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {}}),
-        ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t": PLACE}}),
-        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t": 5}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t:0": PLACE}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t:0": 5}}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": [PLACE]}),
         ("offsets/reset", {}),
-        ("offsets/reset", {"offsets": {"t": 5}}),
+        ("offsets/reset", {"offsets": {"t:0": 5}}),
         ("offsets/reset", {"offsets": {}, "memberId": "m"}),
     ],
 )
@@ -253,6 +262,16 @@ def test_a_name_that_is_not_legal_is_refused(group: Group, body: object) -> None
     refused(group.client.post(f"{group.path}/heartbeat", body), 400, "invalid_name")
     wrong = f"{group.path}:group/heartbeat"
     refused(group.client.post(wrong, {"memberId": "m", "memberEpoch": -1}), 400, "invalid_name")
+
+
+@pytest.mark.parametrize("name", ["{}", "{}:01", "{}:0:delayed", "billing:group"])
+def test_a_partition_has_one_name(topic: Topic, group: Group, name: str) -> None:
+    view = group.join("m1", topic.name)
+    wrong = name.format(topic.name)
+
+    refused(group.beat(view, wrong), 400, "invalid_name")
+    refused(group.commit(view, {wrong: PLACE}), 400, "invalid_name")
+    refused(group.reset({wrong: PLACE}), 400, "invalid_name")
 
 
 @pytest.fixture
@@ -277,5 +296,5 @@ def test_a_member_that_is_not_heard_of_is_fenced(own_client: Client) -> None:
         what="the partition to be free",
     )
 
-    assert assigned == ["orders"]
+    assert assigned == ["orders:0"]
     assert [each["memberId"] for each in group.show()["members"]] == ["m2"]

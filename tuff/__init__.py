@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuff.aio.client import AsyncClient as AsyncClient
     from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
+    from tuff.aio.groups import AsyncConsumer as AsyncConsumer
     from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
     from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
     from tuff.aio.typed_topic import AsyncTypedTopic as AsyncTypedTopic
     from tuff.blocking.client import Client as Client
     from tuff.blocking.context import TransactionContext as TransactionContext
+    from tuff.blocking.groups import Consumer as Consumer
     from tuff.blocking.publisher import Publisher as Publisher
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.blocking.typed_topic import TypedTopic as TypedTopic
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
     from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
+    from tuff.consumer_flows import Batch as Batch
+    from tuff.consumer_flows import DeliveryMode as DeliveryMode
     from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
@@ -35,12 +39,17 @@ if TYPE_CHECKING:
     from tuff.participant import TransactionAware as TransactionAware
     from tuff.participant import hook_transaction_id as hook_transaction_id
     from tuff.protocol.attributes import Attributes as Attributes
+    from tuff.protocol.errors import ArchiveUnavailableError as ArchiveUnavailableError
     from tuff.protocol.errors import BadRequestError as BadRequestError
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError
     from tuff.protocol.errors import DamagedRecordError as DamagedRecordError
     from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
+    from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
+    from tuff.protocol.errors import GroupError as GroupError
+    from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
+    from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
     from tuff.protocol.errors import HostNotAllowedError as HostNotAllowedError
     from tuff.protocol.errors import InternalError as InternalError
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import NotFoundError as NotFoundError
     from tuff.protocol.errors import OverloadedError as OverloadedError
     from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
+    from tuff.protocol.errors import PartitionNotAssignedError as PartitionNotAssignedError
     from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
     from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
@@ -68,9 +78,11 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import SinkFencedError as SinkFencedError
     from tuff.protocol.errors import SinkInUseError as SinkInUseError
     from tuff.protocol.errors import SinkNotFoundError as SinkNotFoundError
+    from tuff.protocol.errors import StaleMemberEpochError as StaleMemberEpochError
     from tuff.protocol.errors import StartingError as StartingError
     from tuff.protocol.errors import StorageUnavailableError as StorageUnavailableError
     from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
+    from tuff.protocol.errors import TooManyMembersError as TooManyMembersError
     from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError
     from tuff.protocol.errors import TooManySinksError as TooManySinksError
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
@@ -89,6 +101,8 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionUnknownError as TransactionUnknownError
     from tuff.protocol.errors import TuffError as TuffError
     from tuff.protocol.errors import UnavailableError as UnavailableError
+    from tuff.protocol.errors import UnknownMemberError as UnknownMemberError
+    from tuff.protocol.errors import UnreleasedInstanceIdError as UnreleasedInstanceIdError
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId
@@ -108,6 +122,9 @@ if TYPE_CHECKING:
     from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
+    from tuff.replies import Group as Group
+    from tuff.replies import GroupMember as GroupMember
+    from tuff.replies import GroupPartition as GroupPartition
     from tuff.replies import Health as Health
     from tuff.replies import HealthCheck as HealthCheck
     from tuff.replies import HealthStatus as HealthStatus

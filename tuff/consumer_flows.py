@@ -68,6 +68,7 @@ class DeliveryMode(StrEnum):
 DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exactly_once"]
 Assignor = Literal["range", "round_robin", "sticky"]
 FirstStart = Literal["earliest", "latest"]
+Callback = Callable[[list[TopicId]], object]  # with partitions, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Batch(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
-    """What a consumer joins and reads. The callbacks get the partitions, in order."""
+    """What a consumer joins and reads."""
 
     group: GroupId
     topics: tuple[TopicId, ...]
@@ -102,9 +103,9 @@ class ConsumerPlan:
     instance_id: str | None
     client: str
     question: PollQuestion
-    on_assigned: Callable[[list[TopicId]], object] | None
-    on_revoked: Callable[[list[TopicId]], object] | None
-    on_lost: Callable[[list[TopicId]], object] | None
+    on_assigned: Callback | None
+    on_revoked: Callback | None
+    on_lost: Callback | None
 
 
 def new_member_id() -> str:
@@ -122,11 +123,11 @@ def plan_of(
     assignor: Assignor,
     instance_id: str | None,
     client: str,
-    on_assigned: Callable[[list[TopicId]], object] | None,
-    on_revoked: Callable[[list[TopicId]], object] | None,
-    on_lost: Callable[[list[TopicId]], object] | None,
+    callbacks: tuple[Callback | None, Callback | None, Callback | None],
 ) -> ConsumerPlan:
-    """Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
+    """`callbacks`: for assigned, revoked and lost partitions.
+
+    Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
     such mode or start."""
     chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
     for topic in chosen:
@@ -147,9 +148,9 @@ def plan_of(
         instance_id=instance_id,
         client=client,
         question=replace(question, start=start),
-        on_assigned=on_assigned,
-        on_revoked=on_revoked,
-        on_lost=on_lost,
+        on_assigned=callbacks[0],
+        on_revoked=callbacks[1],
+        on_lost=callbacks[2],
     )
 
 
@@ -488,9 +489,7 @@ class ConsumerFlows(Generic[C]):
         self._due.set()
         yield from self._call(self._plan.on_lost, held.owned)
 
-    def _call(
-        self, callback: Callable[[list[TopicId]], object] | None, partitions: Collection[TopicId]
-    ) -> Flow[None]:
+    def _call(self, callback: Callback | None, partitions: Collection[TopicId]) -> Flow[None]:
         if callback is not None and partitions:
             yield Hook(partial(callback, sorted(partitions)))
 

@@ -34,6 +34,7 @@ from tuff.calls import (
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
 from tuff.consumer_flows import (
     Assignor,
+    Callback,
     ConsumerFlows,
     DeliveryModeLike,
     FirstStart,
@@ -590,9 +591,9 @@ class Client:
         batch: int = 500,
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
-        on_assigned: Callable[[list[TopicId]], object] | None = None,
-        on_revoked: Callable[[list[TopicId]], object] | None = None,
-        on_lost: Callable[[list[TopicId]], object] | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
     ) -> Consumer:
         """A member of a consumer group: the members share the partitions of these topics, which are
         in one namespace, and the group has a committed offset for each partition.
@@ -612,8 +613,7 @@ class Client:
         lost already. They run within `poll`.
 
         Raises:
-            ValueError: the topics are of several namespaces or are partitions, or there is no such
-                mode or start.
+            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
             TypeError: a callback is a coroutine function, and this client is blocking.
         """
         plan = plan_of(
@@ -625,9 +625,7 @@ class Client:
             assignor=assignor,
             instance_id=instance_id,
             client=self.client_id,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
+            callbacks=(on_assigned, on_revoked, on_lost),
         )
         flows: ConsumerFlows[TransactionContext] = ConsumerFlows(
             plan, new_member_id(), elapsed_s=perf_counter

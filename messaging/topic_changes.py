@@ -172,9 +172,10 @@ class TopicChanges:
 
         records = await self._change(decide)
         try:
-            earliest = [
-                await self._offsets.earliest(topic.partition(log.id.number or 0)) for log in records
-            ]
+            logs = [topic]
+            if len(records) > 1:
+                logs = [topic.partition(log.id.number or 0) for log in records]
+            earliest = [await self._offsets.earliest(each) for each in logs]
             return min((each for each in earliest if each is not None), default=None)
         except OwnershipMovingError as error:
             # That error says that nothing was done.

@@ -308,11 +308,12 @@ class TopicRegistry:
         return Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
 
     def live(self) -> Iterator[TopicId]:
-        """All topics that exist, in byte order; their partitions and the logs of their delayed
-        messages are left out."""
+        """All topics and logs of groups that exist, in byte order; partitions and the logs of
+        delayed messages are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            if record is not None and record.generation > 0 and ":" not in topic.name:
+            is_part = topic.number is not None or topic.is_delayed_log
+            if record is not None and record.generation > 0 and not is_part:
                 yield topic
 
 

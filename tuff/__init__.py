@@ -35,12 +35,16 @@ if TYPE_CHECKING:
     from tuff.participant import TransactionAware as TransactionAware
     from tuff.participant import hook_transaction_id as hook_transaction_id
     from tuff.protocol.attributes import Attributes as Attributes
+    from tuff.protocol.errors import ArchiveUnavailableError as ArchiveUnavailableError
     from tuff.protocol.errors import BadRequestError as BadRequestError
     from tuff.protocol.errors import ChangeSetTooLargeError as ChangeSetTooLargeError
     from tuff.protocol.errors import CrossSiteError as CrossSiteError
     from tuff.protocol.errors import DamagedRecordError as DamagedRecordError
     from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
+    from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
+    from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
+    from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
     from tuff.protocol.errors import HostNotAllowedError as HostNotAllowedError
     from tuff.protocol.errors import InternalError as InternalError
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import NotFoundError as NotFoundError
     from tuff.protocol.errors import OverloadedError as OverloadedError
     from tuff.protocol.errors import OwnershipMovingError as OwnershipMovingError
+    from tuff.protocol.errors import PartitionNotAssignedError as PartitionNotAssignedError
     from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
     from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
@@ -68,9 +73,11 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import SinkFencedError as SinkFencedError
     from tuff.protocol.errors import SinkInUseError as SinkInUseError
     from tuff.protocol.errors import SinkNotFoundError as SinkNotFoundError
+    from tuff.protocol.errors import StaleMemberEpochError as StaleMemberEpochError
     from tuff.protocol.errors import StartingError as StartingError
     from tuff.protocol.errors import StorageUnavailableError as StorageUnavailableError
     from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
+    from tuff.protocol.errors import TooManyMembersError as TooManyMembersError
     from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError
     from tuff.protocol.errors import TooManySinksError as TooManySinksError
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
@@ -89,6 +96,8 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionUnknownError as TransactionUnknownError
     from tuff.protocol.errors import TuffError as TuffError
     from tuff.protocol.errors import UnavailableError as UnavailableError
+    from tuff.protocol.errors import UnknownMemberError as UnknownMemberError
+    from tuff.protocol.errors import UnreleasedInstanceIdError as UnreleasedInstanceIdError
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import MessageId
 
 LEFT_STATIC = -2  # the epoch of a static member that closed and keeps its assignment for a session
@@ -267,7 +268,7 @@ def from_bytes(payload: bytes) -> Record:
             field_name, decode = _READERS[name]
             values[field_name] = decode(value)
         return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, TuffError) as error:
         raise DamagedRecordOfGroupError(f"no record has this form: {error}") from None
 
 

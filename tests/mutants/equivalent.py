@@ -271,8 +271,10 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "messaging/read/tail_cache.py",
         "_TopicTail._read_general",
-        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)",
-        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, now_ms)",
+        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, "
+        "query.tags, now_ms)",
+        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, "
+        "query.tags, now_ms)",
     ): "the inputs are only compared with each other, and all of them have the same order",
     (
         "messaging/read/scan.py",

@@ -40,6 +40,19 @@ WAIT_S = 30.0  # seconds; how long one poll of a follower waits
 T = TypeVar("T")
 
 
+_tags_option = click.option(
+    "--tags",
+    metavar="EXPR",
+    help="Only messages with these tags: a,b|c means both a and b, or c.",
+)
+_partition_option = click.option(
+    "--partition",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Read this partition. [default: all, in one order]",
+)
+
+
 @click.command()
 @click.argument("topic", type=topic_of)
 @click.option(
@@ -59,18 +72,9 @@ T = TypeVar("T")
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more messages.")
 @click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after so many messages.")
-@click.option(
-    "--tags",
-    metavar="EXPR",
-    help="Only messages with these tags: a,b|c means both a and b, or c.",
-)
+@_tags_option
 @click.option("--ids", is_flag=True, help="Show message ids.")
-@click.option(
-    "--partition",
-    type=WholeNumber(min=0),
-    metavar="N",
-    help="Read this partition. [default: all, in one order]",
-)
+@_partition_option
 @server_options
 @output_options
 @session

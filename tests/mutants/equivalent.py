@@ -114,7 +114,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "the first recovery sets it, and until then a snapshot is refused",
     (
         "messaging/retention/cleaner.py",
-        "RetentionCleaner._run_chunks",
+        "RetentionCleaner._run_older",
         "if rules.may_delete and self._state.may_delete():",
         "if rules.may_delete:",
     ): "`rules.may_delete` falls with the first row that may not be deleted",

@@ -24,11 +24,11 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 
 LOG = TopicId("default", "billing:group")
-NAME = AUDIT.name
+NAME = AUDIT.partition(0).name
 
 
 async def joined(groups: GroupCoordinator, member_id: str = "m1") -> MemberView:
-    return await groups.join(LOG, Join(member_id=member_id, topics=(NAME,), assignor="range"))
+    return await groups.join(LOG, Join(member_id=member_id, topics=(AUDIT.name,), assignor="range"))
 
 
 async def beat(groups: GroupCoordinator, view: MemberView, *owned: str) -> MemberView:

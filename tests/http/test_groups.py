@@ -79,13 +79,13 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
         "memberId": "m1",
         "memberEpoch": 1,
         "groupEpoch": 1,
-        "assigned": [topic.name],
+        "assigned": [f"{topic.name}:0"],
         "heartbeatInterval": 5.0,
         "sessionTimeout": 45.0,
     }
-    assert ok(group.beat(view, topic.name)).json == view
-    ok(group.commit(view, {topic.name: first}))
-    ok(group.commit(view, {topic.name: second.upper()}))
+    assert ok(group.beat(view, f"{topic.name}:0")).json == view
+    ok(group.commit(view, {f"{topic.name}:0": first}))
+    ok(group.commit(view, {f"{topic.name}:0": second.upper()}))
 
     shown = group.show()
     assert shown["members"] == [
@@ -95,8 +95,8 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
             "instanceId": None,
             "client": "worker 1",
             "topics": [topic.name],
-            "assigned": [topic.name],
-            "target": [topic.name],
+            "assigned": [f"{topic.name}:0"],
+            "target": [f"{topic.name}:0"],
         }
     ]
     (partition,) = shown["partitions"]
@@ -107,7 +107,7 @@ def test_a_member_joins_commits_and_leaves(client: Client, topic: Topic, group: 
 
     ok(group.leave("m1"))
     assert group.show()["state"] == "empty"
-    assert group.after(topic.name) == second
+    assert group.after(f"{topic.name}:0") == second
 
 
 def test_the_log_of_a_group_is_no_topic(client: Client, topic: Topic, group: Group) -> None:
@@ -128,7 +128,7 @@ def test_a_partition_goes_to_the_next_member_once_the_first_left(
 
     ok(group.leave("m1"))
 
-    assert ok(group.beat(second)).json["assigned"] == [topic.name]
+    assert ok(group.beat(second)).json["assigned"] == [f"{topic.name}:0"]
 
 
 def test_a_topic_that_is_created_later_is_assigned(
@@ -140,7 +140,7 @@ def test_a_topic_that_is_created_later_is_assigned(
 
     ok(later.create())
 
-    assert ok(group.beat(view)).json["assigned"] == ["later"]
+    assert ok(group.beat(view)).json["assigned"] == ["later:0"]
 
 
 def test_a_static_member_keeps_its_assignment_while_it_restarts(topic: Topic, group: Group) -> None:
@@ -151,7 +151,7 @@ def test_a_static_member_keeps_its_assignment_while_it_restarts(topic: Topic, gr
     ok(group.leave("m1", -2))
     assert ok(group.beat(other)).json["assigned"] == []
 
-    assert group.join("m2", topic.name, instanceId="worker-1")["assigned"] == [topic.name]
+    assert group.join("m2", topic.name, instanceId="worker-1")["assigned"] == [f"{topic.name}:0"]
 
 
 def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Group) -> None:
@@ -159,10 +159,12 @@ def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Gr
     view = group.join("m1", topic.name)
     unknown = {**view, "memberId": "m2"}
     refused(group.beat(unknown), 409, "unknown_member", naming="m2")
-    refused(group.commit(unknown, {topic.name: PLACE}), 409, "unknown_member")
+    refused(group.commit(unknown, {f"{topic.name}:0": PLACE}), 409, "unknown_member")
     refused(group.beat({**view, "memberEpoch": 9}), 409, "fenced_member_epoch")
     problem = refused(
-        group.commit({**view, "memberEpoch": 9}, {topic.name: PLACE}), 409, "stale_member_epoch"
+        group.commit({**view, "memberEpoch": 9}, {f"{topic.name}:0": PLACE}),
+        409,
+        "stale_member_epoch",
     )
     assert problem["memberEpoch"] == 1
     problem = refused(group.commit(view, {"other": PLACE}), 409, "partition_not_assigned")
@@ -177,27 +179,29 @@ def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
     view = group.join("m1", topic.name)
     committed, aborted = begin(client), begin(client)
 
-    ok(group.commit(view, {topic.name: first}, tx=committed.id))
-    assert group.committed() == {"offsets": [], "undecided": [topic.name]}
+    ok(group.commit(view, {f"{topic.name}:0": first}, tx=committed.id))
+    assert group.committed() == {"offsets": [], "undecided": [f"{topic.name}:0"]}
     ok(committed.commit())
-    assert group.after(topic.name) == first
+    assert group.after(f"{topic.name}:0") == first
 
-    ok(group.commit(view, {topic.name: second}, tx=aborted.id))
+    ok(group.commit(view, {f"{topic.name}:0": second}, tx=aborted.id))
     ok(aborted.abort())
     assert group.committed()["undecided"] == []
-    assert group.after(topic.name) == first
-    refused(group.commit(view, {topic.name: second}, tx=aborted.id), 409, "transaction_aborted")
+    assert group.after(f"{topic.name}:0") == first
+    refused(
+        group.commit(view, {f"{topic.name}:0": second}, tx=aborted.id), 409, "transaction_aborted"
+    )
 
 
 def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group: Group) -> None:
     view = group.join("m1", topic.name)
-    ok(group.commit(view, {topic.name: PLACE}))
-    refused(group.reset({topic.name: None}), 409, "group_not_empty", naming=topic.name)
+    ok(group.commit(view, {f"{topic.name}:0": PLACE}))
+    refused(group.reset({f"{topic.name}:0": None}), 409, "group_not_empty", naming=topic.name)
     refused(group.client.delete(group.path), 409, "group_not_empty")
     ok(group.leave("m1"))
 
-    ok(group.reset({topic.name: "00" * 20, "other": PLACE}))
-    assert (group.after(topic.name), group.after("other")) == ("00" * 20, PLACE)
+    ok(group.reset({f"{topic.name}:0": "00" * 20, "other": PLACE}))
+    assert (group.after(f"{topic.name}:0"), group.after("other")) == ("00" * 20, PLACE)
     ok(group.reset({"other": None}))
     assert group.after("other") is None
 
@@ -277,5 +281,5 @@ def test_a_member_that_is_not_heard_of_is_fenced(own_client: Client) -> None:
         what="the partition to be free",
     )
 
-    assert assigned == ["orders"]
+    assert assigned == ["orders:0"]
     assert [each["memberId"] for each in group.show()["members"]] == ["m2"]

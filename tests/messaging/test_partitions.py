@@ -377,6 +377,34 @@ async def test_a_transaction_publishes_and_stores_divided(
     }
 
 
+@pytest.mark.parametrize("change", ["retired", "created with 1", "created with 2"])
+async def test_a_reference_is_refused_if_a_partition_with_stored_messages_is_gone(
+    world: World, service: MessagingService, change: str
+) -> None:
+    """Without that, the transaction would commit without these messages."""
+    await create(service, 3)
+    pointer = world.transactions.start(7)
+    keys = [key for key in map(b"%d".__mod__, range(9)) if partition_index(key, 3) == 2]
+    await service.publisher.store(ORDERS, keyed(*keys, pointer=pointer))
+
+    if change == "retired":
+        await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+        await service.cleaner.run_pass()
+        assert service.topics.get(ORDERS).partitions == Partitions((0,), (), 3)
+    else:
+        await service.topics.delete(ORDERS)
+        await create(service, int(change[-1]))
+
+    entry = PublishEntry(topic=ORDERS, payloads=[], pointer=pointer)
+    for call in (
+        service.publisher.publish(ORDERS, request(pointer=pointer)),
+        service.publisher.check_entries([entry]),
+        service.publisher.publish_final([entry]),
+    ):
+        with pytest.raises(TopicNotFoundError):
+            await call
+
+
 async def test_a_reference_without_stored_messages_publishes_nothing(
     world: World, service: MessagingService
 ) -> None:

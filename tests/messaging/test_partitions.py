@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from messaging.partitions import ONE_PARTITION, Partitions, divided
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import MESSAGES, TOPICS
+from messaging.storage.engine import Rows
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import DELAYED, MESSAGES, TOPICS, message_key, row_prefix
 from messaging.topics import TopicRecord
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
@@ -22,7 +24,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
+from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
 from tuff.protocol.partitioning import murmur2, partition_index
 from tuff.protocol.requests import Delay, PublishEntry, PublishRequest, RollbackDetail
 
@@ -352,6 +354,35 @@ async def test_delayed_messages_are_for_one_partition_and_outlive_its_retirement
 
     assert len(await service.delayed.listed(ORDERS.partition(1), count_max=10)) == 1
     assert await service.delayed.listed(ORDERS.partition(0), count_max=10) == []
+
+
+class _EnteringStore(MemoryStore):
+    """A store in which a batch lets the delayed messages enter, once a scan of messages has
+    ended."""
+
+    is_armed = False
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        yield from super().scan(start, stop, reverse=reverse)
+        delayed = [key for key in self.rows if key.startswith(DELAYED)]
+        if self.is_armed and start.startswith(MESSAGES) and delayed:
+            prefix = row_prefix(delayed[0])
+            self.write([(message_key(prefix, Offset(1, 1)), b""), (delayed[0], None)])
+
+
+async def test_a_message_that_enters_a_retired_partition_is_not_deleted_with_it() -> None:
+    stores: list[_EnteringStore] = []
+    world = World(lambda: stores.append(_EnteringStore(world.rows)) or stores[-1])
+    async with world.running() as service:
+        await create(service, 2)
+        delayed = request(b"later")._replace(delays=[Delay(1_000_000, is_time=False)])
+        await service.publisher.publish(ORDERS.partition(1), delayed)
+        await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+
+        stores[-1].is_armed = True
+        await service.topics.delete_emptied()
+
+        assert service.topics.get(ORDERS).partitions.retired == (1,)
 
 
 async def test_a_transaction_publishes_and_stores_divided(

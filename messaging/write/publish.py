@@ -325,6 +325,7 @@ class Publisher:
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
+            self._require_log_readable(topic, entry)
         if record.partitions is ONE_PARTITION or not record.is_several(topic_id):
             return _Target(topic, record.generation, entry, due_ms)
         if due_ms is not None:
@@ -333,6 +334,13 @@ class Publisher:
                 f"in {topic_id.name}:{record.partitions.active[-1]}"
             )
         return _Target(topic, record.generation, entry, numbers=[])
+
+    def _require_log_readable(self, topic: Topic, entry: PublishEntry | PublishRequest) -> None:
+        # Before a row of any entry is put: a commit writes all of its entries or none.
+        if entry.pointer is not None:
+            log = self._state.topics.maybe_find(topic.id.delayed_log)
+            if log is not None:
+                log.require_readable()
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool

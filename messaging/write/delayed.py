@@ -341,6 +341,8 @@ def _find(store: Store, *, prefix: bytes, cancelled: Sequence[DelayedId], due_by
         try:
             found.due.append(Waiting(delayed_id, MessageRow.from_bytes(key, value)))
         except DamagedRowError as error:
+            if found.due or found.cancelled:
+                return found  # the next look reports it
             raise _damaged(delayed_id, error) from None
         size_bytes += len(value)
     found.next_ms = None

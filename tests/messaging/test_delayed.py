@@ -301,6 +301,27 @@ async def test_messages_of_an_aborted_transaction_never_enter(
     assert await polled(service) == [b"committed"]
 
 
+async def test_many_rolled_back_messages_do_not_keep_later_ones_back(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one read passes over: the next read begins behind them."""
+    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 10)
+    world.transactions.start(POINTER)
+    for _ in range(50):
+        await delayed(service, b"aborted", delays=[after(10)], pointer=POINTER)
+    await world.abort(service, POINTER)
+    service.rows.wake_readers([POINTER])
+    world.transactions.start(8)
+    await delayed(service, b"committed", delays=[after(10)], pointer=8)
+    world.commit(service, 8)
+    service.rows.wake_readers([8])
+
+    for _ in range(10):
+        await advance(world, service, 100)
+
+    assert await polled(service) == [b"committed"]
+
+
 async def test_messages_of_an_invalid_transaction_never_enter(
     world: World, service: MessagingService
 ) -> None:

@@ -192,16 +192,21 @@ class GroupState:
             )
 
     def _add(self, record: MemberRecord) -> None:
+        self._release_instance(record.member_id)
         self.members[record.member_id] = record
         if record.instance_id is not None:
             self.instances[record.instance_id] = record.member_id
 
     def _remove(self, member_id: str) -> None:
-        member = self.members.pop(member_id)
-        if member.instance_id is not None and self.instances[member.instance_id] == member_id:
-            del self.instances[member.instance_id]
+        self._release_instance(member_id)
+        self.members.pop(member_id, None)
         self._release(member_id)
         self.current.pop(member_id, None)
+
+    def _release_instance(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is not None and self.instances.get(member.instance_id or "") == member_id:
+            del self.instances[member.instance_id or ""]
 
     def _assign(self, record: AssignmentRecord) -> None:
         self._release(record.member_id)

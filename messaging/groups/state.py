@@ -150,6 +150,12 @@ class GroupState:
             case SummaryRecord():
                 self._clear()
 
+    def forget_incomplete_members(self) -> None:
+        """Forget the members of which records are missing: those at the beginning of a log expire
+        if the group has no request for long. Such a member joins again."""
+        for member_id in self.members.keys() ^ self.current.keys():
+            self._remove(member_id)
+
     def end_transaction(self, pointer: int, *, is_committed: bool) -> None:
         """The transaction of undecided offsets has ended."""
         for record in self.undecided.pop(pointer, ()):

@@ -38,6 +38,7 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     TopicExistsError,
     TopicNotFoundError,
+    TuffError,
     UnavailableError,
 )
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
@@ -126,7 +127,9 @@ class GroupCoordinator:
             try:
                 async with self._turn(group_log) as current:
                     await self._fence(group_log, current)
-            except (UnavailableError, GroupNotFoundError) as error:
+            except TuffError as error:
+                # Another server may coordinate it now. If not, the next request loads it again.
+                self._groups.pop(group_log, None)
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
     async def join(self, group_log: TopicId, request: Join) -> MemberView:

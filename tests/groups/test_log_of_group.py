@@ -7,6 +7,7 @@ from messaging.groups.coordinator import GroupCoordinator, MemberView
 from messaging.groups.decisions import Heartbeat, Join
 from messaging.groups.state import AssignmentRecord, GroupState, MemberLeftRecord
 from messaging.read.poll import Poll
+from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World
 from tuff.protocol.ids import MessageId, TopicId
 
@@ -97,6 +98,24 @@ async def test_a_log_whose_oldest_records_have_expired_can_be_read() -> None:
         state = await service.groups.committed(LOG)
         assert (state.members, state.offsets[NAME].after) == ({}, MessageId(7, 0))
         assert (await joined(service.groups)).assigned == (NAME,)
+
+
+async def test_a_server_that_lost_the_log_fences_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    tables = new_tables()
+    async with (
+        Member(tables, "a").serving(AUDIT, LOG) as a,
+        Member(tables, "b").serving() as b,
+    ):
+        await joined(a.service.groups)
+        await a.pass_on(LOG, b)
+        a.clock.now_ms += 100_000
+
+        await a.service.groups.tick()
+        caplog.clear()
+        await a.service.groups.tick()
+
+        assert caplog.messages == []
+        assert list((await b.service.groups.committed(LOG)).members) == ["m1"]
 
 
 def test_a_member_of_which_records_have_expired_is_forgotten() -> None:

@@ -41,7 +41,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, topic_id
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
@@ -195,8 +195,11 @@ class GroupCoordinator:
     async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
         """Set or forget (None) offsets of partitions that no member has.
 
-        Raises: GroupNotFoundError, GroupNotEmptyError; TransactionsUnavailableError.
+        Raises: InvalidNameError: one is no name of a partition. GroupNotFoundError,
+            GroupNotEmptyError; TransactionsUnavailableError.
         """
+        for partition in offsets:
+            topic_id(group_log.namespace, partition)
         async with self._turn(group_log) as group:
             await self._settle(group_log, group)
             records = decisions.reset(

@@ -142,10 +142,12 @@ class TopicChanges:
             if self._state.topics.maybe_find(log.id.base) is not None
         ]
         for log, generation in retired:
-            starts = [table + log.prefix(generation) for table in (MESSAGES, DELAYED)]
+            # In the order in which messages move: one that has left a range is in a later one.
+            starts = [table + log.prefix(generation) for table in (DELAYED, MESSAGES)]
             delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
             if delayed_log is not None and delayed_log.durable is not None:
-                starts.append(MESSAGES + delayed_log.prefix(abs(delayed_log.durable.generation)))
+                log_prefix = delayed_log.prefix(abs(delayed_log.durable.generation))
+                starts.insert(0, MESSAGES + log_prefix)
             if await self._store.read(partial(_are_empty, starts=starts)):
                 await self._change(partial(self._without, log, generation))
 
@@ -172,7 +174,9 @@ class TopicChanges:
 
         records = await self._change(decide)
         try:
-            logs = [each.id if each.id.is_internal else each.id.partition(0) for each in records]
+            logs = [topic]
+            if len(records) > 1:
+                logs = [topic.partition(log.id.number or 0) for log in records]
             earliest = [await self._offsets.earliest(each) for each in logs]
             return min((each for each in earliest if each is not None), default=None)
         except OwnershipMovingError as error:

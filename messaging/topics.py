@@ -308,8 +308,8 @@ class TopicRegistry:
         return Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
 
     def live(self) -> Iterator[TopicId]:
-        """All topics and logs of consumer groups that exist, in byte order; partitions and the logs
-        of delayed messages are left out."""
+        """All topics and logs of groups that exist, in byte order; partitions and the logs of
+        delayed messages are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
             is_part = topic.number is not None or topic.is_delayed_log

@@ -170,6 +170,11 @@ _VALUES: dict[str, Schema] = {
 _EPOCH_MEMBER: Mapping[str, Schema] = {
     "epoch": _of_type("integer", format="int64", description="the newest epoch of the sink")
 }
+# Two codes have this member, and a schema of problems has it once.
+_PARTITIONS_OF_PROBLEM = _array(
+    {"anyOf": [_PARTITION, _TEXT]},
+    "numbers of those that can be read, or names of those that the member does not have",
+)
 _REASON_MEMBER: Mapping[str, Schema] = {"reason": ref("InvalidReason")}
 MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_conflict": {
@@ -181,12 +186,12 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "transaction_invalidated": _REASON_MEMBER,
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
-    "partition_required": {"partitions": _array(_PARTITION, "those that can be read, ascending")},
+    "partition_required": {"partitions": _PARTITIONS_OF_PROBLEM},
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": _of_type("integer", format="int64", description="that the member has")
     },
-    "partition_not_assigned": {"notAssigned": _array(_TEXT, "partitions that it has not")},
+    "partition_not_assigned": {"partitions": _PARTITIONS_OF_PROBLEM},
     "damaged_record": {
         "id": _of_type("string", description="the record, as its key or its message id in hex"),
         "next": _or_null(ref("MessageId")),

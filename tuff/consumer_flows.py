@@ -406,7 +406,7 @@ class ConsumerFlows(Generic[C]):
                 self._delivered.clear()
 
     def _forget_lost(self, error: PartitionNotAssignedError) -> None:
-        names = error.members.get("notAssigned")
+        names = error.members.get("partitions")
         lost = calls.texts(names) if isinstance(names, list) else []
         for partition in list(self._delivered):
             if partition.name in lost or not lost:

@@ -158,7 +158,9 @@ def log_message(delayed_id: DelayedId, value: bytes) -> bytes:
 
 
 def split_log_message(payload: bytes) -> tuple[int, bytes]:
-    """The due time in ms and the value of the delayed row."""
+    """The due time in ms and the value of the delayed row. Raises: DamagedRowError."""
+    if len(payload) < _DUE.size:
+        raise DamagedRowError(f"a message of a delayed log has {_DUE.size} bytes or more")
     return _DUE.unpack_from(payload)[0], payload[_DUE.size :]
 
 

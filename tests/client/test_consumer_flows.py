@@ -162,7 +162,7 @@ def payload(batch: Batch | None) -> bytes | None:
 
 def not_assigned(*partitions: TopicId) -> PartitionNotAssignedError:
     names = [each.name for each in partitions]
-    return PartitionNotAssignedError("lost", members={"notAssigned": names})
+    return PartitionNotAssignedError("lost", members={"partitions": names})
 
 
 def test_a_batch_is_committed_before_partitions_are_given_up(world: World) -> None:

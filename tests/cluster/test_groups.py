@@ -42,7 +42,7 @@ async def test_the_owner_of_the_log_coordinates_the_group(
     )
     shown = await call(session, "GET", url)
 
-    assert json.loads(joined.body)["assigned"] == ["audit:0"]
+    assert json.loads(joined.body)["assigned"] == [AUDIT.partition(0).name]
     assert joined.headers["tuff-owner"] == owner.url
     assert json.loads(shown.body)["state"] == "stable"
     assert front.answered == []

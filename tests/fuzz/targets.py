@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from admin.inspect_tables import decoded
+from messaging.groups import state as group_state
 from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
 from messaging.storage.attributes import decode_attributes
 from messaging.storage.hbase import journal
@@ -40,6 +41,7 @@ from messaging.storage.rows import (
     StoreMetadata,
     frame,
     is_whole,
+    split_log_message,
 )
 from messaging.topics import TopicRecord
 from process.backup_format import unpack_rows
@@ -262,6 +264,18 @@ def _hex(*digits: str) -> Callable[[], list[bytes]]:
     return lambda: [bytes.fromhex(each) for each in digits]
 
 
+def _group_records() -> list[bytes]:
+    return [
+        group_state.to_bytes(each)
+        for each in (
+            group_state.MemberLeftRecord(member_id="m1"),
+            group_state.OffsetRecord(
+                member_id="m1", partition="t:0", after=MessageId(7, 1), at_ms=8, pointer=9
+            ),
+        )
+    ]
+
+
 def _commits() -> list[bytes]:
     """A commit in one cell, and one whose rows stand in a chunk."""
     rows = {b"ma": b"value", b"mb": None}
@@ -394,6 +408,13 @@ TARGETS: Sequence[Target] = (
     _target("index-row", _row(IndexedRange), DamagedRowError, _like("index-.*")),
     _target("mark-row", _row(LastBatch), DamagedRowError, _like("mark-.*")),
     _target("facts-row", _row(StoreMetadata), DamagedRowError, _like("facts-.*")),
+    _target(
+        "log-message", split_log_message, DamagedRowError, _hex("0000015896dfd07b" "41", "00" * 8)
+    ),
+    _target(
+        "group-record", group_state.from_bytes, group_state.DamagedRecordOfGroupError,
+        _group_records,
+    ),
     _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
     _target("position-row", _row(Position), DamagedRowError, _like("position-row")),
     Target("inspected-row", _inspected, (), _like(".*-row.*")),

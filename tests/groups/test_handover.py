@@ -31,15 +31,17 @@ async def test_the_next_owner_of_the_log_continues_the_group(
     a, b = members
     groups = a.service.groups
     await groups.join(LOG, Join(member_id="m1", topics=(AUDIT.name,), assignor="range"))
-    await groups.commit(LOG, "m1", 1, {"audit:0": MessageId(5, 0)}, pointer=None)
+    await groups.commit(LOG, "m1", 1, {AUDIT.partition(0).name: MessageId(5, 0)}, pointer=None)
     before = await groups.committed(LOG)
 
     await a.pass_on(LOG, b)
 
     assert await b.service.groups.committed(LOG) == before
-    await b.service.groups.commit(LOG, "m1", 1, {"audit:0": MessageId(6, 0)}, pointer=None)
+    await b.service.groups.commit(
+        LOG, "m1", 1, {AUDIT.partition(0).name: MessageId(6, 0)}, pointer=None
+    )
     with pytest.raises(OwnershipMovingError):
-        await groups.commit(LOG, "m1", 1, {"audit:0": MessageId(7, 0)}, pointer=None)
+        await groups.commit(LOG, "m1", 1, {AUDIT.partition(0).name: MessageId(7, 0)}, pointer=None)
 
 
 async def test_a_group_that_comes_back_has_what_was_decided_elsewhere(

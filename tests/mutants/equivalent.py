@@ -114,7 +114,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     ): "the first recovery sets it, and until then a snapshot is refused",
     (
         "messaging/retention/cleaner.py",
-        "RetentionCleaner._run_chunks",
+        "RetentionCleaner._run_older",
         "if rules.may_delete and self._state.may_delete():",
         "if rules.may_delete:",
     ): "`rules.may_delete` falls with the first row that may not be deleted",
@@ -271,8 +271,10 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "messaging/read/tail_cache.py",
         "_TopicTail._read_general",
-        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, now_ms)",
-        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, now_ms)",
+        "inputs = _ReadInputs(number, stop, query.limit, query.bytes_max, query.undecided, "
+        "query.tags, now_ms)",
+        "inputs = _ReadInputs(number, stop, query.bytes_max, query.limit, query.undecided, "
+        "query.tags, now_ms)",
     ): "the inputs are only compared with each other, and all of them have the same order",
     (
         "messaging/read/scan.py",

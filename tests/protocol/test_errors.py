@@ -69,6 +69,7 @@ STATUS_OF_CODE = {
     "damaged_record": 500,
     "transactions_unavailable": 503,
     "storage_unavailable": 503,
+    "archive_unavailable": 503,
     "shutting_down": 503,
     "starting": 503,
     "ownership_moving": 503,

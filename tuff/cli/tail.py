@@ -40,6 +40,19 @@ WAIT_S = 30.0  # seconds; how long one poll of a follower waits
 T = TypeVar("T")
 
 
+_tags_option = click.option(
+    "--tags",
+    metavar="EXPR",
+    help="Only messages with these tags: a,b|c means both a and b, or c.",
+)
+_partition_option = click.option(
+    "--partition",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Read this partition. [default: all, in one order]",
+)
+
+
 @click.command()
 @click.argument("topic", type=topic_of)
 @click.option(
@@ -59,18 +72,9 @@ T = TypeVar("T")
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more messages.")
 @click.option("--limit", "-n", type=WholeNumber(min=1), help="Stop after so many messages.")
-@click.option(
-    "--tags",
-    metavar="EXPR",
-    help="Only messages with these tags: a,b|c means both a and b, or c.",
-)
+@_tags_option
 @click.option("--ids", is_flag=True, help="Show message ids.")
-@click.option(
-    "--partition",
-    type=WholeNumber(min=0),
-    metavar="N",
-    help="Read this partition. [default: all, in one order]",
-)
+@_partition_option
 @server_options
 @output_options
 @session
@@ -164,6 +168,7 @@ class _Reader:
         merge.set_partitions(self._partitions())
         left = None if limit is None else limit - self._count
         while left is None or left > 0:
+            before = dict(places)
             self._read_behind(merge, places, TopicEnd.EARLIEST if places else start)
             while merge.set_partitions(self._partitions()):
                 self._read_behind(merge, places, TopicEnd.EARLIEST)
@@ -172,10 +177,12 @@ class _Reader:
                 count += 1
                 yield each
             left = None if left is None else left - count
-            if not count:
-                if not self._follow:
-                    return
+            # A poll that brought nothing may have passed over messages, as above.
+            is_over = merge.is_caught_up or places == before
+            if not count and self._follow:
                 time.sleep(IDLE_S)
+            elif not count and is_over:
+                return
 
     def _partitions(self) -> list[int]:
         info = self._retried(lambda: self._client.topics.get(self._topic))

@@ -288,7 +288,7 @@ class StaleMemberEpochError(GroupError):
 
 class PartitionNotAssignedError(GroupError):
     """A commit names partitions that the member does not have, or had lost meanwhile. Member:
-    `notAssigned`, their names."""
+    `partitions`."""
 
     code = "partition_not_assigned"
 

@@ -236,8 +236,10 @@ class ConsumerFlows(Generic[C]):
     def heartbeats(self) -> Flow[None]:
         """Send heartbeats until `close`."""
         failed_count = 0
-        while not self._closing.is_set:
+        while True:
             self._due.clear()
+            if self._closing.is_set:  # `close` sets this one first
+                return
             try:
                 yield from self._beat()
             except TuffError as error:

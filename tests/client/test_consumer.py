@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -403,3 +404,40 @@ def test_groups_are_listed_reset_and_deleted(
         client.groups.reset(topic.namespace, topic.name, {topic: None})
     client.groups.delete(topic.namespace, topic.name)
     assert topic.name not in client.groups.list(topic.namespace)
+
+
+def test_a_consumer_outlasts_a_restart_of_the_server(tmp_path: Path) -> None:
+    settings = ("groups.session_timeout=30", "groups.heartbeat_interval=0.1")
+    orders = tuff.TopicId("groups", "orders")
+    with serve(tmp_path, *settings) as first, tuff.Client(first.url, retries=0) as client:
+        client.topics.create(orders, partitions=4)
+        with client.consumer("billing", orders) as consumer:
+            settle(consumer, sizes=[4])
+            client.publish(orders.partition(1), "a")
+            assert read(consumer, 1) == ["a"]
+            first.kill()
+
+            assert consumer.poll(0.3) is None
+            with serve(tmp_path, *settings, port=first.port):
+                client.publish(orders.partition(1), "b")
+                assert read(consumer, 1) == ["b"]
+                consumer.commit()
+                assert len(consumer.assignment) == 4
+
+
+def test_a_consumer_gives_up_when_the_server_is_away_for_a_session(tmp_path: Path) -> None:
+    settings = ("groups.session_timeout=0.5", "groups.heartbeat_interval=0.1")
+    orders = tuff.TopicId("groups", "orders")
+    lost: list[tuff.TopicId] = []
+    with serve(tmp_path, *settings) as first, tuff.Client(first.url, retries=0) as client:
+        client.topics.create(orders)
+        with client.consumer("billing", orders, on_lost=lost.extend) as consumer:
+            settle(consumer, sizes=[1])
+            first.kill()
+            assert consumer.poll(1.0) is None
+            assert lost == [orders.partition(0)]
+            assert consumer.assignment == []
+
+            with serve(tmp_path, *settings, port=first.port):
+                client.publish(orders, "a")
+                assert read(consumer, 1) == ["a"]

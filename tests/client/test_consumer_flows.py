@@ -8,7 +8,7 @@ import pytest
 from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError
 from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryModeLike, plan_of
-from tuff.flows import Flow, Hook, Pause, StoppedError, Unless
+from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.protocol.errors import (
     GroupError,
@@ -306,6 +306,20 @@ def test_a_member_that_the_group_does_not_know_joins_again(world: World) -> None
     assert world.told() == ["lost 0 1"]
     world.beat()
     assert payload(world.poll()) == b"a"
+
+
+def test_a_close_is_not_overlooked_between_two_heartbeats() -> None:
+    world = World()
+
+    class Due(Stop):
+        def clear(self) -> None:
+            world.flows.close()
+            super().clear()
+
+    world.flows._due = Due()
+
+    world.run(world.flows.heartbeats())
+    assert (world.told(), world.now_s) == ([], 0.0)
 
 
 def test_a_static_member_waits_for_the_session_of_its_former_process() -> None:

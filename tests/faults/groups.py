@@ -1,15 +1,17 @@
 """Members of a consumer group are killed while they work: is a message lost, or processed twice?
 
     python -m tests.faults.groups [--mode MODE] [--members N] [--partitions N] [--kills N]
+        [--pauses N]
 
 Each member is a process. It writes what it processes to an output topic, in `exactly_once` within
 the transaction of the batch. After each `kill -9` the program measures how long it takes until the
-other members have all partitions, and starts another member. At the end it compares the output with
-what was published:
+other members have all partitions, and starts another member. Then it suspends members until others
+have their partitions, and lets them go on. At the end it compares the output with what was
+published:
 
     exactly_once    every message once
     at_least_once   every message; twice only those of the last batch of a killed member, which it
-                    had no time to commit
+                    had no time to commit, or of a suspended one
     at_most_once    no message twice; missing are only those of a killed member's last batch
 """
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tuff
+from tests.faults.pauses import suspended
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
 from tuff.consumer_flows import DeliveryMode
@@ -39,7 +42,7 @@ SESSION_S = 1.5  # seconds
 HEARTBEAT_S = 0.3  # seconds
 TRANSACTION_S = 2.0  # seconds; a successor waits so long for an offset in a killed member's commit
 BATCH_COUNT_MAX = 20  # messages of one batch
-BEFORE_A_KILL_S = (0.2, 1.0)  # seconds of work between two kills
+BEFORE_A_FAULT_S = (0.2, 1.0)  # seconds of work between two faults
 WORK_S = 0.01  # seconds of each batch, between its commit and its output, in which kills fall
 WITHIN_S = 60.0
 
@@ -56,11 +59,13 @@ class Done:
 @dataclass(slots=True)
 class Run:
     """What happened: the numbers that were published, what was processed, in order, the members
-    that were killed, and after each kill how long other members were without its partitions."""
+    that were killed or suspended, and after each kill how long it took until others had all
+    partitions."""
 
     published: int = 0
     done: list[Done] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
+    paused: list[str] = field(default_factory=list)
     rebalanced_s: list[float] = field(default_factory=list)
 
 
@@ -85,7 +90,8 @@ def judge(run: Run, mode: DeliveryMode) -> list[str]:
     last_batch = {each.member: each.batch for each in run.done}
     for number, found in repeated.items():
         for each in found[:-1]:
-            if each.member not in run.killed or each.batch != last_batch[each.member]:
+            is_last = each.member in run.killed and each.batch == last_batch[each.member]
+            if not is_last and each.member not in run.paused:
                 wrong.append(f"{number} was processed again after {each}, which had committed it")
     return wrong
 
@@ -165,7 +171,14 @@ def is_divided(client: tuff.Client, names: Sequence[str]) -> bool:
 
 
 def kill_members(
-    mode: DeliveryMode, *, count: int, partitions: int, kills: int, seed: int, home: Path
+    mode: DeliveryMode,
+    *,
+    count: int,
+    partitions: int,
+    kills: int,
+    pauses: int,
+    seed: int,
+    home: Path,
 ) -> Run:
     """Run the members with their server."""
     chance, run = random.Random(seed), Run()
@@ -187,15 +200,24 @@ def kill_members(
                 what="all members to have partitions",
             )
             for _ in range(kills):
-                _publish(client, run, for_s=chance.uniform(*BEFORE_A_KILL_S))
+                _publish(client, run, for_s=chance.uniform(*BEFORE_A_FAULT_S))
                 name = chance.choice(sorted(group.running))
                 killed_s = time.perf_counter()
                 group.kill(name)
                 run.killed.append(name)
-                _publish_until_divided(client, run, group)
+                _publish_until_divided(client, run, list(group.running))
                 run.rebalanced_s.append(time.perf_counter() - killed_s)
                 group.start()
-                _publish_until_divided(client, run, group)
+                _publish_until_divided(client, run, list(group.running))
+            for _ in range(pauses):
+                _publish(client, run, for_s=chance.uniform(*BEFORE_A_FAULT_S))
+                name = chance.choice(sorted(group.running))
+                run.paused.append(name)
+                with suspended(group.running[name].pid):
+                    others = [each for each in group.running if each != name]
+                    _publish_until_divided(client, run, others)
+                    _publish(client, run, for_s=0.3)
+                _publish_until_divided(client, run, list(group.running))
             _publish(client, run, for_s=0.5)
             until(
                 lambda: _is_behind(client) == 0,
@@ -214,9 +236,9 @@ def _outputs(client: tuff.Client) -> Iterator[Done]:
         poll = client.poll(OUTPUT, poll.next_id, inclusive=False)
 
 
-def _publish_until_divided(client: tuff.Client, run: Run, group: Members) -> None:
+def _publish_until_divided(client: tuff.Client, run: Run, names: Sequence[str]) -> None:
     until_s = time.perf_counter() + WITHIN_S
-    while not is_divided(client, list(group.running)):
+    while not is_divided(client, names):
         assert time.perf_counter() < until_s, "the members do not agree"
         _publish(client, run, for_s=0.02)
 
@@ -245,6 +267,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--partitions", type=int, default=32)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--pauses", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
@@ -258,6 +281,7 @@ def main() -> None:
             count=given.members,
             partitions=given.partitions,
             kills=given.kills,
+            pauses=given.pauses,
             seed=given.seed,
             home=Path(home),
         )
@@ -266,7 +290,7 @@ def main() -> None:
     repeated = sum(count > 1 for count in times.values())
     rebalanced = " ".join(f"{each:.2f}" for each in run.rebalanced_s)
     print(f"{given.mode}: {run.published} messages, {run.published - len(times)} missing")
-    print(f"{repeated} processed more than once; {len(run.killed)} members were killed")
+    print(f"{repeated} processed more than once; {len(run.killed)} kills, {len(run.paused)} pauses")
     print(f"seconds from a kill until the others had all partitions: {rebalanced}")
     print("\n".join(wrong) or "as promised")
     sys.exit(1 if wrong else 0)

@@ -11,7 +11,7 @@ frozen values that are replaced as a whole.
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -213,7 +213,7 @@ class ConsumerFlows(Generic[C]):
         self._stop = Stop()
         # Where to continue in each owned partition. Those without an entry have to be looked up.
         self._positions: dict[TopicId, PollQuestion] = {}
-        self._delivered: dict[TopicId, MessageId] = {}  # processed, and not committed
+        self._delivered: Batch | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
         self._turn = 0  # which partition is read first
         self._away_count = 0  # failed attempts in a row to reach the server
@@ -331,7 +331,10 @@ class ConsumerFlows(Generic[C]):
         self._settle_handed()
         if not self._is_member():
             yield from self._give_all_up()
-        yield from self._commit_delivered()
+        try:
+            yield from self._commit_delivered()
+        except _REFUSED as error:
+            log.warning("%s: the next member repeats a batch: %s", self, error.detail)
         yield from self._rebalance()
         yield from self._find_positions()
         batch = yield from self._read(wait_s)
@@ -351,7 +354,7 @@ class ConsumerFlows(Generic[C]):
             return
         partition = handed.batch.partition
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            self._delivered[partition] = handed.batch.next_id
+            self._delivered = handed.batch
         elif self.mode is DeliveryMode.EXACTLY_ONCE:
             if handed.opened is not None and handed.opened.protocol.is_in_transaction:
                 self._handed = handed
@@ -378,42 +381,32 @@ class ConsumerFlows(Generic[C]):
             )
         self._settle_handed()
         failed_count = 0
-        while self._delivered:
+        while self._delivered is not None:
             try:
-                yield from ask(self._commit_call(self._delivered))
-            except PartitionNotAssignedError as error:
-                self._forget_lost(error)
-                raise
+                yield from self._commit_delivered()
             except TuffError as error:
                 failed_count += 1
                 if not is_passing(error) or not self._is_member():
                     raise
                 yield self._backoff.pause(failed_count)
-            else:
-                self._delivered.clear()
 
     def _commit_delivered(self) -> Flow[None]:
-        """Once per poll. After a refusal another member begins behind the last commit."""
-        while self._delivered:
-            try:
-                yield from ask(self._commit_call(self._delivered))
-            except PartitionNotAssignedError as error:
-                log.warning("%s: the next member repeats some messages: %s", self, error.detail)
-                self._forget_lost(error)
-            except _REFUSED as error:
-                log.warning("%s: the next member repeats some messages: %s", self, error.detail)
-                self._lost_life = self._held.life
-                self._delivered.clear()
-            else:
-                self._delivered.clear()
+        """Raises: GroupError: refused; another member begins behind the last commit."""
+        delivered = self._delivered
+        if delivered is None:
+            return
+        try:
+            yield from ask(self._commit_call(delivered))
+        except _REFUSED as error:
+            self._delivered = None
+            self._note_refusal(delivered.partition, error)
+            raise
+        self._delivered = None
 
-    def _forget_lost(self, error: PartitionNotAssignedError) -> None:
-        names = error.members.get("partitions")
-        lost = calls.texts(names) if isinstance(names, list) else []
-        for partition in list(self._delivered):
-            if partition.name in lost or not lost:
-                del self._delivered[partition]
-                self._positions.pop(partition, None)
+    def _note_refusal(self, partition: TopicId, error: TuffError) -> None:
+        self._positions.pop(partition, None)
+        if not isinstance(error, PartitionNotAssignedError):
+            self._lost_life = self._held.life
 
     def _commit_before(self, batch: Batch) -> Flow[bool]:
         """Returns whether the batch may be handed out. A lost reply leaves open whether the commit
@@ -421,12 +414,10 @@ class ConsumerFlows(Generic[C]):
         failed_count = 0
         while True:
             try:
-                yield from ask(self._commit_call({batch.partition: batch.next_id}))
+                yield from ask(self._commit_call(batch))
             except _REFUSED as error:
                 log.warning("%s hands no batch out: %s", self, error.detail)
-                self._positions.pop(batch.partition, None)
-                if not isinstance(error, PartitionNotAssignedError):
-                    self._lost_life = self._held.life
+                self._note_refusal(batch.partition, error)
                 return False
             except TuffError as error:
                 failed_count += 1
@@ -439,14 +430,12 @@ class ConsumerFlows(Generic[C]):
             else:
                 return True
 
-    def _commit_call(
-        self, offsets: Mapping[TopicId, MessageId], pointer: int | None = None
-    ) -> Call[None]:
+    def _commit_call(self, batch: Batch, pointer: int | None = None) -> Call[None]:
         return group_calls.commit_offsets(
             self._plan.group,
             self._member_id,
             epoch=self._held.epoch,
-            offsets=dict(offsets),
+            offsets={batch.partition: batch.next_id},
             pointer=pointer,
         )
 
@@ -487,7 +476,7 @@ class ConsumerFlows(Generic[C]):
         held = self._held
         self._held = _Held(held.life + 1)
         self._positions.clear()
-        self._delivered.clear()
+        self._delivered = None
         self._due.set()
         yield from self._call(self._plan.on_lost, held.owned)
 
@@ -548,7 +537,7 @@ class ConsumerFlows(Generic[C]):
             raise WrongStateError('transactions of batches need mode="exactly_once"')
         if self._handed is None or self._handed.batch is not batch:
             raise WrongStateError("only the batch that was polled last has a transaction")
-        return partial(self._commit_call, {batch.partition: batch.next_id})
+        return partial(self._commit_call, batch)
 
     def opened(self, opened: Opened[C]) -> C:
         """Remember the transaction of the newest batch; returns its context."""
@@ -583,7 +572,10 @@ class ConsumerFlows(Generic[C]):
                 raise
         self._stop.clear()
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            yield from self.commit()
+            try:
+                yield from self.commit()
+            except GroupError as error:
+                log.warning("%s: the next member repeats a batch: %s", self, error.detail)
 
     def _process_in_transaction(
         self, process: Callable[[C], object], opened: Opened[C]
@@ -592,11 +584,16 @@ class ConsumerFlows(Generic[C]):
         try:
             yield from during(opened.protocol, work)
         except TuffError as error:
-            is_unrelated = is_unrelated_to_messages(error) or isinstance(error, GroupError)
-            if isinstance(error, OutcomeUnknownError) or not (is_passing(error) or is_unrelated):
+            if isinstance(error, OutcomeUnknownError) or not self._is_unrelated(error):
                 raise
             log.warning("%s reads a batch again: %s", self, error.detail)
             yield self._backoff.pause(1)
+
+    def _is_unrelated(self, error: TuffError) -> bool:
+        """Whether a transaction failed for a reason outside of its batch. A process that was
+        suspended is not in the group any more, and its transaction has timed out, too."""
+        is_fenced = isinstance(error, GroupError) or not self._is_member()
+        return is_fenced or is_passing(error) or is_unrelated_to_messages(error)
 
     def close(self) -> None:
         """Let `heartbeats` return."""
@@ -608,7 +605,7 @@ class ConsumerFlows(Generic[C]):
         committed is read again."""
         held, self._held = self._held, _Held(self._held.life + 1)
         self._positions.clear()
-        self._delivered.clear()
+        self._delivered = None
         self._handed = None
         try:
             yield from self._call(self._plan.on_revoked, held.owned)

@@ -7,6 +7,7 @@ import pytest
 
 from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError
+from tuff.commit_protocol import CommitProtocol, Opened
 from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryModeLike, plan_of
 from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
@@ -16,13 +17,16 @@ from tuff.protocol.errors import (
     PartitionNotAssignedError,
     StaleMemberEpochError,
     TooManyMembersError,
+    TransactionTimedOutError,
     TuffError,
     UnknownMemberError,
     UnreleasedInstanceIdError,
 )
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
+from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
+from tuff.retries import Retries
 
 TOPIC = TopicId("shop", "orders")
 P0, P1 = TOPIC.partition(0), TOPIC.partition(1)
@@ -115,6 +119,8 @@ class World:
             return CommittedOffsets(after=dict(self.committed), undecided=frozenset(self.undecided))
         if kind == "poll":
             return self._poll(call)
+        if kind == "transactions":
+            return Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
         return None
 
     def _poll(self, call: Call[Any]) -> Poll:
@@ -363,3 +369,34 @@ def test_a_server_that_is_away_is_waited_for(world: World) -> None:
     world.errors["poll"] = [LOST, OwnershipMovingError("moving")]
 
     assert payload(world.run(world.flows.poll(30))) == b"a"
+
+
+@pytest.mark.parametrize("was_suspended", [False, True])
+def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended: bool) -> None:
+    world = joined(World("exactly_once"))
+    world.errors["commit"] = [TransactionTimedOutError("too late")]
+
+    def process(_batch: Batch, _context: None) -> None:
+        if was_suspended:
+            world.now_s += SESSION_S
+        world.flows.stop()
+
+    def open_one(batch: Batch) -> Opened[Any]:
+        protocol = CommitProtocol(
+            Retries(0),
+            (),
+            type="short",
+            timeout_s=None,
+            client="tests",
+            offsets=world.flows.offsets_of(batch),
+        )
+        opened: Opened[Any] = Opened(protocol, None)
+        world.flows.opened(opened)
+        return opened
+
+    if was_suspended:
+        world.run(world.flows.run(process, open_one, 0))
+    else:
+        with pytest.raises(TransactionTimedOutError):
+            world.run(world.flows.run(process, open_one, 0))
+    assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]

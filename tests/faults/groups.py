@@ -131,7 +131,8 @@ def work(url: str, name: str, mode: DeliveryMode) -> None:
 class Members:
     """The processes of the members, by name."""
 
-    def __init__(self, url: str, mode: DeliveryMode) -> None:
+    def __init__(self, url: str, mode: DeliveryMode, logs: Path) -> None:
+        self._logs = logs
         self._command = [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.faults.groups"]
         self._arguments = ["--url", url, "--mode", mode.value]
         self._started_count = 0
@@ -141,7 +142,13 @@ class Members:
         name = f"member-{self._started_count}"
         self._started_count += 1
         command = [*self._command, *self._arguments, "--name", name]
-        self.running[name] = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+        with (self._logs / f"{name}.txt").open("wb") as log:
+            self.running[name] = subprocess.Popen(command, cwd=REPOSITORY, stderr=log)
+
+    def require_running(self) -> None:
+        """Raises: AssertionError: a member has ended by itself."""
+        for name, process in self.running.items():
+            assert process.poll() is None, (self._logs / f"{name}.txt").read_text()
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
@@ -150,9 +157,9 @@ class Members:
 
 
 @contextmanager
-def members(url: str, mode: DeliveryMode, count: int) -> Iterator[Members]:
+def members(url: str, mode: DeliveryMode, count: int, logs: Path) -> Iterator[Members]:
     """So many members; all are killed at the end."""
-    made = Members(url, mode)
+    made = Members(url, mode, logs)
     try:
         for _ in range(count):
             made.start()
@@ -190,7 +197,7 @@ def kill_members(
     with serve(home, *settings) as server, tuff.Client(server.url) as client:
         client.topics.create(INPUT, partitions=partitions)
         client.topics.create(OUTPUT)
-        with members(server.url, mode, count) as group:
+        with members(server.url, mode, count, home) as group:
             until(
                 lambda: (
                     GROUP in client.groups.list(INPUT.namespace)
@@ -205,19 +212,19 @@ def kill_members(
                 killed_s = time.perf_counter()
                 group.kill(name)
                 run.killed.append(name)
-                _publish_until_divided(client, run, list(group.running))
+                _publish_until_divided(client, run, group, list(group.running))
                 run.rebalanced_s.append(time.perf_counter() - killed_s)
                 group.start()
-                _publish_until_divided(client, run, list(group.running))
+                _publish_until_divided(client, run, group, list(group.running))
             for _ in range(pauses):
                 _publish(client, run, for_s=chance.uniform(*BEFORE_A_FAULT_S))
                 name = chance.choice(sorted(group.running))
                 run.paused.append(name)
                 with suspended(group.running[name].pid):
                     others = [each for each in group.running if each != name]
-                    _publish_until_divided(client, run, others)
+                    _publish_until_divided(client, run, group, others)
                     _publish(client, run, for_s=0.3)
-                _publish_until_divided(client, run, list(group.running))
+                _publish_until_divided(client, run, group, list(group.running))
             _publish(client, run, for_s=0.5)
             until(
                 lambda: _is_behind(client) == 0,
@@ -236,9 +243,12 @@ def _outputs(client: tuff.Client) -> Iterator[Done]:
         poll = client.poll(OUTPUT, poll.next_id, inclusive=False)
 
 
-def _publish_until_divided(client: tuff.Client, run: Run, names: Sequence[str]) -> None:
+def _publish_until_divided(
+    client: tuff.Client, run: Run, group: Members, names: Sequence[str]
+) -> None:
     until_s = time.perf_counter() + WITHIN_S
     while not is_divided(client, names):
+        group.require_running()
         assert time.perf_counter() < until_s, "the members do not agree"
         _publish(client, run, for_s=0.02)
 
@@ -286,13 +296,15 @@ def main() -> None:
             home=Path(home),
         )
     wrong = judge(run, given.mode)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
     times = Counter(each.number for each in run.done)
     repeated = sum(count > 1 for count in times.values())
-    rebalanced = " ".join(f"{each:.2f}" for each in run.rebalanced_s)
-    print(f"{given.mode}: {run.published} messages, {run.published - len(times)} missing")
-    print(f"{repeated} processed more than once; {len(run.killed)} kills, {len(run.paused)} pauses")
-    print(f"seconds from a kill until the others had all partitions: {rebalanced}")
-    print("\n".join(wrong) or "as promised")
+    print(
+        f"{given.mode}: {run.published} messages, {run.published - len(times)} missing, {repeated} "
+        f"repeated, {len(wrong)} of that not as promised; {len(run.paused)} pauses, and "
+        f"{len(run.killed)} kills, after which others had all partitions within "
+        f"{max(run.rebalanced_s, default=0.0):.2f} s"
+    )
     sys.exit(1 if wrong else 0)
 
 

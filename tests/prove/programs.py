@@ -99,6 +99,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.faults.bank --kills 50 --seconds 1800",
     ),
     Program(
+        name="groups", promises=(4, 9),
+        attack="members of a consumer group killed and suspended while they process messages",
+        scaled="tests.faults.groups --kills 3 --pauses 2",
+        full="tests.faults.groups --kills 50 --pauses 20",
+    ),
+    Program(
         name="powercut", promises=(1, 2, 4, 8, 9), shares_cores=True,
         attack="states that a power cut may leave of a recorded run, each of them opened",
         scaled="tests.faults.powercut --states 300",

@@ -126,6 +126,7 @@ class AsyncConsumer:
         Raises:
             Exception: what `process` raises. Its batch is not committed, and the next `run` reads
                 it again.
+            TransactionTimedOutError: a batch took longer than `timeout`.
             OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
                 `run` again: it continues behind what was committed.
         """

@@ -142,10 +142,12 @@ class TopicChanges:
             if self._state.topics.maybe_find(log.id.base) is not None
         ]
         for log, generation in retired:
-            starts = [table + log.prefix(generation) for table in (MESSAGES, DELAYED)]
+            # In the order in which messages move: one that has left a range is in a later one.
+            starts = [table + log.prefix(generation) for table in (DELAYED, MESSAGES)]
             delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
             if delayed_log is not None and delayed_log.durable is not None:
-                starts.append(MESSAGES + delayed_log.prefix(abs(delayed_log.durable.generation)))
+                log_prefix = delayed_log.prefix(abs(delayed_log.durable.generation))
+                starts.insert(0, MESSAGES + log_prefix)
             if await self._store.read(partial(_are_empty, starts=starts)):
                 await self._change(partial(self._without, log, generation))
 

@@ -38,9 +38,10 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     TopicExistsError,
     TopicNotFoundError,
+    TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, topic_id
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
@@ -75,7 +76,7 @@ class PartitionLag:
 @dataclass(slots=True)
 class _Group:
     """A group in memory, made from the log that is this topic, in this generation. `rows` has the
-    id of a message of the log for each undecided transaction."""
+    id of the first message in the log of each undecided transaction."""
 
     topic: Topic
     generation: int
@@ -101,7 +102,8 @@ class GroupCoordinator:
         *,
         log_ttl_s: int,
     ) -> None:
-        """`log_ttl_s`: seconds after which the records of a group that has no request expire."""
+        """`log_ttl_s`: seconds after which the records of a group expire that has no request for so
+        long."""
         self.settings = settings
         self._state = state
         self._committer = committer
@@ -125,7 +127,9 @@ class GroupCoordinator:
             try:
                 async with self._turn(group_log) as current:
                     await self._fence(group_log, current)
-            except (UnavailableError, GroupNotFoundError) as error:
+            except TuffError as error:
+                # Another server may coordinate it now. If not, the next request loads it again.
+                self._groups.pop(group_log, None)
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
     async def join(self, group_log: TopicId, request: Join) -> MemberView:
@@ -191,8 +195,11 @@ class GroupCoordinator:
     async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
         """Set or forget (None) offsets of partitions that no member has.
 
-        Raises: GroupNotFoundError, GroupNotEmptyError; TransactionsUnavailableError.
+        Raises: InvalidNameError: one is no name of a partition. GroupNotFoundError,
+            GroupNotEmptyError; TransactionsUnavailableError.
         """
+        for partition in offsets:
+            topic_id(group_log.namespace, partition)
         async with self._turn(group_log) as group:
             await self._settle(group_log, group)
             records = decisions.reset(
@@ -312,6 +319,7 @@ class GroupCoordinator:
             if result.caught_up:
                 break
             poll = Poll(start=MessageId.from_bytes(result.next_id), inclusive=False)
+        group.state.forget_incomplete_members()
         group.sessions.begin(group.state, now_ms=self._state.now_ms())
         log.debug(
             "loaded the group %s from %d records: %d members, %d offsets",
@@ -349,34 +357,36 @@ class GroupCoordinator:
         *,
         pointer: int | None = None,
     ) -> None:
-        """Append records to the log, and apply them once they are durable."""
-        if not records:
-            return
-        try:
-            published = await self._publisher.publish(
-                group_log, PublishRequest(pointer, [to_bytes(each) for each in records])
-            )
-        except BaseException:
-            # Whether they are in the log is not known: the next request reads it again.
-            self._groups.pop(group_log, None)
-            raise
-        for record in records:
-            _apply(group, record, published.last.to_bytes())
-        # Half of the time to live of its records.
-        is_old = published.last.publish_timestamp_ms - (group.first_ms or 0) > self._log_ttl_s * 500
-        if group.records_count >= RECORDS_COUNT_MAX or is_old:
+        """Append records to the log, and apply them once they are durable. Also without records, it
+        keeps the log short, and its records from expiring."""
+        if records:
+            try:
+                published = await self._publisher.publish(
+                    group_log, PublishRequest(pointer, [to_bytes(each) for each in records])
+                )
+            except BaseException:
+                # Whether they are in the log is not known: the next request reads it again.
+                self._groups.pop(group_log, None)
+                raise
+            for record in records:
+                _apply(group, record, published.first.to_bytes())
+        if group.records_count >= RECORDS_COUNT_MAX or self._is_old(group):
             await self._summarize(group_log, group)
 
+    def _is_old(self, group: _Group) -> bool:
+        """Whether half of the time to live of its oldest record is over."""
+        half_ms = self._log_ttl_s * 500
+        return group.first_ms is not None and self._state.now_ms() - group.first_ms > half_ms
+
     async def _summarize(self, group_log: TopicId, group: _Group) -> None:
-        """Write the state as one batch, and truncate the log before it."""
+        """Write the state as one batch, and truncate the log before it. Of transactions in
+        progress, the records before it are still needed."""
         try:
             await self._settle(group_log, group)
-            if group.state.undecided:
-                return  # their records are still needed, and the next write tries again
             records = [to_bytes(each) for each in group.state.summary()]
             published = await self._publisher.publish(group_log, PublishRequest(None, records))
             group.records_count, group.first_ms = 0, published.first.publish_timestamp_ms
-            await self._topics.truncate(group_log, published.first)
+            await self._topics.truncate(group_log, min([published.first, *group.rows.values()]))
         except UnavailableError as error:
             log.warning("the log of the group %s has no new summary: %s", group_log, error)
 
@@ -451,7 +461,7 @@ def _apply(group: _Group, record: Record, message_id: bytes) -> None:
     if group.first_ms is None:
         group.first_ms = MessageId.from_bytes(message_id).publish_timestamp_ms
     if isinstance(record, OffsetRecord) and record.pointer is not None:
-        group.rows[record.pointer] = MessageId.from_bytes(message_id)
+        group.rows.setdefault(record.pointer, MessageId.from_bytes(message_id))
 
 
 def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:

@@ -117,17 +117,21 @@ def join(state: GroupState, request: Join, partitions: Partitions) -> list[Recor
         UnreleasedInstanceIdError: another member has that instance id.
         TooManyMembersError: the group is full.
     """
+    former_id = state.instances.get(request.instance_id or "")
+    if (
+        former_id is not None
+        and former_id != request.member_id
+        and state.current[former_id].epoch != LEFT_STATIC
+    ):
+        raise UnreleasedInstanceIdError(
+            f"the member {former_id} has the instance id {request.instance_id}; close it, or wait "
+            "until its session is over"
+        )
     known = state.members.get(request.member_id)
     if known is not None and state.current[request.member_id].epoch != LEFT_STATIC:
         return _changed(state, known, request, partitions)
     draft = _Draft(state)
-    former_id = state.instances.get(request.instance_id or "")
     if former_id is not None:
-        if state.current[former_id].epoch != LEFT_STATIC:
-            raise UnreleasedInstanceIdError(
-                f"the member {former_id} has the instance id {request.instance_id}; close it, or "
-                "wait until its session is over"
-            )
         _take_over(draft, former_id, request)
     elif len(state.members) >= MEMBERS_COUNT_MAX:
         raise TooManyMembersError(f"the group has {MEMBERS_COUNT_MAX} members, which is the most")
@@ -303,8 +307,10 @@ def _changed(
     """A member that joins again: its first join was executed already, or it gave up all partitions
     after it was fenced. The next heartbeat says which it has."""
     draft = _Draft(state)
+    changed = _member_record(request)
+    if changed != known:
+        draft.add(changed)
     if _is_other(known, request):
-        draft.add(_member_record(request))
         _retarget(draft, partitions)
         _reconcile(draft, request.member_id)
     return draft.records

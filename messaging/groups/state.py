@@ -150,6 +150,12 @@ class GroupState:
             case SummaryRecord():
                 self._clear()
 
+    def forget_incomplete_members(self) -> None:
+        """Forget the members of which records are missing: those at the beginning of a log expire
+        if the group has no request for long. Such a member joins again."""
+        for member_id in self.members.keys() ^ self.current.keys():
+            self._remove(member_id)
+
     def end_transaction(self, pointer: int, *, is_committed: bool) -> None:
         """The transaction of undecided offsets has ended."""
         for record in self.undecided.pop(pointer, ()):
@@ -192,16 +198,21 @@ class GroupState:
             )
 
     def _add(self, record: MemberRecord) -> None:
+        self._release_instance(record.member_id)
         self.members[record.member_id] = record
         if record.instance_id is not None:
             self.instances[record.instance_id] = record.member_id
 
     def _remove(self, member_id: str) -> None:
-        member = self.members.pop(member_id)
-        if member.instance_id is not None and self.instances[member.instance_id] == member_id:
-            del self.instances[member.instance_id]
+        self._release_instance(member_id)
+        self.members.pop(member_id, None)
         self._release(member_id)
         self.current.pop(member_id, None)
+
+    def _release_instance(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is not None and self.instances.get(member.instance_id or "") == member_id:
+            del self.instances[member.instance_id or ""]
 
     def _assign(self, record: AssignmentRecord) -> None:
         self._release(record.member_id)

@@ -156,7 +156,7 @@ class TopicOffsets:
         if self._archive is None:
             return None
         query = self._query(found, record, Poll(), 0, None)
-        bounds = await self._archive.bounds(topic, record.generation, query)
+        bounds = await self._archive.bounds(found.id, record.generation, query)
         return MessageId.from_int(bounds[0][0]) if bounds else None
 
     async def _earliest(self, topic: Topic, record: TopicRecord, query: Query) -> MessageId | None:
@@ -184,7 +184,7 @@ class TopicOffsets:
         query = self._query(found, record, Poll(through=end), number, None)
         before_log: list[MessageId] = []
         if self._archive is not None and start is not None and number < first_live_number(query):
-            bounds = await self._archive.bounds(topic, record.generation, query)
+            bounds = await self._archive.bounds(found.id, record.generation, query)
             before_log = [MessageId.from_int(last) for _, last in bounds]
         cut = partial(splits_of, query=query, start=start, end=end, count=count)
         if before_log:

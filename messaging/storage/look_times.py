@@ -33,8 +33,10 @@ class LookTimes:
         self.note(log, AT_ONCE)
 
     def forget(self, topic: TopicId) -> None:
-        """Don't look at this topic any more."""
-        self._times_ms.pop(topic, None)
+        """Don't look at this topic when a message is due. A look at once takes place: a call may
+        wait for it."""
+        if self._times_ms.get(topic, AT_ONCE) != AT_ONCE:
+            del self._times_ms[topic]
 
     def next_ms(self) -> int | None:
         """The earliest time; None without any."""

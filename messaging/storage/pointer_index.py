@@ -112,6 +112,8 @@ class PointerIndex:
 
     def __init__(self) -> None:
         self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
+        # Those of payload rows, also by topic: a transaction may store for a thousand partitions.
+        self._stored: dict[int, dict[TopicId, dict[bytes, IndexedRange]]] = {}
         # The number of ranges of message rows of a pointer, and the time of the first; the earliest
         # pointer first. Read several times a second, so a scan of all ranges would be too slow.
         self._publishes: dict[int, tuple[int, int]] = {}
@@ -145,12 +147,18 @@ class PointerIndex:
         if entry.kind == MESSAGE_ROWS and key not in ranges:
             count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))
             self._publishes[entry.pointer] = count + 1, min(first_ms, entry.written_ms)
+        if entry.kind == PAYLOAD_ROWS:
+            by_topic = self._stored.setdefault(entry.pointer, {})
+            by_topic.setdefault(entry.topic, {})[key] = entry
         ranges[key] = entry
 
     def discard(self, entry: IndexedRange) -> None:
         """Remove a range; one that is not there is ignored."""
         ranges = self._ranges.get(entry.pointer, {})
-        if ranges.pop(entry.key, None) is not None and entry.kind == MESSAGE_ROWS:
+        is_known = ranges.pop(entry.key, None) is not None
+        if is_known and entry.kind == PAYLOAD_ROWS:
+            self._discard_stored(entry)
+        elif is_known:
             # The time of the first publish stays while the pointer has other rows.
             count, first_ms = self._publishes[entry.pointer]
             if count > 1:
@@ -159,6 +167,14 @@ class PointerIndex:
                 del self._publishes[entry.pointer]
         if not ranges:
             self._ranges.pop(entry.pointer, None)
+
+    def _discard_stored(self, entry: IndexedRange) -> None:
+        by_topic = self._stored[entry.pointer]
+        del by_topic[entry.topic][entry.key]
+        if not by_topic[entry.topic]:
+            del by_topic[entry.topic]
+        if not by_topic:
+            del self._stored[entry.pointer]
 
     def forget(self, topic: TopicId) -> None:
         """Remove all ranges of a topic that another server owns from now on."""
@@ -184,12 +200,12 @@ class PointerIndex:
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
         """Payload rows stored for a topic that no reference row has published yet, of all
         generations, in the order of storing."""
-        found = [
-            entry
-            for entry in self.ranges(pointer)
-            if entry.kind == PAYLOAD_ROWS and entry.topic == topic
-        ]
-        return sorted(found, key=lambda entry: entry.first)
+        found = self._stored.get(pointer, {}).get(topic, {})
+        return sorted(found.values(), key=lambda entry: entry.first)
+
+    def stored_topics(self, pointer: int) -> Collection[TopicId]:
+        """The topics and partitions for which `stored` has some."""
+        return self._stored.get(pointer, {}).keys()
 
     def pointers(self) -> Collection[int]:
         """All pointers with rows that are neither settled nor marked."""
@@ -241,6 +257,7 @@ class PointerIndex:
         with the next batch."""
         for pointer in pointers:
             self._publishes.pop(pointer, None)
+            self._stored.pop(pointer, None)
             if ranges := self._ranges.pop(pointer, None):
                 topics = frozenset([entry.topic for entry in ranges.values()])
                 self._note_ended(pointer, topics)

@@ -290,9 +290,10 @@ class DelayedMessages:
         snapshot = await self._state.transactions.snapshot()
         query = query_of(self._state, self._settings, delayed_log, record, _LOG_POLL, 0, snapshot)
         result = await self._store.read(partial(read, query=query))
-        # Rows that were rolled back are passed over, and retention drops them.
-        has_passed = result.caught_up and published_count != self._passed.get(log_id, 0)
-        if result.messages or has_passed:
+        # Rows that were rolled back are passed over, and retention drops them. One read passes over
+        # a limited number of them.
+        has_new = result.caught_up and published_count != self._passed.get(log_id, 0)
+        if result.messages or has_new or not result.finished:
             put = partial(self._put_from_log, delayed_log, record.generation, result)
             size_bytes = WRITE_OVERHEAD_BYTES + sum(len(payload) for _, payload in result.items)
             await self._committer.submit(Write(put, size_bytes=size_bytes, internal=True))
@@ -341,6 +342,8 @@ def _find(store: Store, *, prefix: bytes, cancelled: Sequence[DelayedId], due_by
         try:
             found.due.append(Waiting(delayed_id, MessageRow.from_bytes(key, value)))
         except DamagedRowError as error:
+            if found.due or found.cancelled:
+                return found  # the next look reports it
             raise _damaged(delayed_id, error) from None
         size_bytes += len(value)
     found.next_ms = None

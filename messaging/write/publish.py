@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from messaging.partitions import ONE_PARTITION, Part, Partitions, divided
+from messaging.partitions import ONE_PARTITION, Part, divided
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -325,6 +325,7 @@ class Publisher:
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
+            self._require_log_readable(topic, entry)
         if record.partitions is ONE_PARTITION or not record.is_several(topic_id):
             return _Target(topic, record.generation, entry, due_ms)
         if due_ms is not None:
@@ -333,6 +334,13 @@ class Publisher:
                 f"in {topic_id.name}:{record.partitions.active[-1]}"
             )
         return _Target(topic, record.generation, entry, numbers=[])
+
+    def _require_log_readable(self, topic: Topic, entry: PublishEntry | PublishRequest) -> None:
+        # Before a row of any entry is put: a commit writes all of its entries or none.
+        if entry.pointer is not None:
+            log = self._state.topics.maybe_find(topic.id.delayed_log)
+            if log is not None:
+                log.require_readable()
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
@@ -376,23 +384,19 @@ class Publisher:
             parts = divided(entry, partitions.active, turn=topic.turn)
             topic.turn += 1
         else:
-            parts = [Part(number, entry) for number in self._stored_in(target, partitions)]
+            parts = [Part(number, entry) for number in self._stored_in(target)]
         logs = self._logs(topic, [part.number for part in parts])
         return [
             _Target(log, log.require_decided().generation, part.entry, places=part.places)
             for log, part in zip(logs, parts, strict=True)
         ]
 
-    def _stored_in(self, target: _Target, partitions: Partitions) -> Sequence[int]:
-        """The partitions for which a transaction stored messages; the first one if there is
-        none."""
-        pointer = _pointer_of(target.entry)
-        found = [
-            number
-            for number in partitions.readable
-            if self._state.index.stored(pointer, target.topic.id.partition(number).log)
-        ]
-        return found or partitions.active[:1]
+    def _stored_in(self, target: _Target) -> Sequence[int]:
+        """The partitions for which a transaction stored messages, also those that are gone; the
+        first one if there is none."""
+        stored = self._state.index.stored_topics(_pointer_of(target.entry))
+        found = [each.number or 0 for each in stored if each.base == target.topic.id]
+        return sorted(found) or [0]
 
     def _logs(self, topic: Topic, numbers: Sequence[int]) -> list[Topic]:
         """These partitions of a topic."""
@@ -559,15 +563,23 @@ class Publisher:
     def _require_stored_here(self, target: _Target) -> None:
         # If the topic was deleted since the store, its messages are gone. A reference to them would
         # appear as an empty publish, and the loss would go unnoticed. Nor may the reference publish
-        # only the messages stored since: the earlier store was acknowledged, too.
+        # only the messages stored since: the earlier store was acknowledged, too. A topic may also
+        # have fewer partitions now.
         pointer, topic = _pointer_of(target.entry), target.topic.id
-        stored = self._state.index.stored(pointer, topic)
-        if any(entry.generation != target.generation for entry in stored):
+        index = self._state.index
+        logs = [topic]
+        if topic.number is None:
+            logs = [each for each in index.stored_topics(pointer) if each.base == topic]
+        if any(self._is_gone(entry) for log in logs for entry in index.stored(pointer, log)):
             raise TopicNotFoundError(
                 f"the topic {topic} was deleted after messages had been stored for it under "
                 f"{pointer}, and they are gone; abort the transaction, and store all of them again "
                 "in a new one"
             )
+
+    def _is_gone(self, entry: IndexedRange) -> bool:
+        found = self._state.topics.find(entry.topic).decided
+        return found is None or found.generation != entry.generation
 
 
 def _pointer_of(entry: PublishEntry | PublishRequest) -> int:

@@ -33,6 +33,22 @@ def test_a_message_is_delayed_listed_and_cancelled(run: Tuff, client: tuff.Clien
     assert list(client.poll(topic)) == []
 
 
+def test_a_list_has_all_messages_though_a_page_of_the_server_is_full(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("cli", "large")
+    client.topics.create(topic)
+    ids = [client.publish(topic, b"x" * (5 << 20), delay=600).first_id for _ in range(3)]
+    assert len(client.delayed.list(topic)) == 1
+
+    def listed(*options: str) -> list[str]:
+        lines = run("delayed", "ls", "cli:large", *options).stdout.splitlines()
+        return [each for line in lines for each in ids if each in line]
+
+    assert listed() == ids
+    assert listed("--limit", "2") == ids[:2]
+
+
 @pytest.mark.parametrize(
     "options", [("--delay", "0"), ("--at", "soon"), ("--delay", "1", "--at", "5")]
 )

@@ -2,7 +2,9 @@
 
 import json
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.cli.command import started, transactions_stopped
 from tests.cli.conftest import Tuff
 from tests.client.test_subscriber import Quiet
 from tests.http.process import ServerProcess, serve
+from tuff.calls import Start
 from tuff.cli.options import TopicEnd
 from tuff.cli.tail import _Reader
 
@@ -296,3 +299,46 @@ def test_a_tail_reads_on_while_a_selection_passes_over_messages() -> None:
     assert [*reader.read(TopicEnd.EARLIEST, limit=None)] == []
 
     assert len(service.polls) == 3
+
+
+class _PassingOver(tuff.Client):
+    """The first poll of partition 0 has passed over the first message when its time is over."""
+
+    def poll(self, topic: tuff.TopicId, start: Start = None, **options: Any) -> tuff.Poll:
+        poll = super().poll(topic, start, **options)
+        if topic.number == 0 and start is None:
+            (first,) = super().poll(topic, limit=1)
+            return replace(poll, messages=(), next_id=first.id, caught_up=False)
+        return poll
+
+
+def test_a_tail_of_partitions_reads_on_while_a_selection_passes_over_messages(
+    server: ServerProcess, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "rare-in-partitions")
+    client.topics.create(topic, partitions=2)
+    client.publish(topic.partition(0), "passed over")
+    for number in (1, 0):
+        client.publish(topic.partition(number), tuff.NewMessage(f"{number}", tags=["rare"]))
+
+    with _PassingOver(server.url) as passing:
+        reader = _Reader(passing, topic, isolation=tuff.Isolation.ALL, tags="rare", follow=False)
+        found = [*reader.read(TopicEnd.EARLIEST, limit=None)]
+
+    assert [(number, message.payload) for number, message in found] == [(1, b"1"), (0, b"0")]
+
+
+def test_a_tail_of_partitions_ends_at_a_blocking_transaction(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("default", "blocked-partitions")
+    client.topics.create(topic, partitions=2)
+    client.publish(topic.partition(1), "before")
+    tx = client.transactions.start()
+    client.publish(topic.partition(0), "undecided", transaction=tx)
+    client.publish(topic.partition(1), "behind")
+
+    done = run("tail", "blocked-partitions", "--isolation", "committed", "--json")
+
+    assert [json.loads(line)["payload"] for line in done.stdout.splitlines()] == ["before"]
+    client.transactions.abort(tx)

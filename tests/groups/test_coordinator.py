@@ -133,23 +133,6 @@ async def test_a_summary_replaces_the_log_before_it(
         assert await service.groups.committed(LOG) == before
 
 
-async def test_a_summary_waits_for_undecided_offsets(
-    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinator, "RECORDS_COUNT_MAX", 5)
-    await joined(service.groups)
-    await commit(service.groups, 90, pointer=world.transactions.start(5))
-    for number in range(1, 10):
-        await commit(service.groups, number)
-    assert b'{"type":"summary"}' not in await records(service)
-
-    world.commit(service, 5)
-    await commit(service.groups, 10)
-
-    assert (await records(service))[0] == b'{"type":"summary"}'
-    assert await committed(service.groups) == 90
-
-
 async def test_records_are_written_again_before_they_expire(world: World) -> None:
     world.settings = type(world.settings)(max_ttl=1_000, default_ttl=1_000)
     async with world.running(audit={}) as service:

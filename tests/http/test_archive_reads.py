@@ -16,6 +16,7 @@ from tests.messaging.archives import ArchiveJob
 from tuff.archive_manifest import Hour
 from tuff.calls import PollQuestion
 from tuff.protocol.ids import MessageId, TopicId
+from tuff.serializers import STR
 
 ORDERS = TopicId("shop", "orders")
 PATH = "/v1/namespaces/shop/topics/orders"
@@ -109,6 +110,7 @@ def test_a_subscription_and_polls_of_the_client_cross_into_the_log(reader: Clien
         assert (first.archived, client.poll(ORDERS, first[-1].id).archived) == (True, True)
         assert not client.poll(ORDERS, first.next_id, inclusive=False).archived
         assert client.poll_batch(ORDERS, PollQuestion(start=0)).archived
+        assert client.topic(ORDERS, STR).poll(0).archived
 
 
 def test_a_truncated_topic_begins_with_the_archive_for_a_reader_from_a_time(

@@ -211,6 +211,14 @@ def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group
     assert group.committed() == {"offsets": [], "undecided": []}
 
 
+@pytest.mark.parametrize("name", ["a b", "\ud800", "billing:group", "t:delayed", "t:x"])
+def test_a_reset_of_what_is_no_partition_is_refused(topic: Topic, group: Group, name: str) -> None:
+    group.join("m1", topic.name)
+
+    refused(group.reset({name: PLACE}), 400, "invalid_name")
+    ok(group.client.get(group.path))
+
+
 @pytest.mark.parametrize(
     ("call", "body"),
     [

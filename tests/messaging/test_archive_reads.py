@@ -446,6 +446,7 @@ async def test_offsets_say_where_the_archive_begins_if_they_are_asked(place: Pla
     earliest = await place.service.offsets.earliest(AUDIT)
 
     assert (nothing, found, earliest) == (None, place.published[0][0], place.published[4][0])
+    assert await place.service.offsets.archived_from(AUDIT.partition(0)) == found
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 10])

@@ -8,7 +8,7 @@ import pytest
 
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import DELAYED, INDEX, MESSAGES, prefix_of
+from messaging.storage.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.write.delayed import ENTERED_COUNT_MAX, RETRY_MS
 from messaging.write.publish import Published
 from tests.messaging.world import (
@@ -301,6 +301,27 @@ async def test_messages_of_an_aborted_transaction_never_enter(
     assert await polled(service) == [b"committed"]
 
 
+async def test_many_rolled_back_messages_do_not_keep_later_ones_back(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one read passes over: the next read begins behind them."""
+    monkeypatch.setattr("messaging.read.scan.SCAN_ROWS_MAX", 10)
+    world.transactions.start(POINTER)
+    for _ in range(50):
+        await delayed(service, b"aborted", delays=[after(10)], pointer=POINTER)
+    await world.abort(service, POINTER)
+    service.rows.wake_readers([POINTER])
+    world.transactions.start(8)
+    await delayed(service, b"committed", delays=[after(10)], pointer=8)
+    world.commit(service, 8)
+    service.rows.wake_readers([8])
+
+    for _ in range(10):
+        await advance(world, service, 100)
+
+    assert await polled(service) == [b"committed"]
+
+
 async def test_messages_of_an_invalid_transaction_never_enter(
     world: World, service: MessagingService
 ) -> None:
@@ -578,6 +599,46 @@ async def test_a_damaged_row_is_reported_and_never_enters(
     await advance(world, service, RETRY_MS)
 
     assert await polled(service) == [b"y"]
+
+
+async def test_what_is_due_before_a_damaged_row_enters(
+    world: World, service: MessagingService
+) -> None:
+    await delayed(service, b"damaged", b"first", b"last", delays=[after(20), after(10), after(30)])
+    first, damaged, last = [DelayedId.from_bytes(key) for key in sorted(rows_of(world, DELAYED))]
+    key = sorted(rows_of(world, DELAYED))[1]
+    world.rows[key] = world.rows[key][:-1] + b"?"
+
+    await advance(world, service, 40)
+    assert await polled(service) == [b"first"]
+    await service.delayed.cancel(AUDIT, last)
+    await service.delayed.cancel(AUDIT, damaged)
+    with pytest.raises(DelayedNotFoundError):
+        await service.delayed.cancel(AUDIT, first)
+    assert await waiting(service) == []
+
+
+async def test_a_commit_writes_nothing_if_the_log_of_its_delayed_messages_is_damaged(
+    world: World,
+) -> None:
+    """A part of its rows, flagged as the last ones, would be a commit after a crash."""
+    async with world.running(audit={"ttl": "100"}) as service:
+        world.transactions.start(POINTER)
+        await delayed(service, b"x", delays=[after(10)], pointer=POINTER)
+        world.commit(service, POINTER)
+    key = topic_key(LOG)
+    world.rows[key] = world.rows[key][:-1] + b"?"
+    async with world.running() as service:
+        pointer = world.transactions.start(POINTER + 1)
+        entries = [
+            PublishEntry(topic=AUDIT, payloads=[b"plain"], pointer=pointer),
+            PublishEntry(topic=AUDIT, payloads=[b"y"], pointer=pointer, delays=[after(10)]),
+        ]
+        for call in (service.publisher.check_entries, service.publisher.publish_final):
+            with pytest.raises(DamagedRecordError):
+                await call(entries)
+        assert not service.rows.final_pointers()
+        assert (await polled(service), rows_of(world, INDEX)) == ([], [])
 
 
 async def test_refused_publishes(world: World, service: MessagingService) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from messaging.partitions import ONE_PARTITION, Partitions, divided
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
-from messaging.storage.rows import MESSAGES, TOPICS
+from messaging.storage.engine import Rows
+from messaging.storage.memory import MemoryStore
+from messaging.storage.rows import DELAYED, MESSAGES, TOPICS, message_key, row_prefix
 from messaging.topics import TopicRecord
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
@@ -22,7 +24,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
+from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
 from tuff.protocol.partitioning import murmur2, partition_index
 from tuff.protocol.requests import Delay, PublishEntry, PublishRequest, RollbackDetail
 
@@ -354,6 +356,35 @@ async def test_delayed_messages_are_for_one_partition_and_outlive_its_retirement
     assert await service.delayed.listed(ORDERS.partition(0), count_max=10) == []
 
 
+class _EnteringStore(MemoryStore):
+    """A store in which a batch lets the delayed messages enter, once a scan of messages has
+    ended."""
+
+    is_armed = False
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Rows:
+        yield from super().scan(start, stop, reverse=reverse)
+        delayed = [key for key in self.rows if key.startswith(DELAYED)]
+        if self.is_armed and start.startswith(MESSAGES) and delayed:
+            prefix = row_prefix(delayed[0])
+            self.write([(message_key(prefix, Offset(1, 1)), b""), (delayed[0], None)])
+
+
+async def test_a_message_that_enters_a_retired_partition_is_not_deleted_with_it() -> None:
+    stores: list[_EnteringStore] = []
+    world = World(lambda: stores.append(_EnteringStore(world.rows)) or stores[-1])
+    async with world.running() as service:
+        await create(service, 2)
+        delayed = request(b"later")._replace(delays=[Delay(1_000_000, is_time=False)])
+        await service.publisher.publish(ORDERS.partition(1), delayed)
+        await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+
+        stores[-1].is_armed = True
+        await service.topics.delete_emptied()
+
+        assert service.topics.get(ORDERS).partitions.retired == (1,)
+
+
 async def test_a_transaction_publishes_and_stores_divided(
     world: World, service: MessagingService
 ) -> None:
@@ -375,6 +406,34 @@ async def test_a_transaction_publishes_and_stores_divided(
     assert await read_all(service) == {
         n: by_key[n] * 2 + (keys if n == 2 else []) for n in range(3)
     }
+
+
+@pytest.mark.parametrize("change", ["retired", "created with 1", "created with 2"])
+async def test_a_reference_is_refused_if_a_partition_with_stored_messages_is_gone(
+    world: World, service: MessagingService, change: str
+) -> None:
+    """Without that, the transaction would commit without these messages."""
+    await create(service, 3)
+    pointer = world.transactions.start(7)
+    keys = [key for key in map(b"%d".__mod__, range(9)) if partition_index(key, 3) == 2]
+    await service.publisher.store(ORDERS, keyed(*keys, pointer=pointer))
+
+    if change == "retired":
+        await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+        await service.cleaner.run_pass()
+        assert service.topics.get(ORDERS).partitions == Partitions((0,), (), 3)
+    else:
+        await service.topics.delete(ORDERS)
+        await create(service, int(change[-1]))
+
+    entry = PublishEntry(topic=ORDERS, payloads=[], pointer=pointer)
+    for call in (
+        service.publisher.publish(ORDERS, request(pointer=pointer)),
+        service.publisher.check_entries([entry]),
+        service.publisher.publish_final([entry]),
+    ):
+        with pytest.raises(TopicNotFoundError):
+            await call
 
 
 async def test_a_reference_without_stored_messages_publishes_nothing(

@@ -50,6 +50,20 @@ def first_publishes(entries: Iterable[IndexedRange]) -> dict[int, int]:
     return found
 
 
+def test_what_is_stored_for_a_topic_is_found_without_a_look_at_others() -> None:
+    """A reference asks for each of a thousand partitions; a scan of all ranges took ten seconds."""
+    index = PointerIndex()
+    for number in range(50):
+        other = TopicId("default", f"t:{number + 1}")
+        index.add(range_of(7, PAYLOAD_ROWS, number, made=WatchedRange, topic=other))
+    index.add(range_of(7, PAYLOAD_ROWS, 51))
+    looks_before = WatchedRange.looks
+
+    assert len(index.stored(7, TOPIC)) == 1
+    assert len(index.stored_topics(7)) == 51
+    assert WatchedRange.looks == looks_before
+
+
 def test_the_query_for_early_publishes_reads_no_range() -> None:
     """It runs several times a second; with a million stored payloads it once took a second."""
     index = PointerIndex()
@@ -167,6 +181,7 @@ def assert_ranges_are(index: PointerIndex, there: Collection[IndexedRange]) -> N
         }
         assert index.message_ranges(pointer) == of_kind[MESSAGE_ROWS]
         assert index.stored(pointer, TOPIC) == of_kind[PAYLOAD_ROWS]
+        assert [*index.stored_topics(pointer)] == ([TOPIC] if of_kind[PAYLOAD_ROWS] else [])
 
 
 def test_an_index_row_with_another_body_is_damaged() -> None:

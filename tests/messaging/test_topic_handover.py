@@ -767,6 +767,23 @@ async def test_a_topic_that_moves_back_has_its_delayed_messages(a: Member, b: Me
     assert await polled(a.service) == [b"late", b"later"]
 
 
+async def test_a_cancellation_that_waits_while_its_topic_moves_is_refused(
+    a: Member, b: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await later(a, b"late", delay_ms=1_000)
+    (found,) = await a.service.delayed.listed(AUDIT, count_max=1)
+    with monkeypatch.context() as as_many_looks_as_may_be:
+        as_many_looks_as_may_be.setattr("messaging.write.delayed.LOOKS_COUNT_MAX", 0)
+        cancelled = await settle_down(a.service.delayed.cancel(AUDIT, found.id))
+        await a.pass_on(AUDIT, b)
+
+    await looked(a.service)
+
+    with pytest.raises(OwnershipMovingError):
+        await asyncio.wait_for(cancelled, 5)
+    assert a.service.state.look_times.next_ms() is None
+
+
 async def test_a_log_can_begin_at_the_next_owner(a: Member, b: Member) -> None:
     await a.pass_on(AUDIT, b)
     b.transactions.start(7)

@@ -90,6 +90,7 @@ class AsyncTypedTopic(Generic[V]):
             caught_up=poll.caught_up,
             blocked_by=poll.blocked_by,
             expired=poll.expired,
+            archived=poll.archived,
         )
 
     async def subscribe(

@@ -178,8 +178,8 @@ class Delayed:
         self, topic: TopicId, *, after: str | None = None, limit: int = 100, payloads: bool = False
     ) -> DelayedMessages:
         """The next messages that wait, behind the id `after`, in the order in which they become
-        due; at most `limit`, and at most 1,000. With `payloads` it may be fewer, and the last page
-        is empty.
+        due; at most `limit`, and at most 1,000. It may be fewer, as their size is limited: only
+        an empty page is the end of the list.
 
         Raises:
             TopicNotFoundError: the topic does not exist.

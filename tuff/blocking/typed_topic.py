@@ -89,6 +89,7 @@ class TypedTopic(Generic[V]):
             caught_up=poll.caught_up,
             blocked_by=poll.blocked_by,
             expired=poll.expired,
+            archived=poll.archived,
         )
 
     def subscribe(

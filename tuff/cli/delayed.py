@@ -33,7 +33,16 @@ def delayed() -> None:
 @server_command
 def list_delayed(client: Client, *, topic: TopicId, limit: int, after: str | None) -> Result:
     """List the messages that wait for TOPIC, in the order in which they become due."""
-    found = client.delayed.list(topic, after=after, limit=limit, payloads=True)
+    payloads = click.get_current_context().params["as_json"]
+    found: list[DelayedMessage] = []
+    while len(found) < limit:
+        # A page may be shorter: its messages have a limited size.
+        left = limit - len(found)
+        page = client.delayed.list(topic, after=after, limit=left, payloads=payloads)
+        if not page:
+            break
+        found += page
+        after = page[-1].id
     rows = [(each.id, moment(each.due_ms), each.size) for each in found]
     table = Table(("id", "due", "bytes"), rows, f"messages that wait for {topic}")
     return Result(json=[_form(each) for each in found], table=table)

@@ -168,6 +168,7 @@ class _Reader:
         merge.set_partitions(self._partitions())
         left = None if limit is None else limit - self._count
         while left is None or left > 0:
+            before = dict(places)
             self._read_behind(merge, places, TopicEnd.EARLIEST if places else start)
             while merge.set_partitions(self._partitions()):
                 self._read_behind(merge, places, TopicEnd.EARLIEST)
@@ -176,10 +177,12 @@ class _Reader:
                 count += 1
                 yield each
             left = None if left is None else left - count
-            if not count:
-                if not self._follow:
-                    return
+            # A poll that brought nothing may have passed over messages, as above.
+            is_over = merge.is_caught_up or places == before
+            if not count and self._follow:
                 time.sleep(IDLE_S)
+            elif not count and is_over:
+                return
 
     def _partitions(self) -> list[int]:
         info = self._retried(lambda: self._client.topics.get(self._topic))

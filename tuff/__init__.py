@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuff.aio.client import AsyncClient as AsyncClient
     from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
+    from tuff.aio.groups import AsyncConsumer as AsyncConsumer
     from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
     from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
     from tuff.aio.typed_topic import AsyncTypedTopic as AsyncTypedTopic
     from tuff.blocking.client import Client as Client
     from tuff.blocking.context import TransactionContext as TransactionContext
+    from tuff.blocking.groups import Consumer as Consumer
     from tuff.blocking.publisher import Publisher as Publisher
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.blocking.typed_topic import TypedTopic as TypedTopic
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
     from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
+    from tuff.consumer_flows import Batch as Batch
+    from tuff.consumer_flows import DeliveryMode as DeliveryMode
     from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
     from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
+    from tuff.protocol.errors import GroupError as GroupError
     from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
     from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
@@ -117,6 +122,9 @@ if TYPE_CHECKING:
     from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
+    from tuff.replies import Group as Group
+    from tuff.replies import GroupMember as GroupMember
+    from tuff.replies import GroupPartition as GroupPartition
     from tuff.replies import Health as Health
     from tuff.replies import HealthCheck as HealthCheck
     from tuff.replies import HealthStatus as HealthStatus

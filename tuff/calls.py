@@ -215,6 +215,11 @@ def texts(value: object) -> list[str]:
     return [text(item) for item in json_array(value)]
 
 
+def reply_texts(response: Response) -> list[str]:
+    """A reply that is a list. Raises: BadRequestError: it is no array of strings."""
+    return texts(_json(response))
+
+
 def nothing(response: Response) -> None:
     """Reads an empty body. Raises: BadRequestError: the body is not JSON."""
     if response.body:
@@ -333,11 +338,11 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 def list_topics(namespace: str) -> Call[list[str]]:
     name = quote(check_name(namespace, what="namespace"))
-    return get(f"/v1/namespaces/{name}/topics", lambda response: texts(_json(response)))
+    return get(f"/v1/namespaces/{name}/topics", reply_texts)
 
 
 def list_namespaces() -> Call[list[str]]:
-    return get("/v1/namespaces", lambda response: texts(_json(response)))
+    return get("/v1/namespaces", reply_texts)
 
 
 def splits(

@@ -60,8 +60,11 @@ class CommitProtocol:
         type: TransactionTypeLike,
         timeout_s: float | None,
         client: str,
+        offsets: Callable[[int], Call[None]] | None = None,
     ) -> None:
+        """`offsets`: commits offsets of a consumer group within the transaction of a pointer."""
         self._retries = retries
+        self._offsets = offsets
         # Compared by identity, here and below: two equal participants may hold different writes.
         self._participants: list[AsyncTransactionAware] = list(
             {id(one): one for one in participants}.values()
@@ -307,12 +310,17 @@ class CommitProtocol:
             yield from self._asked(transaction_calls.can_commit(pointer, changes))
         for participant in self._participants:
             yield from hook_of(transaction, participant.commit_tx)
+        if self._offsets is not None:
+            # Last: a member that was fenced before this can't commit, and one that is fenced after
+            # this has a successor that waits for the end of this transaction.
+            yield from self._asked(self._offsets(transaction.transaction_id))
         return changes, self._messages.entries()
 
     def _commit(
         self, transaction: Transaction, changes: frozenset[bytes], entries: list[PublishEntry]
     ) -> Flow[None]:
-        read_only = not (changes or entries or transaction.checkpoint_write_pointers)
+        writes = changes or entries or transaction.checkpoint_write_pointers or self._offsets
+        read_only = not writes
         commit = partial(transaction_calls.commit, transaction.transaction_id, changes, entries)
         self._is_sent = True
         try:

@@ -362,3 +362,42 @@ class Drain:
     server_id: str
     is_draining: bool
     topics: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member of a consumer group. `assigned` are the partitions that it has, and `target` those
+    that it shall have."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None
+    client: str
+    topics: tuple[str, ...]
+    assigned: tuple[TopicId, ...]
+    target: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPartition:
+    """The progress of a consumer group in a partition: `after` is its committed offset, `end` the
+    id of the newest message, and `behind_ms` the time between the two, which is the lag. None: not
+    known, or there is none."""
+
+    partition: TopicId
+    member_id: str | None
+    after: MessageId | None
+    end: MessageId | None
+    behind_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A consumer group. `state` is `empty`, `reconciling` (partitions move) or `stable`."""
+
+    name: str
+    state: str
+    epoch: int
+    assignor: str | None
+    members: tuple[GroupMember, ...]
+    partitions: tuple[GroupPartition, ...]

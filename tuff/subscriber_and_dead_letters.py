@@ -224,7 +224,7 @@ class SubscriberFlows(Generic[C]):
             except TuffError as error:
                 # The program must learn that it is unknown whether a batch was committed.
                 is_unknown = isinstance(error, OutcomeUnknownError)
-                if is_unknown or not (is_passing(error) or _is_unrelated_to_messages(error)):
+                if is_unknown or not (is_passing(error) or is_unrelated_to_messages(error)):
                     raise
                 if is_passing(error):
                     self._outage.begin(error)
@@ -307,7 +307,7 @@ class SubscriberFlows(Generic[C]):
         except _PositionMovedError:
             self._question = None
         except TuffError as error:
-            if not _is_unrelated_to_messages(error):
+            if not is_unrelated_to_messages(error):
                 raise
             self._question = None
             yield from self._pause(1)
@@ -321,7 +321,7 @@ class SubscriberFlows(Generic[C]):
         except (StoppedError, _PositionMovedError):
             raise
         except TuffError as error:
-            if is_passing(error) or _is_unrelated_to_messages(error):
+            if is_passing(error) or is_unrelated_to_messages(error):
                 raise
             return error
         except Exception as error:  # noqa: BLE001 - an error of `process`; the dead letter has it
@@ -518,6 +518,15 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
+def is_unrelated_to_messages(error: TuffError) -> bool:
+    """Whether the transaction ended for a reason outside of the batch: a conflict with another
+    transaction, an invalidation by a client, or a crash of the server (protocol §5.2)."""
+    if isinstance(error, TransactionInvalidatedError):
+        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
+        return error.members.get("reason") in reasons
+    return isinstance(error, TransactionConflictError)
+
+
 class _Outage:
     """Logs one line when a reader begins to wait for the server, and one when it continues."""
 
@@ -534,15 +543,6 @@ class _Outage:
         if self._is_logged:
             log.info("%s continues: the server answers again", self._reader)
             self._is_logged = False
-
-
-def _is_unrelated_to_messages(error: TuffError) -> bool:
-    """Whether the transaction ended for a reason outside of the batch: a conflict with another
-    transaction, an invalidation by a client, or a crash of the server (protocol §5.2)."""
-    if isinstance(error, TransactionInvalidatedError):
-        reasons = {InvalidReason.INVALIDATED, InvalidReason.LOST_IN_CRASH}
-        return error.members.get("reason") in reasons
-    return isinstance(error, TransactionConflictError)
 
 
 class _PositionMovedError(Exception):

@@ -41,7 +41,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId, topic_id
+from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
@@ -198,11 +198,8 @@ class GroupCoordinator:
     async def reset(self, group_log: TopicId, offsets: Mapping[str, MessageId | None]) -> None:
         """Set or forget (None) offsets of partitions that no member has.
 
-        Raises: InvalidNameError: one is no name of a partition. GroupNotFoundError,
-            GroupNotEmptyError; TransactionsUnavailableError.
+        Raises: GroupNotFoundError, GroupNotEmptyError; TransactionsUnavailableError.
         """
-        for partition in offsets:
-            topic_id(group_log.namespace, partition)
         async with self._turn(group_log) as group:
             await self._settle(group_log, group)
             records = decisions.reset(

@@ -11,7 +11,7 @@ from messaging.groups.coordinator import (
 )
 from messaging.groups.decisions import Heartbeat, Join
 from messaging.groups.state import LEFT_STATIC, GroupState
-from tuff.protocol.errors import BadRequestError
+from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Reply,
@@ -21,7 +21,7 @@ from tuff.protocol.exchange import (
     read_object,
     read_query,
 )
-from tuff.protocol.ids import MessageId, TopicId, check_name
+from tuff.protocol.ids import MessageId, TopicId, check_name, shown_name, topic_id
 from tuff.protocol.json_forms import pointer_from_json, shown
 
 GROUPS_PATH = "/v1/namespaces/{ns}/groups"
@@ -79,7 +79,7 @@ class _Routes:
         if epoch == 0:
             view = await self._coordinator.join(log, _join(member_id, body))
         else:
-            view = await self._coordinator.heartbeat(log, _heartbeat(member_id, epoch, body))
+            view = await self._coordinator.heartbeat(log, _heartbeat(log, member_id, epoch, body))
         return json_reply(self._view_form(view))
 
     async def commit(self, request: Request) -> Reply:
@@ -88,7 +88,7 @@ class _Routes:
             request.body, request.content_type, members=_COMMIT_MEMBERS, what="a commit of offsets"
         )
         pointer = body.get("transactionWritePointer")
-        offsets = _offsets(body)
+        offsets = _offsets(log, body)
         await self._coordinator.commit(
             log,
             _member_id(body),
@@ -124,7 +124,7 @@ class _Routes:
         )
         offsets = {
             name: None if after is None else MessageId.from_hex(_text(after, what=name))
-            for name, after in _offsets(body).items()
+            for name, after in _offsets(log, body).items()
         }
         await self._coordinator.reset(log, offsets)
         return EMPTY_REPLY
@@ -232,13 +232,16 @@ def _join(member_id: str, body: Mapping[str, object]) -> Join:
     )
 
 
-def _heartbeat(member_id: str, epoch: int, body: Mapping[str, object]) -> Heartbeat:
+def _heartbeat(log: TopicId, member_id: str, epoch: int, body: Mapping[str, object]) -> Heartbeat:
     owned = _texts(body.get("owned"), what="owned", count_max=OFFSETS_COUNT_MAX)
     group_epoch = body.get("groupEpoch")
     if not isinstance(group_epoch, int) or isinstance(group_epoch, bool) or group_epoch < 0:
         raise BadRequestError(f"groupEpoch is that of the last reply, not {shown(group_epoch)}")
     return Heartbeat(
-        member_id=member_id, epoch=epoch, group_epoch=group_epoch, owned=frozenset(owned)
+        member_id=member_id,
+        epoch=epoch,
+        group_epoch=group_epoch,
+        owned=frozenset(_partition(log, each) for each in owned),
     )
 
 
@@ -253,7 +256,7 @@ def _epoch(body: Mapping[str, object], *, first: int) -> int:
     return epoch
 
 
-def _offsets(body: Mapping[str, object]) -> Mapping[str, object]:
+def _offsets(log: TopicId, body: Mapping[str, object]) -> Mapping[str, object]:
     offsets = body.get("offsets")
     if not isinstance(offsets, dict) or not offsets:
         raise BadRequestError(
@@ -262,7 +265,18 @@ def _offsets(body: Mapping[str, object]) -> Mapping[str, object]:
         )
     if len(offsets) > OFFSETS_COUNT_MAX:
         raise BadRequestError(f"offsets has {OFFSETS_COUNT_MAX} partitions or less")
-    return offsets
+    return {_partition(log, name): after for name, after in offsets.items()}
+
+
+def _partition(log: TopicId, name: str) -> str:
+    """Raises: InvalidNameError: it names no single partition. In a group, each is named with its
+    number, so that no partition has two names."""
+    found = topic_id(log.namespace, name)
+    if found.number is None:
+        raise InvalidNameError(
+            f"{shown_name(name)} names no partition; partition 0 of orders is orders:0"
+        )
+    return name
 
 
 def _text(value: object, *, what: str) -> str:

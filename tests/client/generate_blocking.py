@@ -13,7 +13,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("client", "cluster", "context", "subscriber", "topics", "transactions", "typed_topic")
+NAMES = (
+    "client",
+    "cluster",
+    "context",
+    "groups",
+    "subscriber",
+    "topics",
+    "transactions",
+    "typed_topic",
+)
 HEADER = "# Generated from tuff/aio/{}.py by `make blocking`; change that one.\n"
 FIXES = ("--fix", "--unsafe-fixes", "--select", "F401,I,UP028")  # what the rewriting leaves
 ASYNCIO_ONLY = "# asyncio only"
@@ -22,7 +31,7 @@ PATTERNS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\bAsync([A-Z]\w*)", r"\1"),
-    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
     (r"\btuff\.aio\b", "tuff.blocking"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"  # noq[a]: ASYNC109 - .*", ""),

@@ -167,8 +167,8 @@ def test_requests_that_a_member_may_not_make_are_refused(topic: Topic, group: Gr
         "stale_member_epoch",
     )
     assert problem["memberEpoch"] == 1
-    problem = refused(group.commit(view, {"other": PLACE}), 409, "partition_not_assigned")
-    assert problem["partitions"] == ["other"]
+    problem = refused(group.commit(view, {"other:0": PLACE}), 409, "partition_not_assigned")
+    assert problem["partitions"] == ["other:0"]
 
 
 def test_an_offset_in_a_transaction_counts_if_the_transaction_commits(
@@ -200,23 +200,15 @@ def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group
     refused(group.client.delete(group.path), 409, "group_not_empty")
     ok(group.leave("m1"))
 
-    ok(group.reset({f"{topic.name}:0": "00" * 20, "other": PLACE}))
-    assert (group.after(f"{topic.name}:0"), group.after("other")) == ("00" * 20, PLACE)
-    ok(group.reset({"other": None}))
-    assert group.after("other") is None
+    ok(group.reset({f"{topic.name}:0": "00" * 20, "other:0": PLACE}))
+    assert (group.after(f"{topic.name}:0"), group.after("other:0")) == ("00" * 20, PLACE)
+    ok(group.reset({"other:0": None}))
+    assert group.after("other:0") is None
 
     ok(group.client.delete(group.path))
     refused(group.client.get(group.path), 404, "group_not_found")
     group.join("m1", topic.name)
     assert group.committed() == {"offsets": [], "undecided": []}
-
-
-@pytest.mark.parametrize("name", ["a b", "\ud800", "billing:group", "t:delayed", "t:x"])
-def test_a_reset_of_what_is_no_partition_is_refused(topic: Topic, group: Group, name: str) -> None:
-    group.join("m1", topic.name)
-
-    refused(group.reset({name: PLACE}), 400, "invalid_name")
-    ok(group.client.get(group.path))
 
 
 @pytest.mark.parametrize(
@@ -242,11 +234,11 @@ def test_a_reset_of_what_is_no_partition_is_refused(topic: Topic, group: Group, 
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": [], "topics": ["t"]}),
         ("offsets", {"memberId": "m", "memberEpoch": 1}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {}}),
-        ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t": PLACE}}),
-        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t": 5}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 0, "offsets": {"t:0": PLACE}}),
+        ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": {"t:0": 5}}),
         ("offsets", {"memberId": "m", "memberEpoch": 1, "offsets": [PLACE]}),
         ("offsets/reset", {}),
-        ("offsets/reset", {"offsets": {"t": 5}}),
+        ("offsets/reset", {"offsets": {"t:0": 5}}),
         ("offsets/reset", {"offsets": {}, "memberId": "m"}),
     ],
 )
@@ -266,6 +258,19 @@ def test_a_name_that_is_not_legal_is_refused(group: Group, body: object) -> None
     refused(group.client.post(f"{group.path}/heartbeat", body), 400, "invalid_name")
     wrong = f"{group.path}:group/heartbeat"
     refused(group.client.post(wrong, {"memberId": "m", "memberEpoch": -1}), 400, "invalid_name")
+
+
+@pytest.mark.parametrize(
+    "name", ["{}", "{}:01", "{}:x", "{}:0:delayed", "billing:group", "a b", "\ud800"]
+)
+def test_a_partition_has_one_name(topic: Topic, group: Group, name: str) -> None:
+    view = group.join("m1", topic.name)
+    wrong = name.format(topic.name)
+
+    refused(group.beat(view, wrong), 400, "invalid_name")
+    refused(group.commit(view, {wrong: PLACE}), 400, "invalid_name")
+    refused(group.reset({wrong: PLACE}), 400, "invalid_name")
+    ok(group.client.get(group.path))
 
 
 @pytest.fixture

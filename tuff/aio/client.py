@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Gene
 from datetime import datetime
 from functools import partial
 from ssl import SSLContext
+from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -12,6 +13,7 @@ from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
+from tuff.aio.groups import AsyncConsumer, AsyncGroups
 from tuff.aio.publisher import AsyncPublisher
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncDelayed, AsyncTopics
@@ -29,6 +31,15 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.consumer_flows import (
+    Assignor,
+    Callback,
+    ConsumerFlows,
+    DeliveryModeLike,
+    FirstStart,
+    new_member_id,
+    plan_of,
+)
 from tuff.merged_reads import MergedSubscription, Starts
 from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import AsyncPositions, AsyncTransactionAware
@@ -61,8 +72,8 @@ class AsyncClient:
     `url` may have the addresses of several servers of a cluster, separated by commas. The first one
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
-    Safe to share between the tasks of one event loop. `topics`, `transactions`, `sinks` and
-    `cluster` have the calls about those.
+    Safe to share between the tasks of one event loop. `topics`, `transactions`, `sinks`,
+    `groups` and `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -103,6 +114,7 @@ class AsyncClient:
         self.transactions = AsyncTransactions(self._send, self.client_id)
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
+        self.groups = AsyncGroups(self._send)
 
     @property
     def url(self) -> str:
@@ -573,6 +585,65 @@ class AsyncClient:
         keep_for(topic, positions)
         return AsyncSubscriber(flows, self._driver)
 
+    def consumer(
+        self,
+        group: str,
+        topics: TopicId | Collection[TopicId],
+        *,
+        mode: DeliveryModeLike = "at_least_once",
+        start: FirstStart = "earliest",
+        batch: int = 500,
+        assignor: Assignor = "sticky",
+        instance_id: str | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> AsyncConsumer:
+        """A member of a consumer group: the members share the partitions of these topics, which are
+        in one namespace, and the group has a committed offset for each partition.
+
+            async with client.consumer("billing", orders) as consumer:
+                async for batch in consumer:
+                    print(batch.partition, len(batch))
+
+        `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
+        repeats messages; `at_most_once` commits before the batch is handed out, so a crash loses
+        messages; `exactly_once` commits with the transaction that processes the batch, see
+        `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
+        `earliest` or `latest`. A batch has at most `batch` messages, all of them committed ones.
+        `assignor`: `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member,
+        which keeps its partitions while it restarts. The callbacks get partitions that the member
+        received, will give up after the callback (then what was processed is committed), or has
+        lost already. They run within `poll`.
+
+        Raises:
+            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
+            TypeError: a callback is a coroutine function, and this client is blocking.
+        """
+        plan = plan_of(
+            group,
+            topics,
+            mode=mode,
+            start=start,
+            question=PollQuestion(limit=batch),
+            assignor=assignor,
+            instance_id=instance_id,
+            client=self.client_id,
+            callbacks=(on_assigned, on_revoked, on_lost),
+        )
+        flows: ConsumerFlows[AsyncTransactionContext] = ConsumerFlows(
+            plan, new_member_id(), elapsed_s=perf_counter
+        )
+        return AsyncConsumer(flows, self._driver, self._open_for_group)
+
+    def _open_for_group(
+        self,
+        participants: Collection[AsyncTransactionAware],
+        offsets: Callable[[int], Call[None]],
+        timeout_s: float | None,
+    ) -> Opened[AsyncTransactionContext]:
+        return self._open(participants, timeout_s=timeout_s, offsets=offsets)
+
     async def _send(self, call: Call[T]) -> T:
         return await self._driver.run(self._retries.ask(call))
 
@@ -582,8 +653,14 @@ class AsyncClient:
         *,
         type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
+        offsets: Callable[[int], Call[None]] | None = None,
     ) -> Opened[AsyncTransactionContext]:
         protocol = CommitProtocol(
-            self._retries, participants, type=type, timeout_s=timeout_s, client=self.client_id
+            self._retries,
+            participants,
+            type=type,
+            timeout_s=timeout_s,
+            client=self.client_id,
+            offsets=offsets,
         )
         return Opened(protocol, AsyncTransactionContext(protocol, self._driver))

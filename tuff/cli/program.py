@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
+from tuff.cli.groups import groups
 from tuff.cli.hbase import hbase
 from tuff.cli.holds_positions_sinks import holds, positions, sinks
 from tuff.cli.options import Session, command_line, server_options
@@ -39,6 +40,8 @@ _NEXT = {
     "hold_not_found": "tuff holds ls TOPIC",
     "too_many_positions": "tuff positions ls TOPIC",
     "position_not_found": "tuff positions ls TOPIC",
+    "group_not_found": "tuff groups ls NAMESPACE",
+    "group_not_empty": "tuff groups show GROUP",
     "delayed_not_found": "tuff delayed ls TOPIC",
     "transaction_unknown": "tuff tx ls",
     "transaction_conflict": "tuff tx abort TRANSACTION",
@@ -132,7 +135,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, tx, sinks, holds, positions),
+    *(status, topics, pub, tail, delayed, groups, tx, sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
 ):
     program.add_command(command)
@@ -237,8 +240,11 @@ def _next_command(error: TuffError, context: click.Context) -> str | None:
         template = "tuff topics create TOPIC"
     else:
         template = _NEXT.get(error.code, "")
+    group = context.params.get("group")
     known = {
         "TOPIC": context.params.get("topic"),
+        "GROUP": group,
+        "NAMESPACE": getattr(group, "namespace", None),
         "TRANSACTION": context.params.get("transaction"),
         "NEXT": error.members.get("next"),
     }

@@ -1,0 +1,365 @@
+"""A member of a consumer group against a scripted server, with a clock that the test sets."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tuff.calls import Call, PollQuestion
+from tuff.client_errors import ConnectionLostError
+from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryModeLike, plan_of
+from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
+from tuff.group_calls import CommittedOffsets, MemberView
+from tuff.protocol.errors import (
+    GroupError,
+    OwnershipMovingError,
+    PartitionNotAssignedError,
+    StaleMemberEpochError,
+    TooManyMembersError,
+    TuffError,
+    UnknownMemberError,
+    UnreleasedInstanceIdError,
+)
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Message
+from tuff.replies import Poll
+
+TOPIC = TopicId("shop", "orders")
+P0, P1 = TOPIC.partition(0), TOPIC.partition(1)
+FIRST, SECOND = Message(MessageId(1, 0), b"a"), Message(MessageId(2, 0), b"b")
+LOST = ConnectionLostError("no answer", outcome_unknown=True)
+SESSION_S = 10.0
+
+
+class World:
+    """A server that has messages, and answers each kind of call with what a test sets: errors in
+    `errors` come first. `said` has the calls and callbacks, in order."""
+
+    def __init__(self, mode: DeliveryModeLike = "at_least_once") -> None:
+        self.now_s = 0.0
+        self.view = self.assign(P0, P1)
+        self.messages = {P0: [FIRST, SECOND], P1: []}
+        self.committed: dict[TopicId, MessageId] = {}
+        self.undecided: set[TopicId] = set()
+        self.errors: dict[str, list[TuffError]] = {}
+        self.said: list[str] = []
+        plan = plan_of(
+            "billing",
+            TOPIC,
+            mode=mode,
+            start="earliest",
+            question=PollQuestion(limit=1),
+            assignor="sticky",
+            instance_id=None,
+            client="tests",
+            callbacks=(self._note("assigned"), self._note("revoked"), self._note("lost")),
+        )
+        self.flows: ConsumerFlows[object] = ConsumerFlows(
+            plan, "m1", elapsed_s=lambda: self.now_s, chance=lambda: 0.0
+        )
+
+    def assign(self, *partitions: TopicId, epoch: int = 1) -> MemberView:
+        self.view = MemberView(
+            epoch=epoch,
+            group_epoch=epoch,
+            assigned=frozenset(partitions),
+            heartbeat_interval_s=1.0,
+            session_timeout_s=SESSION_S,
+        )
+        return self.view
+
+    def beat(self) -> None:
+        """One heartbeat of the background."""
+        self.run(self.flows._beat())
+
+    def poll(self) -> Batch | None:
+        return self.run(self.flows.poll(0))
+
+    def run(self, flow: Flow[Any]) -> Any:
+        answer: object = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer, error = self._do(step), None
+            except (TuffError, StoppedError) as raised:
+                error = raised
+
+    def _do(self, step: object) -> object:
+        match step:
+            case Unless(stop, within):
+                stop.check()
+                return self._do(within)
+            case Pause(seconds):
+                self.now_s += seconds
+                return None
+            case Hook():
+                return step.run()
+            case Call():
+                return self._answer(step)
+        raise AssertionError(step)
+
+    def _answer(self, call: Call[Any]) -> object:
+        method, path = call.request.method, call.request.path.partition("?")[0]
+        kind = path.rpartition("/")[2]
+        if kind != "poll":
+            self.said.append(f"{method} {kind}")
+        if self.errors.get(kind):
+            raise self.errors[kind].pop(0)
+        if kind == "heartbeat":
+            return self.view
+        if (method, kind) == ("GET", "offsets"):
+            return CommittedOffsets(after=dict(self.committed), undecided=frozenset(self.undecided))
+        if kind == "poll":
+            return self._poll(call)
+        return None
+
+    def _poll(self, call: Call[Any]) -> Poll:
+        partition = P0 if "orders:0" in call.request.path else P1
+        start = MessageId.from_hex(_start_of(call)) if b"startFrom" in _body(call) else None
+        left = [each for each in self.messages[partition] if start is None or each.id > start]
+        found = tuple(left[:1])
+        next_id = found[-1].id if found else start or MessageId(0, 1)
+        return Poll(messages=found, next_id=next_id, caught_up=True, blocked_by=None, expired=False)
+
+    def _note(self, what: str) -> Callable[[list[TopicId]], None]:
+        return lambda partitions: self.said.append(
+            f"{what} {' '.join(str(each.number) for each in partitions)}"
+        )
+
+    def told(self) -> list[str]:
+        """What was said since the last time."""
+        said, self.said = self.said, []
+        return said
+
+
+def _body(call: Call[Any]) -> bytes:
+    assert call.request.body is not None
+    return call.request.body
+
+
+def _start_of(call: Call[Any]) -> str:
+    return _body(call).partition(b'"startFrom":"')[2][:40].decode()
+
+
+@pytest.fixture
+def world() -> World:
+    """A member that has joined, and was assigned both partitions."""
+    return joined(World())
+
+
+def joined(world: World) -> World:
+    world.beat()
+    return world
+
+
+def payload(batch: Batch | None) -> bytes | None:
+    return None if batch is None else batch[0].payload
+
+
+def not_assigned(*partitions: TopicId) -> PartitionNotAssignedError:
+    names = [each.name for each in partitions]
+    return PartitionNotAssignedError("lost", members={"partitions": names})
+
+
+def test_a_batch_is_committed_before_partitions_are_given_up(world: World) -> None:
+    assert payload(world.poll()) == b"a"
+    world.told()
+    world.assign(P1, epoch=2)
+    world.beat()
+
+    assert world.poll() is None
+    assert world.told() == ["POST heartbeat", "POST offsets", "revoked 0"]
+    assert world.flows.assignment == [P1]
+
+
+def test_a_commit_whose_reply_was_lost_is_repeated_by_the_next_poll(world: World) -> None:
+    world.poll()
+    world.errors["offsets"] = [LOST]
+    world.told()
+
+    assert world.poll() is None
+    assert payload(world.poll()) == b"b"
+    assert world.told() == ["POST offsets", "POST offsets"]
+
+
+def test_a_refused_commit_of_a_lost_partition_reads_it_from_its_offset(world: World) -> None:
+    world.poll()
+    world.errors["offsets"] = [not_assigned(P0)]
+
+    assert payload(world.poll()) == b"a"
+
+
+@pytest.mark.parametrize("error", [UnknownMemberError("gone"), StaleMemberEpochError("old")])
+def test_a_member_whose_commit_is_refused_joins_again(world: World, error: TuffError) -> None:
+    world.poll()
+    world.errors["offsets"] = [error]
+    world.told()
+
+    assert world.poll() is None
+    assert world.told() == ["POST offsets", "lost 0 1"]
+    world.beat()
+    assert payload(world.poll()) == b"a"
+
+
+def test_an_explicit_commit_reports_that_a_partition_was_lost(world: World) -> None:
+    world.poll()
+    world.errors["offsets"] = [not_assigned(P0)]
+
+    with pytest.raises(GroupError):
+        world.run(world.flows.commit())
+    assert payload(world.poll()) == b"a"
+
+
+def test_an_explicit_commit_is_repeated_until_it_is_known(world: World) -> None:
+    world.poll()
+    world.errors["offsets"] = [LOST, OwnershipMovingError("moving")]
+    world.told()
+
+    world.run(world.flows.commit())
+    assert world.told() == ["POST offsets"] * 3
+
+
+def test_at_most_once_hands_nothing_out_whose_commit_is_not_known() -> None:
+    world = joined(World("at_most_once"))
+    world.errors["offsets"] = []
+    world.poll()
+    world.errors["offsets"] = [LOST, LOST]
+    world.told()
+
+    assert payload(world.poll()) == b"b"
+    assert world.told() == ["POST offsets"] * 3
+
+
+def test_at_most_once_drops_a_batch_whose_commit_is_refused() -> None:
+    world = joined(World("at_most_once"))
+    world.poll()
+    world.errors["offsets"] = [not_assigned(P0)]
+
+    assert world.poll() is None
+
+
+def test_at_most_once_drops_a_batch_when_its_session_is_over() -> None:
+    world = joined(World("at_most_once"))
+    world.poll()
+    world.errors["offsets"] = [LOST] * 1000
+    world.told()
+
+    assert world.poll() is None
+    assert world.now_s >= SESSION_S
+
+
+def test_a_member_without_answers_gives_up_when_its_session_is_over(world: World) -> None:
+    assert payload(world.poll()) == b"a"
+    world.told()
+    world.errors["heartbeat"] = [LOST] * 3
+    with pytest.raises(ConnectionLostError):
+        world.beat()
+
+    world.now_s = SESSION_S - 0.1
+    assert payload(world.poll()) == b"b"
+    world.now_s = SESSION_S
+    assert world.poll() is None
+    assert world.told() == ["POST heartbeat", "POST offsets", "lost 0 1"]
+    assert world.flows.assignment == []
+
+
+def test_a_session_counts_from_when_the_heartbeat_was_sent(world: World) -> None:
+    world.poll()
+    flow = world.flows._beat()
+    next(flow)
+    world.now_s = 5.0  # the reply was slow
+    with pytest.raises(StopIteration):
+        flow.send(world.view)
+
+    world.now_s = SESSION_S
+    world.poll()
+    assert "lost 0 1" in world.told()
+
+
+def test_a_late_reply_of_a_former_membership_is_ignored(world: World) -> None:
+    world.poll()
+    late = world.flows._beat()
+    next(late)
+    world.now_s = SESSION_S
+    assert world.poll() is None
+
+    with pytest.raises(StopIteration):
+        late.send(world.view)
+
+    assert world.poll() is None
+    assert world.flows.assignment == []
+
+
+def test_a_member_that_the_group_does_not_know_joins_again(world: World) -> None:
+    world.poll()
+    world.errors["heartbeat"] = [UnknownMemberError("gone")]
+    world.beat()
+    world.told()
+    world.beat()  # nothing, until the partitions were given up
+    assert world.told() == []
+
+    assert world.poll() is None
+    assert world.told() == ["lost 0 1"]
+    world.beat()
+    assert payload(world.poll()) == b"a"
+
+
+def test_a_close_is_not_overlooked_between_two_heartbeats() -> None:
+    world = World()
+
+    class Due(Stop):
+        def clear(self) -> None:
+            world.flows.close()
+            super().clear()
+
+    world.flows._due = Due()
+
+    world.run(world.flows.heartbeats())
+    assert (world.told(), world.now_s) == ([], 0.0)
+
+
+def test_a_static_member_waits_for_the_session_of_its_former_process() -> None:
+    world = World()
+    pause = world.flows._after_failed_heartbeat(UnreleasedInstanceIdError("there"), 1)
+
+    assert pause.seconds > 0
+    assert world.poll() is None
+
+
+def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:
+    world = World()
+    world.flows._after_failed_heartbeat(TooManyMembersError("full"), 1)
+
+    with pytest.raises(TooManyMembersError):
+        world.poll()
+    world.beat()
+    assert payload(world.poll()) == b"a"
+
+
+def test_an_undecided_offset_is_waited_for(world: World) -> None:
+    world.undecided = {P0}
+    assert world.poll() is None
+    world.undecided = set()
+    world.committed = {P0: FIRST.id}
+
+    assert payload(world.poll()) == b"b"
+
+
+def test_exactly_once_hands_a_batch_out_again_until_it_is_committed() -> None:
+    world = joined(World("exactly_once"))
+    assert payload(world.poll()) == b"a"
+    assert payload(world.poll()) == b"a"
+    world.committed = {P0: FIRST.id}  # its outcome was unknown, and it has committed
+
+    assert payload(world.poll()) == b"b"
+    assert "POST offsets" not in world.told()
+
+
+def test_a_server_that_is_away_is_waited_for(world: World) -> None:
+    world.errors["poll"] = [LOST, OwnershipMovingError("moving")]
+
+    assert payload(world.run(world.flows.poll(30))) == b"a"

@@ -1,0 +1,45 @@
+"""A short run of `tests.faults.groups` in each mode, and what its judge refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.groups import Done, Run, judge, kill_members
+from tuff.consumer_flows import DeliveryMode
+
+EXACTLY, AT_LEAST, AT_MOST = (
+    DeliveryMode.EXACTLY_ONCE,
+    DeliveryMode.AT_LEAST_ONCE,
+    DeliveryMode.AT_MOST_ONCE,
+)
+
+
+@pytest.mark.parametrize("mode", [EXACTLY, AT_LEAST, AT_MOST])
+def test_killed_members_break_no_promise(mode: DeliveryMode, tmp_path: Path) -> None:
+    run = kill_members(mode, count=3, partitions=6, kills=1, pauses=1, seed=1, home=tmp_path)
+
+    assert judge(run, mode) == []
+    assert (len(run.killed), len(run.rebalanced_s)) == (1, 1)
+    assert run.published > 20
+
+
+def of(*done: tuple[int, str, int]) -> Run:
+    """Two messages, of which members processed these, in these batches; member `a` was killed."""
+    outputs = [Done(number=number, member=member, batch=batch) for number, member, batch in done]
+    return Run(published=2, done=outputs, killed=["a"])
+
+
+@pytest.mark.parametrize(
+    ("run", "wrong"),
+    [
+        (of((0, "a", 0), (1, "a", 0)), []),
+        (of((0, "a", 0)), [EXACTLY, AT_LEAST]),
+        (of((0, "a", 0), (1, "a", 0), (2, "a", 0)), [EXACTLY, AT_LEAST, AT_MOST]),
+        # Of the last batch of a killed member, of an earlier one, and of one that lives.
+        (of((0, "a", 0), (1, "b", 0), (0, "b", 1)), [EXACTLY, AT_MOST]),
+        (of((0, "a", 0), (1, "a", 1), (0, "b", 1)), [EXACTLY, AT_LEAST, AT_MOST]),
+        (of((0, "b", 0), (1, "b", 0), (0, "c", 0)), [EXACTLY, AT_LEAST, AT_MOST]),
+    ],
+)
+def test_the_judge_finds_what_a_mode_excludes(run: Run, wrong: list[DeliveryMode]) -> None:
+    assert [mode for mode in (EXACTLY, AT_LEAST, AT_MOST) if judge(run, mode)] == wrong

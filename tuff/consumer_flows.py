@@ -1,0 +1,629 @@
+"""A member of a consumer group: heartbeats, rebalances, positions and commits (protocol §3.11).
+
+    background:  heartbeat, every interval, and at once after a change     -> reply or loss
+    poll:        settle the previous batch; rebalance by the latest reply; look up new positions;
+                 read the next batch
+
+Only the background sends heartbeats, so their replies have an order. Only `poll` and `close` change
+what the member owns, so partitions do not move while a batch is processed. What both share are
+frozen values that are replaced as a whole.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Generic, Literal, TypeVar, overload
+from uuid import uuid4  # noqa: TID251 - as below
+
+from tuff import calls, group_calls
+from tuff.calls import EARLIEST, LATEST, Call, PollQuestion
+from tuff.client_errors import OutcomeUnknownError, WrongStateError
+from tuff.commit_protocol import Opened, during
+from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, hook, paused, unless
+from tuff.group_calls import GroupId, MemberView
+from tuff.protocol.errors import (
+    FencedMemberEpochError,
+    GroupError,
+    GroupNotFoundError,
+    PartitionNotAssignedError,
+    StaleMemberEpochError,
+    TopicNotFoundError,
+    TuffError,
+    UnknownMemberError,
+    UnreleasedInstanceIdError,
+)
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Message
+from tuff.replies import Poll
+from tuff.retries import is_passing
+from tuff.subscriber_and_dead_letters import is_unrelated_to_messages
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+IDLE_S = 0.2  # seconds between two looks at partitions with nothing new, one request for each
+LONG_POLL_S = 20.0  # seconds; of a member with one partition, which can wait in one request
+RETRY_FIRST_S = 0.1  # seconds
+RETRY_S_MAX = 2.0  # seconds
+
+# The member is not in the group any more, or not with this epoch.
+_LOST = (UnknownMemberError, FencedMemberEpochError, GroupNotFoundError)
+_REFUSED = (*_LOST, StaleMemberEpochError, PartitionNotAssignedError)
+
+
+class DeliveryMode(StrEnum):
+    """When the offset of a batch is committed: before it is handed out, after it was processed, or
+    by the transaction that processes it."""
+
+    AT_MOST_ONCE = "at_most_once"
+    AT_LEAST_ONCE = "at_least_once"
+    EXACTLY_ONCE = "exactly_once"
+
+
+DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exactly_once"]
+Assignor = Literal["range", "round_robin", "sticky"]
+FirstStart = Literal["earliest", "latest"]
+Callback = Callable[[list[TopicId]], object]  # with partitions, in order
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Sequence[Message]):
+    """Consecutive messages of one partition. `next_id`: the partition is processed through it once
+    these are. `expired`: messages before these may have been missed, as they had expired."""
+
+    partition: TopicId
+    messages: tuple[Message, ...]
+    next_id: MessageId
+    expired: bool = False
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        return self.messages[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPlan:
+    """What a consumer joins and reads."""
+
+    group: GroupId
+    topics: tuple[TopicId, ...]
+    mode: DeliveryMode
+    assignor: str
+    instance_id: str | None
+    client: str
+    question: PollQuestion
+    on_assigned: Callback | None
+    on_revoked: Callback | None
+    on_lost: Callback | None
+
+
+def new_member_id() -> str:
+    """An id that no other member has, of this or an earlier start."""
+    return uuid4().hex
+
+
+def plan_of(
+    name: str,
+    topics: TopicId | Collection[TopicId],
+    *,
+    mode: DeliveryModeLike,
+    start: FirstStart,
+    question: PollQuestion,
+    assignor: Assignor,
+    instance_id: str | None,
+    client: str,
+    callbacks: tuple[Callback | None, Callback | None, Callback | None],
+) -> ConsumerPlan:
+    """`callbacks`: for assigned, revoked and lost partitions.
+
+    Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
+    such mode or start."""
+    chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
+    for topic in chosen:
+        if calls.checked_topic(topic).is_internal:
+            raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
+    namespaces = {each.namespace for each in chosen}
+    if len(namespaces) != 1:
+        raise ValueError("a consumer has one topic or more, all of one namespace")
+    if mode not in tuple(DeliveryMode):
+        raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
+    if start not in {EARLIEST, LATEST}:
+        raise ValueError(f"start is earliest or latest, not {start!r}")
+    return ConsumerPlan(
+        group=GroupId(namespace=namespaces.pop(), name=name),
+        topics=chosen,
+        mode=DeliveryMode(mode),
+        assignor=assignor,
+        instance_id=instance_id,
+        client=client,
+        question=replace(question, start=start),
+        on_assigned=callbacks[0],
+        on_revoked=callbacks[1],
+        on_lost=callbacks[2],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the member has: `life` is how often it was lost before; the epochs are 0 until it has
+    joined."""
+
+    life: int = 0
+    epoch: int = group_calls.JOIN
+    group_epoch: int = 0
+    owned: frozenset[TopicId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The newest reply to a heartbeat, the life in which that was sent, and when it was sent."""
+
+    life: int
+    view: MemberView
+    sent_s: float
+
+
+@dataclass(slots=True)
+class _Handed(Generic[C]):
+    """The batch that `poll` returned last, and in exactly-once mode the newest transaction that was
+    opened for it."""
+
+    batch: Batch
+    opened: Opened[C] | None = None
+
+
+class ConsumerFlows(Generic[C]):
+    """A member of a group as flows. All but `heartbeats` and `stop` belong to one thread or task.
+
+    `open_one` makes a transaction context whose commit sends the call that the function returns.
+    `elapsed_s`: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        plan: ConsumerPlan,
+        member_id: str,
+        *,
+        elapsed_s: Callable[[], float],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.mode = plan.mode
+        self._plan = plan
+        self._member_id = member_id
+        self._elapsed_s = elapsed_s
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)
+        self._held = _Held()
+        self._heard: _Heard | None = None
+        self._lost_life: int | None = None  # the coordinator does not know the member of this life
+        self._failure: TuffError | None = None  # why the member can't join
+        self._due = Stop()  # a heartbeat is to be sent now
+        self._news = Stop()  # `poll` has to look at what a heartbeat brought
+        self._closing = Stop()
+        self._stop = Stop()
+        # Where to continue in each owned partition. Those without an entry have to be looked up.
+        self._positions: dict[TopicId, PollQuestion] = {}
+        self._delivered: dict[TopicId, MessageId] = {}  # processed, and not committed
+        self._handed: _Handed[C] | None = None
+        self._turn = 0  # which partition is read first
+        self._away_count = 0  # failed attempts in a row to reach the server
+
+    @property
+    def assignment(self) -> list[TopicId]:
+        """The partitions that the member has, in order."""
+        return sorted(self._held.owned)
+
+    def refuse_coroutines(self) -> None:
+        """Raises: TypeError: a callback is a coroutine function, which a blocking driver does not
+        await."""
+        for function in (self._plan.on_assigned, self._plan.on_revoked, self._plan.on_lost):
+            if iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function!r} is a coroutine function, which only a consumer of "
+                    "tuff.AsyncClient runs"
+                )
+
+    def heartbeats(self) -> Flow[None]:
+        """Send heartbeats until `close`."""
+        failed_count = 0
+        while True:
+            self._due.clear()
+            if self._closing.is_set:  # `close` sets this one first
+                return
+            try:
+                yield from self._beat()
+            except TuffError as error:
+                failed_count += 1
+                wait = self._after_failed_heartbeat(error, failed_count)
+            else:
+                failed_count = 0
+                wait = Pause(self._interval_s())
+            yield from unless(self._due, paused(wait))
+
+    def _beat(self) -> Flow[None]:
+        held = self._held
+        if held.life == self._lost_life or self._failure is not None:
+            return  # `poll` has to give the partitions up, or to raise the failure
+        sent_s = self._elapsed_s()
+        try:
+            view = yield from unless(self._closing, ask(self._heartbeat(held)))
+        except _LOST as error:
+            if held.epoch == group_calls.JOIN:
+                raise
+            log.warning("%s joins again: %s", self, error.detail)
+            self._lost_life = held.life
+            self._news.set()
+            return
+        if view is not None:
+            self._heard = _Heard(held.life, view, sent_s)
+            if view.assigned != held.owned or view.epoch != held.epoch:
+                self._news.set()
+
+    def _heartbeat(self, held: _Held) -> Call[MemberView]:
+        plan = self._plan
+        if held.epoch == group_calls.JOIN:
+            return group_calls.join(
+                plan.group,
+                self._member_id,
+                topics=plan.topics,
+                assignor=plan.assignor,
+                instance_id=plan.instance_id,
+                client=plan.client,
+            )
+        return group_calls.heartbeat(
+            plan.group,
+            self._member_id,
+            epoch=held.epoch,
+            group_epoch=held.group_epoch,
+            owned=held.owned,
+        )
+
+    def _after_failed_heartbeat(self, error: TuffError, failed_count: int) -> Pause:
+        if is_passing(error) or isinstance(error, UnreleasedInstanceIdError):
+            # A static member that was killed is in the group until its session is over.
+            if failed_count == 1:
+                log.warning("%s tries its heartbeat again: %s", self, error.detail)
+            return self._backoff.pause(failed_count)
+        self._failure = error
+        self._news.set()
+        return Pause(self._interval_s())
+
+    def _interval_s(self) -> float:
+        return 1.0 if self._heard is None else self._heard.view.heartbeat_interval_s
+
+    def poll(self, wait_s: float) -> Flow[Batch | None]:
+        """The next batch, or None after `wait_s`. Raises: TuffError: as the group refuses it."""
+        until_s = self._elapsed_s() + wait_s
+        while True:
+            self._news.clear()
+            left_s = 0.0 if self._stop.is_set else max(0.0, until_s - self._elapsed_s())
+            try:
+                batch = yield from self._poll_once(left_s)
+                self._away_count = 0
+            except TuffError as error:
+                if not is_passing(error):
+                    raise
+                batch = None
+                self._away_count += 1
+                if self._away_count == 1:
+                    log.warning("%s waits for the server: %s", self, error.detail)
+            if batch is not None:
+                return batch
+            left_s = until_s - self._elapsed_s()
+            if left_s <= 0 or self._stop.is_set:
+                return None
+            pause_s = IDLE_S
+            if self._away_count:
+                pause_s = self._backoff.pause(self._away_count).seconds
+            yield from unless(self._news, paused(Pause(min(left_s, pause_s))))
+
+    def _poll_once(self, wait_s: float) -> Flow[Batch | None]:
+        self._settle_handed()
+        if not self._is_member():
+            yield from self._give_all_up()
+        yield from self._commit_delivered()
+        yield from self._rebalance()
+        yield from self._find_positions()
+        batch = yield from self._read(wait_s)
+        if batch is None or not self._is_member():
+            return None
+        if self.mode is DeliveryMode.AT_MOST_ONCE and not (yield from self._commit_before(batch)):
+            return None
+        self._handed = _Handed(batch)
+        if self.mode is not DeliveryMode.EXACTLY_ONCE:
+            self._continue_behind(batch)
+        return batch
+
+    def _settle_handed(self) -> None:
+        """The caller is done with the batch that it got last."""
+        handed, self._handed = self._handed, None
+        if handed is None:
+            return
+        partition = handed.batch.partition
+        if self.mode is DeliveryMode.AT_LEAST_ONCE:
+            self._delivered[partition] = handed.batch.next_id
+        elif self.mode is DeliveryMode.EXACTLY_ONCE:
+            if handed.opened is not None and handed.opened.protocol.is_in_transaction:
+                self._handed = handed
+                raise WrongStateError("end the transaction of the last batch before the next poll")
+            if handed.opened is not None and handed.opened.protocol.has_committed:
+                self._continue_behind(handed.batch)
+            else:
+                # Also if the outcome is not known: then its offset is undecided until it is.
+                self._positions.pop(partition, None)
+
+    def _continue_behind(self, batch: Batch) -> None:
+        question = replace(self._plan.question, start=batch.next_id, inclusive=False)
+        self._positions[batch.partition] = question
+
+    def commit(self) -> Flow[None]:
+        """Commit the offset of the batch that `poll` returned last, and of those before it.
+
+        Raises: GroupError: the member was fenced, or has lost a partition.
+        """
+        if self.mode is not DeliveryMode.AT_LEAST_ONCE:
+            raise WrongStateError(
+                f"a consumer with the mode {self.mode} commits by itself; commit() is for "
+                "at_least_once"
+            )
+        self._settle_handed()
+        failed_count = 0
+        while self._delivered:
+            try:
+                yield from ask(self._commit_call(self._delivered))
+            except PartitionNotAssignedError as error:
+                self._forget_lost(error)
+                raise
+            except TuffError as error:
+                failed_count += 1
+                if not is_passing(error) or not self._is_member():
+                    raise
+                yield self._backoff.pause(failed_count)
+            else:
+                self._delivered.clear()
+
+    def _commit_delivered(self) -> Flow[None]:
+        """Once per poll. After a refusal another member begins behind the last commit."""
+        while self._delivered:
+            try:
+                yield from ask(self._commit_call(self._delivered))
+            except PartitionNotAssignedError as error:
+                log.warning("%s: the next member repeats some messages: %s", self, error.detail)
+                self._forget_lost(error)
+            except _REFUSED as error:
+                log.warning("%s: the next member repeats some messages: %s", self, error.detail)
+                self._lost_life = self._held.life
+                self._delivered.clear()
+            else:
+                self._delivered.clear()
+
+    def _forget_lost(self, error: PartitionNotAssignedError) -> None:
+        names = error.members.get("partitions")
+        lost = calls.texts(names) if isinstance(names, list) else []
+        for partition in list(self._delivered):
+            if partition.name in lost or not lost:
+                del self._delivered[partition]
+                self._positions.pop(partition, None)
+
+    def _commit_before(self, batch: Batch) -> Flow[bool]:
+        """Returns whether the batch may be handed out. A lost reply leaves open whether the commit
+        counts, so it is repeated until it is known."""
+        failed_count = 0
+        while True:
+            try:
+                yield from ask(self._commit_call({batch.partition: batch.next_id}))
+            except _REFUSED as error:
+                log.warning("%s hands no batch out: %s", self, error.detail)
+                self._positions.pop(batch.partition, None)
+                if not isinstance(error, PartitionNotAssignedError):
+                    self._lost_life = self._held.life
+                return False
+            except TuffError as error:
+                failed_count += 1
+                if not is_passing(error):
+                    raise
+                if not self._is_member():
+                    self._positions.pop(batch.partition, None)
+                    return False
+                yield self._backoff.pause(failed_count)
+            else:
+                return True
+
+    def _commit_call(
+        self, offsets: Mapping[TopicId, MessageId], pointer: int | None = None
+    ) -> Call[None]:
+        return group_calls.commit_offsets(
+            self._plan.group,
+            self._member_id,
+            epoch=self._held.epoch,
+            offsets=dict(offsets),
+            pointer=pointer,
+        )
+
+    def _is_member(self) -> bool:
+        """Whether another member can't have its partitions yet, as far as this one knows."""
+        held, heard = self._held, self._heard
+        if held.life == self._lost_life:
+            return False
+        if held.epoch == group_calls.JOIN:
+            return True  # it has nothing to lose
+        assert heard is not None, "a member that has an epoch was answered"
+        return self._elapsed_s() - heard.sent_s < heard.view.session_timeout_s
+
+    def _rebalance(self) -> Flow[None]:
+        """Give up what the newest heartbeat took, and take what it gave."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._due.set()
+            raise failure
+        if not self._is_member():
+            yield from self._give_all_up()
+        held, heard = self._held, self._heard
+        if heard is None or heard.life != held.life:
+            return
+        view = heard.view
+        now = _Held(held.life, view.epoch, view.group_epoch, view.assigned)
+        if now == held:
+            return
+        yield from self._call(self._plan.on_revoked, held.owned - view.assigned)
+        # In this order: what was revoked is released even if the other callback raises.
+        for partition in held.owned - view.assigned:
+            self._positions.pop(partition, None)
+        self._held = now
+        self._due.set()
+        yield from self._call(self._plan.on_assigned, view.assigned - held.owned)
+
+    def _give_all_up(self) -> Flow[None]:
+        held = self._held
+        self._held = _Held(held.life + 1)
+        self._positions.clear()
+        self._delivered.clear()
+        self._due.set()
+        yield from self._call(self._plan.on_lost, held.owned)
+
+    def _call(self, callback: Callback | None, partitions: Collection[TopicId]) -> Flow[None]:
+        if callback is not None and partitions:
+            yield Hook(partial(callback, sorted(partitions)))
+
+    def _find_positions(self) -> Flow[None]:
+        """Look up the committed offsets of new partitions, except those that are undecided."""
+        missing = [each for each in sorted(self._held.owned) if each not in self._positions]
+        if not missing:
+            return
+        try:
+            found = yield from ask(group_calls.get_offsets(self._plan.group))
+        except GroupNotFoundError:
+            return  # it was deleted; the next heartbeat says so
+        for partition in missing:
+            if partition in found.undecided:
+                continue
+            question, after = self._plan.question, found.after.get(partition)
+            if after is not None:
+                question = replace(question, start=after, inclusive=False)
+            elif question.start == LATEST:
+                after = yield from ask(calls.latest_position(partition))
+                question = replace(question, start=after, inclusive=False)
+            self._positions[partition] = question
+
+    def _read(self, wait_s: float) -> Flow[Batch | None]:
+        """Messages of the first partition in turn that has some."""
+        partitions = sorted(self._positions)
+        if len(self._held.owned) != 1:
+            wait_s = 0.0
+        for _ in partitions:
+            self._turn += 1
+            partition = partitions[self._turn % len(partitions)]
+            poll = yield from self._poll_partition(partition, min(wait_s, LONG_POLL_S))
+            if poll:
+                return Batch(partition, poll.messages, poll.next_id, poll.expired)
+        return None
+
+    def _poll_partition(self, partition: TopicId, wait_s: float) -> Flow[Poll | None]:
+        question = replace(self._positions[partition], wait_s=wait_s)
+        asked = ask(calls.poll(partition, question))
+        try:
+            poll = yield from (unless(self._news, asked) if wait_s else asked)
+        except TopicNotFoundError:
+            return None  # the topic was deleted, and the coordinator has not noticed yet
+        if poll is not None and not poll:
+            self._positions[partition] = replace(question, start=poll.next_id, inclusive=False)
+        return poll
+
+    def offsets_of(self, batch: Batch) -> Callable[[int], Call[None]]:
+        """The commit of a batch's offset as part of the transaction with that write pointer.
+
+        Raises: WrongStateError: it is not the batch that `poll` returned last.
+        """
+        if self.mode is not DeliveryMode.EXACTLY_ONCE:
+            raise WrongStateError('transactions of batches need mode="exactly_once"')
+        if self._handed is None or self._handed.batch is not batch:
+            raise WrongStateError("only the batch that was polled last has a transaction")
+        return partial(self._commit_call, {batch.partition: batch.next_id})
+
+    def opened(self, opened: Opened[C]) -> C:
+        """Remember the transaction of the newest batch; returns its context."""
+        assert self._handed is not None, "`offsets_of` comes first"
+        self._handed.opened = opened
+        return opened.context
+
+    def stop(self) -> None:
+        """Let `run` return after its batch."""
+        self._stop.set()
+        self._news.set()
+
+    def run(
+        self,
+        process: Callable[..., object],
+        open_one: Callable[[Batch], Opened[C]],
+        wait_s: float,
+    ) -> Flow[None]:
+        """Process batches until `stop`."""
+        while not self._stop.is_set:
+            batch = yield from self.poll(wait_s)
+            if batch is None:
+                continue
+            if self.mode is DeliveryMode.EXACTLY_ONCE:
+                yield from self._process_in_transaction(partial(process, batch), open_one(batch))
+                continue
+            try:
+                yield Hook(partial(process, batch))
+            except BaseException:
+                self._handed = None  # it is not processed: the next poll reads it again
+                self._positions.pop(batch.partition, None)
+                raise
+        self._stop.clear()
+        if self.mode is DeliveryMode.AT_LEAST_ONCE:
+            yield from self.commit()
+
+    def _process_in_transaction(
+        self, process: Callable[[C], object], opened: Opened[C]
+    ) -> Flow[None]:
+        work = hook(partial(process, opened.context))
+        try:
+            yield from during(opened.protocol, work)
+        except TuffError as error:
+            is_unrelated = is_unrelated_to_messages(error) or isinstance(error, GroupError)
+            if isinstance(error, OutcomeUnknownError) or not (is_passing(error) or is_unrelated):
+                raise
+            log.warning("%s reads a batch again: %s", self, error.detail)
+            yield self._backoff.pause(1)
+
+    def close(self) -> None:
+        """Let `heartbeats` return."""
+        self._closing.set()
+        self._due.set()
+
+    def leave(self) -> Flow[None]:
+        """Leave the group, after `heartbeats` has returned. What `poll` returned last and was not
+        committed is read again."""
+        held, self._held = self._held, _Held(self._held.life + 1)
+        self._positions.clear()
+        self._delivered.clear()
+        self._handed = None
+        try:
+            yield from self._call(self._plan.on_revoked, held.owned)
+        finally:
+            if self._heard is not None and held.life != self._lost_life:
+                yield from self._leave()
+
+    def _leave(self) -> Flow[None]:
+        is_static = self._plan.instance_id is not None
+        try:
+            yield from ask(
+                group_calls.leave(self._plan.group, self._member_id, is_static=is_static)
+            )
+        except TuffError as error:
+            log.warning("%s leaves when its session is over: %s", self, error.detail)
+
+    def __str__(self) -> str:
+        return f"the member {self._member_id} of the group {self._plan.group}"

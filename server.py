@@ -79,7 +79,7 @@ with _server_libraries():
     from process.clock import SteadyClock
     from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components, Runtime
     from process.directory_locks import DataDirectories, DirectoryNameError
-    from process.listener import listen_failure
+    from process.listener import Listener, listen_failure
     from process.logging_setup import log_to
     from process.settings import (
         LOOPBACK_HOSTS,
@@ -167,7 +167,7 @@ class Server:
             self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
         )
         try:
-            return await self._serve(port)
+            return await self._serve(port, listener)
         finally:
             self._stop.set()
             left_s = REPLIES_S_MAX - (asyncio.get_running_loop().time() - self._stopped_s)
@@ -196,7 +196,7 @@ class Server:
             if giving_up is not None:
                 giving_up.cancel()
 
-    async def _serve(self, port: int) -> int:
+    async def _serve(self, port: int, listener: Listener) -> int:
         # Objects that live until the end are never garbage; examining them again costs pauses.
         gc.freeze()
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
@@ -206,6 +206,7 @@ class Server:
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
         log.info("stopping: refusing new work, finishing what is under way")
+        listener.end_with_replies()
         await self._components.drain()
         return 0
 

@@ -145,6 +145,8 @@ class TopicChanges:
             # In the order in which messages move: one that has left a range is in a later one.
             starts = [table + log.prefix(generation) for table in (DELAYED, MESSAGES)]
             delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
+            if delayed_log is not None and delayed_log.damage is not None:
+                continue  # its generation is unknown, so it may have messages
             if delayed_log is not None and delayed_log.durable is not None:
                 log_prefix = delayed_log.prefix(abs(delayed_log.durable.generation))
                 starts.insert(0, MESSAGES + log_prefix)

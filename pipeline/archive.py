@@ -269,7 +269,8 @@ def _has_files(directory: Path) -> bool:
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Then remove from the topic the messages that are archived without a gap.",
+    help="Then remove from the topic the messages that are archived without a gap. Their keys, "
+    "tags and headers are lost: the archive does not have them.",
 )
 @json_option
 @click.pass_obj

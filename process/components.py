@@ -66,6 +66,8 @@ READ_THREADS = 4  # a slow read occupies one of them, and never the event loop
 # Seconds in which a stop hands topics over and finishes what is under way; the latter gets so many
 # at least.
 DRAIN_S_MAX, DRAIN_S_MIN = 5.0, 1.0
+# Seconds in which a server of a cluster still answers after a stop. Many clients send within them.
+FAREWELL_S = 0.3
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
@@ -275,6 +277,8 @@ class Components:
         began_s = self._runtime.elapsed_s()
         if self.cluster is not None:
             await self.cluster.leave()  # while this server still forwards requests
+            # Each reply ends its connection, so clients send to other servers from now on.
+            await asyncio.sleep(max(0.0, FAREWELL_S - (self._runtime.elapsed_s() - began_s)))
         self._admission.stop()
         self._backups.stop()
         self.messaging.polls.stop_waiting()

@@ -169,6 +169,9 @@ class StreamRoute(NamedTuple):
     handler: StreamHandler
 
 
+_CLOSE = ("Connection", "close")
+
+
 class HttpService:
     """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
@@ -196,9 +199,11 @@ class HttpService:
 
 
 class Connections:
-    """The open connections. Lives on one event loop."""
+    """The open connections. Lives on one event loop. `is_ending`: each reply says that it is the
+    last one of its connection."""
 
     def __init__(self) -> None:
+        self.is_ending = False
         self._open: set[HttpConnection] = set()
         self._is_empty = asyncio.Event()
 
@@ -212,6 +217,13 @@ class Connections:
         self._open.discard(connection)
         if not self._open:
             self._is_empty.set()
+
+    def end_with_replies(self) -> None:
+        """End each connection, also later ones, with the next reply. A client that is told so loses
+        no request to a connection that is closed while the request is on its way."""
+        self.is_ending = True
+        for connection in self._open:
+            connection.end_with_reply()
 
     async def close(self, within_s: float) -> None:
         """Close every connection; a request under way gets so many seconds to be answered, and its
@@ -243,7 +255,7 @@ class HttpConnection(asyncio.Protocol):
         self._operation = ""  # of the request under way, or of the last one
         self._is_paused = False  # the client does not read its replies
         self._writable: asyncio.Future[None] | None = None  # done when it reads again
-        self._is_closing = False  # after the request under way
+        self._is_closing = service.connections.is_ending  # after the next reply
         self._is_closed = False  # nothing more is read or answered
         self._idle_since_s = 0.0  # when the last request was answered; 0 at first
         self._timer: asyncio.TimerHandle | None = None  # of idle time
@@ -296,6 +308,10 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     # What the listener calls.
+
+    def end_with_reply(self) -> None:
+        """Close the connection after the next reply, which says so."""
+        self._is_closing = True
 
     def close(self) -> None:
         """Close the connection, once the request under way is answered."""
@@ -420,6 +436,8 @@ class HttpConnection(asyncio.Protocol):
         self._work = None
         if self._transport is None:
             return
+        if self._is_closing:
+            reply = reply._replace(headers=(*reply.headers, _CLOSE))
         head = self._service.replies.head(reply)
         if len(reply.body) < JOINED_BYTES_MAX:
             self._transport.write(head + reply.body)
@@ -487,8 +505,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
         assert self._transport is not None
-        if parsed is None or not parsed.is_kept_alive:
-            reply = reply._replace(headers=(*reply.headers, ("Connection", "close")))
+        if parsed is None or not parsed.is_kept_alive or self._is_closing:
+            reply = reply._replace(headers=(*reply.headers, _CLOSE))
         elif parsed.version == "1.0":
             reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
         head = self._service.replies.head(reply)

@@ -40,6 +40,10 @@ class Listener:
             return _Refusal(self._connections_max, self._service.replies)
         return HttpConnection(self._service)
 
+    def end_with_replies(self) -> None:
+        """End each connection with its next reply."""
+        self._service.connections.end_with_replies()
+
     async def close(self, *, within_s: float) -> None:
         """Close the socket and every connection: idle ones at once, others when the client has its
         reply, or after so many seconds, but not before `CLOSE_S_MIN`."""

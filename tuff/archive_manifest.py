@@ -241,8 +241,9 @@ def hour_partition(topic: TopicId, hour: Hour) -> str:
 
 
 def _partition(topic: TopicId) -> str:
-    # A path of Hadoop can't contain a colon; Spark decodes the name when it reads partitions.
-    return f"topic={quote(str(topic), safe='')}"
+    # A path of Hadoop can't contain a colon; Spark decodes the name when it reads partitions. The
+    # archive of `orders:0` is that of `orders`, as the log is: the server reads it by this name.
+    return f"topic={quote(str(topic.log), safe='')}"
 
 
 def _hour_of(row: Row) -> Hour:

@@ -42,6 +42,7 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
+from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
@@ -133,7 +134,9 @@ class GroupCoordinator:
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
     async def join(self, group_log: TopicId, request: Join) -> MemberView:
-        """Raises: UnreleasedInstanceIdError, TooManyMembersError."""
+        """Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
+        TooManyMembersError."""
+        payload_from_json(request.client, what="client")  # the log is UTF-8
         await self._create_log(group_log)
         async with self._turn(group_log) as group:
             partitions = self._partitions(group_log, group, request.topics)

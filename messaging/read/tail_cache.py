@@ -40,6 +40,7 @@ FRESH_FLAGGED_COUNT_MAX = 2 * DECIDED_COUNT_MAX  # rows; then half of them are f
 # and it would block the event loop; the next reader reads the store instead.
 CHANGED_COUNT_MAX = 25_000
 ROW_OVERHEAD_BYTES = 130  # bytes; what Python takes for a row beside its payload
+FLAGGED_OVERHEAD_BYTES = 200  # bytes; what it takes in addition for a row that is not plain
 FRESH_OVERHEAD_BYTES = 130  # bytes; what it takes for a row beside its key and value
 
 _MESSAGE_TAG = MESSAGES[0]
@@ -148,7 +149,7 @@ class _TopicTail:
             row = self.flagged[offset_bytes] = MessageRow.from_bytes(key, value)
             payload = row.payload
             self.has_ttl = self.has_ttl or row.ttl_s is not None
-            self.size_bytes += len(row.attributes or b"")
+            self.size_bytes += _flagged_size(row)
         self.ids.insert(index, offset_bytes + NO_PAYLOAD)
         self.payloads.insert(index, payload)
         self.size_bytes += _size([payload])
@@ -161,8 +162,7 @@ class _TopicTail:
     def _forget(self, index: int) -> int:
         """Forget what makes this row more than its payload; the bytes of all of it."""
         row = self.flagged.pop(self.ids[index][:OFFSET_SIZE], None)
-        attributes = None if row is None else row.attributes
-        return _size([self.payloads[index]]) + len(attributes or b"")
+        return _size([self.payloads[index]]) + (0 if row is None else _flagged_size(row))
 
     def cut(self, size_bytes: int) -> None:
         """Forget the oldest rows, until what is left takes no more than this."""
@@ -385,6 +385,10 @@ def _flagged_count(rows: NewRows) -> int:
 def _new_rows_size(rows: NewRows) -> int:
     count = len(rows.keys)
     return count * (FRESH_OVERHEAD_BYTES + len(rows.keys[0])) + sum(map(len, rows.values))
+
+
+def _flagged_size(row: MessageRow) -> int:
+    return FLAGGED_OVERHEAD_BYTES + len(row.attributes or b"")
 
 
 def _size(payloads: Sequence[bytes]) -> int:

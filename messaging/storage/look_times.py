@@ -17,7 +17,7 @@ class LookTimes:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self._times_ms: dict[TopicId, int] = {}
-        self._heap: list[tuple[int, TopicId]] = []  # may have older times of a topic, too
+        self._heap: list[tuple[int, TopicId]] = []  # has older times, too; fewer than topics
 
     def note(self, topic: TopicId, at_ms: int) -> None:
         """Look at this topic at this time, or earlier."""
@@ -25,6 +25,9 @@ class LookTimes:
         if before_ms is None or at_ms < before_ms:
             self._times_ms[topic] = at_ms
             heapq.heappush(self._heap, (at_ms, topic))
+            if len(self._heap) > 2 * len(self._times_ms):
+                self._heap = [(each_ms, each) for each, each_ms in self._times_ms.items()]
+                heapq.heapify(self._heap)
             if self._heap[0][0] == at_ms:
                 self.changed.set()
 

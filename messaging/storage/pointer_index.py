@@ -112,8 +112,9 @@ class PointerIndex:
 
     def __init__(self) -> None:
         self._ranges: dict[int, dict[bytes, IndexedRange]] = {}
-        # Those of payload rows, also by topic: a transaction may store for a thousand partitions.
-        self._stored: dict[int, dict[TopicId, dict[bytes, IndexedRange]]] = {}
+        # Those of payload rows, also by topic and then by partition: a transaction may store for
+        # thousands of them.
+        self._stored: dict[int, dict[TopicId, dict[TopicId, dict[bytes, IndexedRange]]]] = {}
         # The number of ranges of message rows of a pointer, and the time of the first; the earliest
         # pointer first. Read several times a second, so a scan of all ranges would be too slow.
         self._publishes: dict[int, tuple[int, int]] = {}
@@ -148,8 +149,8 @@ class PointerIndex:
             count, first_ms = self._publishes.get(entry.pointer, (0, entry.written_ms))
             self._publishes[entry.pointer] = count + 1, min(first_ms, entry.written_ms)
         if entry.kind == PAYLOAD_ROWS:
-            by_topic = self._stored.setdefault(entry.pointer, {})
-            by_topic.setdefault(entry.topic, {})[key] = entry
+            logs = self._stored.setdefault(entry.pointer, {}).setdefault(entry.topic.base, {})
+            logs.setdefault(entry.topic, {})[key] = entry
         ranges[key] = entry
 
     def discard(self, entry: IndexedRange) -> None:
@@ -170,9 +171,12 @@ class PointerIndex:
 
     def _discard_stored(self, entry: IndexedRange) -> None:
         by_topic = self._stored[entry.pointer]
-        del by_topic[entry.topic][entry.key]
-        if not by_topic[entry.topic]:
-            del by_topic[entry.topic]
+        logs = by_topic[entry.topic.base]
+        del logs[entry.topic][entry.key]
+        if not logs[entry.topic]:
+            del logs[entry.topic]
+        if not logs:
+            del by_topic[entry.topic.base]
         if not by_topic:
             del self._stored[entry.pointer]
 
@@ -200,12 +204,18 @@ class PointerIndex:
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
         """Payload rows stored for a topic that no reference row has published yet, of all
         generations, in the order of storing."""
-        found = self._stored.get(pointer, {}).get(topic, {})
+        found = self._logs_with_stored(pointer, topic).get(topic, {})
         return sorted(found.values(), key=lambda entry: entry.first)
 
-    def stored_topics(self, pointer: int) -> Collection[TopicId]:
-        """The topics and partitions for which `stored` has some."""
-        return self._stored.get(pointer, {}).keys()
+    def stored_in(self, pointer: int, topic: TopicId) -> Collection[TopicId]:
+        """The partitions of a topic, also deleted ones, for which `stored` has some."""
+        return self._logs_with_stored(pointer, topic).keys()
+
+    def _logs_with_stored(
+        self, pointer: int, topic: TopicId
+    ) -> dict[TopicId, dict[bytes, IndexedRange]]:
+        by_topic = self._stored.get(pointer)
+        return {} if by_topic is None else by_topic.get(topic.base, {})
 
     def pointers(self) -> Collection[int]:
         """All pointers with rows that are neither settled nor marked."""

@@ -394,9 +394,8 @@ class Publisher:
     def _stored_in(self, target: _Target) -> Sequence[int]:
         """The partitions for which a transaction stored messages, also those that are gone; the
         first one if there is none."""
-        stored = self._state.index.stored_topics(_pointer_of(target.entry))
-        found = [each.number or 0 for each in stored if each.base == target.topic.id]
-        return sorted(found) or [0]
+        found = self._state.index.stored_in(_pointer_of(target.entry), target.topic.id)
+        return sorted(each.number or 0 for each in found) or [0]
 
     def _logs(self, topic: Topic, numbers: Sequence[int]) -> list[Topic]:
         """These partitions of a topic."""
@@ -567,9 +566,7 @@ class Publisher:
         # have fewer partitions now.
         pointer, topic = _pointer_of(target.entry), target.topic.id
         index = self._state.index
-        logs = [topic]
-        if topic.number is None:
-            logs = [each for each in index.stored_topics(pointer) if each.base == topic]
+        logs = index.stored_in(pointer, topic) if topic.number is None else [topic]
         if any(self._is_gone(entry) for log in logs for entry in index.stored(pointer, log)):
             raise TopicNotFoundError(
                 f"the topic {topic} was deleted after messages had been stored for it under "

@@ -72,6 +72,21 @@ def test_offsets_name_the_first_archived_message(reader: Client, job: ArchiveJob
     refused(reader.get(f"{PATH}/offsets", archive="yes"), 400, "bad_request")
 
 
+def test_the_archive_of_partition_0_is_read_whichever_name_the_job_was_given(
+    reader: Client, job: ArchiveJob
+) -> None:
+    shutil.rmtree(job.archive.root)
+    named = ArchiveJob(job.archive.root, ORDERS.partition(0))
+    hour = Hour(Hour.at(time.time_ns() // 1_000_000).number - 9)
+    row = named.add_hour([(MessageId(hour.start_ms, 0), b"archived")])
+
+    for path in (PATH, f"{PATH}:0"):
+        offsets = ok(reader.get(f"{path}/offsets", archive="true"))
+
+        assert payloads(ok(reader.get(f"{path}/messages", **{"from": 0}))) == ["archived"]
+        assert offsets.json["archivedFrom"] == row.summary.first
+
+
 def test_without_the_directory_only_reads_before_the_log_are_refused(
     reader: Client, job: ArchiveJob
 ) -> None:

@@ -227,6 +227,7 @@ def test_offsets_are_reset_while_no_member_has_the_partition(topic: Topic, group
         ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "owned": []}),
         ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "assignor": "best"}),
         ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "client": "x" * 201}),
+        ("heartbeat", {"memberId": "m", "memberEpoch": 0, "topics": ["t"], "client": "\ud800"}),
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "groupEpoch": 1}),
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "owned": []}),
         ("heartbeat", {"memberId": "m", "memberEpoch": 1, "groupEpoch": -1, "owned": []}),

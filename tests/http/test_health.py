@@ -113,8 +113,12 @@ def test_a_stopping_server_is_not_ready_and_answers_every_probe(new_server: NewS
         ]
         refused = client.get("/v1/namespaces")
         slow.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
-        assert slow.recv(65536).startswith(b"HTTP/1.1 200 ")
+        answer = slow.recv(65536)
 
+    # A client that is not told so may send its next request while the connection is closed.
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert refused.header("Connection") == "close"
     assert [status for status, path in found] == [200] * 6 + [503] * 2
     assert ready["status"] == "down"
     assert ready["checks"]["storage"] == {"status": "down", "detail": "the server is stopping"}

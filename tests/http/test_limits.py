@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from tests.http.calls import TRANSACTIONS, Topic, begin, created, entry, ids, payloads
-from tests.http.client import JSON, Client, ok, refused, until
+from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 from tests.http.forms import consume_request, messages_of
 from tests.http.process import ServerProcess, serve
@@ -83,6 +83,26 @@ def test_a_request_with_too_many_messages_is_refused(topic: Topic, call: str) ->
     refused(reply, 413, "request_too_large", naming="1000001 messages")
 
     assert topic.read() == []
+
+
+@pytest.mark.parametrize("form", ["application/json", "avro/binary; schema=2"])
+def test_a_request_with_too_many_attributes_is_refused(topic: Topic, form: str) -> None:
+    """Messages with attributes take longer: a full request once took twenty seconds."""
+
+    def body_of(count: int) -> bytes:
+        if form == JSON:
+            messages = b",".join([b'{"payload":"","key":""}'] * count)
+            return b'{"messages":["",%b]}' % messages
+        plain, keyed = b"\0" * 5, b"\0\x02\0\0\0\0"
+        return b"\x02" + avro.encode_long(count + 1) + plain + keyed * count + b"\0"
+
+    def publish(count: int) -> Reply:
+        path = f"{topic.path}/publish"
+        return topic.client.send("POST", path, body_of(count), content_type=form)
+
+    refused(publish(100_001), 413, "request_too_large", naming="more than 100000")
+    assert topic.read() == []
+    ok(publish(100_000))
 
 
 def test_the_entries_of_a_commit_have_no_more_messages_than_that_together(

@@ -2,12 +2,14 @@
 transaction commits (protocol §3.10; decision 0043, section 5)."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
+from messaging.storage.look_times import LookTimes
 from messaging.storage.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
 from messaging.write.delayed import ENTERED_COUNT_MAX, RETRY_MS
 from messaging.write.publish import Published
@@ -181,6 +183,25 @@ async def test_a_restart_enters_what_became_due_meanwhile(world: World) -> None:
         assert await waiting(service) == [b"not yet"]
         await advance(world, service, 5_000)
         assert await polled(service) == [b"late", b"later", b"not yet"]
+
+
+async def test_times_of_earlier_looks_take_no_memory() -> None:
+    """While one message waited for days, each look for others left a time behind."""
+    times = LookTimes()
+    times.note(AUDIT, 1_000_000)
+    for now_ms in range(10_000):
+        times.note(AUDIT, now_ms)
+        assert times.take(now_ms=now_ms) == AUDIT
+        times.note(AUDIT, 1_000_000)
+        if now_ms == 100:
+            tracemalloc.start()
+
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 100_000
+    assert times.next_ms() == 1_000_000
+    assert times.take(now_ms=1_000_000) == AUDIT
+    assert times.next_ms() is None
 
 
 async def test_a_start_reads_one_row_of_each_topic(world: World) -> None:

@@ -11,7 +11,14 @@ from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.storage.engine import Rows
 from messaging.storage.memory import MemoryStore
-from messaging.storage.rows import DELAYED, MESSAGES, TOPICS, message_key, row_prefix
+from messaging.storage.rows import (
+    DELAYED,
+    MESSAGES,
+    TOPICS,
+    message_key,
+    row_prefix,
+    topic_key,
+)
 from messaging.topics import TopicRecord
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
@@ -381,6 +388,25 @@ async def test_a_message_that_enters_a_retired_partition_is_not_deleted_with_it(
 
         stores[-1].is_armed = True
         await service.topics.delete_emptied()
+
+        assert service.topics.get(ORDERS).partitions.retired == (1,)
+
+
+async def test_a_retired_partition_with_a_damaged_log_of_delayed_messages_is_kept(
+    world: World,
+) -> None:
+    async with world.running() as service:
+        await create(service, 2)
+        pointer = world.transactions.start(7)
+        delayed = request(b"later", pointer=pointer)
+        delayed = delayed._replace(delays=[Delay(1_000, is_time=False)])
+        await service.publisher.publish(ORDERS.partition(1), delayed)
+    key = topic_key(ORDERS.partition(1).delayed_log)
+    world.rows[key] = world.rows[key][:-1] + b"?"
+    async with world.running() as service:
+        await service.topics.update(ORDERS, {"ttl": "100"}, partition_count=1)
+
+        await service.cleaner.run_pass()
 
         assert service.topics.get(ORDERS).partitions.retired == (1,)
 

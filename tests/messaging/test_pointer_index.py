@@ -60,7 +60,7 @@ def test_what_is_stored_for_a_topic_is_found_without_a_look_at_others() -> None:
     looks_before = WatchedRange.looks
 
     assert len(index.stored(7, TOPIC)) == 1
-    assert len(index.stored_topics(7)) == 51
+    assert len(index.stored_in(7, TOPIC)) == 51
     assert WatchedRange.looks == looks_before
 
 
@@ -181,7 +181,7 @@ def assert_ranges_are(index: PointerIndex, there: Collection[IndexedRange]) -> N
         }
         assert index.message_ranges(pointer) == of_kind[MESSAGE_ROWS]
         assert index.stored(pointer, TOPIC) == of_kind[PAYLOAD_ROWS]
-        assert [*index.stored_topics(pointer)] == ([TOPIC] if of_kind[PAYLOAD_ROWS] else [])
+        assert [*index.stored_in(pointer, TOPIC)] == ([TOPIC] if of_kind[PAYLOAD_ROWS] else [])
 
 
 def test_an_index_row_with_another_body_is_damaged() -> None:

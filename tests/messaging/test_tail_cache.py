@@ -1,6 +1,7 @@
 """The tail cache answers as the store does, whatever happened before, or not at all."""
 
 import asyncio
+import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -462,6 +463,20 @@ async def test_attributes_count_in_the_bound_as_long_as_they_are_there() -> None
         assert 0 < tail.size_bytes < 1_000
         tail.change(message_key(tail.newest[1:-10], published.last.offset), None)
         assert tail.size_bytes == 0
+
+
+@pytest.mark.parametrize("attributes", [None, Attributes(key=b"key")])
+async def test_what_rows_take_in_memory_is_counted(attributes: Attributes | None) -> None:
+    world = World()
+    small = request(*[b"x" * 50] * 1_000)._replace(attributes=[attributes] * 1_000)
+    async with world.running(audit={}) as service:
+        await service.publisher.publish(AUDIT, small)
+        tracemalloc.start()
+        await service.polls.poll(AUDIT, Poll(limit=1))
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert taken_bytes < 1.3 * service.state.tail_cache.size_bytes
 
 
 async def test_all_tails_together_keep_within_their_bound() -> None:

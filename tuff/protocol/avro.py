@@ -26,10 +26,12 @@ from tuff.protocol.errors import BadRequestError, InvalidTtlError, TuffError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, SEQ_ID_LIMIT, MessageId, Offset
 from tuff.protocol.requests import (
     MESSAGES_COUNT_MAX,
+    WITH_ATTRIBUTES_COUNT_MAX,
     ConsumeRequest,
     PublishRequest,
     RollbackDetail,
     too_many_messages,
+    too_many_with_attributes,
 )
 from tuff.protocol.transaction import Transaction
 
@@ -98,6 +100,13 @@ class _Reader:
         if not 0 <= index < count:
             raise self._error(f"picks branch {index} of a union that has {count}")
         return index
+
+    def skips(self, expected: bytes) -> bool:
+        """Whether these bytes follow, which are then passed over."""
+        if not self._data.startswith(expected, self._at):
+            return False
+        self._at += len(expected)
+        return True
 
     def read_text(self) -> str:
         try:
@@ -223,10 +232,17 @@ def decode_publish_request_2(body: bytes) -> PublishRequest:
     payloads: list[bytes] = []
     ttls_s: list[int | None] = []
     attributes: list[Attributes | None] = []
+    with_attributes_count = 0
     for count in reader.blocks(too_many=too_many_messages):
         for _ in range(count):
             payloads.append(reader.read_bytes())
-            attributes.append(checked_attributes(*_read_attributes(reader)))
+            if reader.skips(_WITHOUT_ATTRIBUTES):
+                attributes.append(None)
+            else:
+                attributes.append(checked_attributes(*_read_attributes(reader)))
+                with_attributes_count += 1
+                if with_attributes_count > WITH_ATTRIBUTES_COUNT_MAX:
+                    raise too_many_with_attributes()
             ttls_s.append(_read_ttl(reader) if reader.read_branch(2) else None)
     reader.end()
     return PublishRequest(

@@ -25,12 +25,14 @@ from tuff.protocol.pointer_list import POINTER_MAX, PointerList
 from tuff.protocol.requests import (
     DELAY_MS_MAX,
     MESSAGES_COUNT_MAX,
+    WITH_ATTRIBUTES_COUNT_MAX,
     ConsumeRequest,
     Delay,
     PublishEntry,
     PublishRequest,
     RollbackDetail,
     too_many_messages,
+    too_many_with_attributes,
 )
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
@@ -45,7 +47,8 @@ SHOWN_LENGTH_MAX = 100  # characters of a bad value in an error text
 _POINTER_DIGITS_MAX = 20  # characters; a 64-bit number has at most 19 digits and a sign
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PUBLISH_MEMBERS = frozenset({"transactionWritePointer", "messages"})
-_MESSAGE_MEMBERS = frozenset({"payload", "ttl", "key", "tags", "headers", "delay", "at"})
+_ATTRIBUTES = frozenset({"key", "tags", "headers"})
+_MESSAGE_MEMBERS = _ATTRIBUTES | {"payload", "ttl", "delay", "at"}
 _ENTRY_MEMBERS = frozenset({"namespace", "topic", "messages", "pointer", "delay", "at"})
 _CONSUME_MEMBERS = frozenset({"startFrom", "inclusive", "limit", "transaction"})
 _ROLLBACK_MEMBERS = frozenset(
@@ -407,8 +410,7 @@ def _messages_from_json(
         raise BadRequestError("messages is missing or null; it is an array of payloads")
     if not isinstance(value, list):
         raise BadRequestError(f"messages is an array of payloads, not {shown(value)}")
-    if len(value) > MESSAGES_COUNT_MAX:
-        raise too_many_messages(len(value))
+    _check_count(value)
     plain = _plain_payloads(value)
     if plain is not None:
         return plain, None, None, None
@@ -436,6 +438,16 @@ def _messages_from_json(
         _unless_all_none(attributes),
         _unless_all_none(delays),
     )
+
+
+def _check_count(messages: Sequence[object]) -> None:
+    if len(messages) > MESSAGES_COUNT_MAX:
+        raise too_many_messages(len(messages))
+    if len(messages) > WITH_ATTRIBUTES_COUNT_MAX:
+        objects = [each for each in messages if isinstance(each, dict)]
+        named = (any(each.get(name) is not None for name in _ATTRIBUTES) for each in objects)
+        if sum(named) > WITH_ATTRIBUTES_COUNT_MAX:
+            raise too_many_with_attributes()
 
 
 def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:

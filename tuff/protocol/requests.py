@@ -18,6 +18,8 @@ DELAY_MS_MAX = 315_360_000_000  # ms, ten years; a longer delay is more likely a
 # Messages of one request, whatever their size. Each gets a key and a checksum on the event loop,
 # which takes about a second for so many, and delays all other requests.
 MESSAGES_COUNT_MAX = 1_000_000
+# Of these, messages with attributes. Each takes some ten microseconds to check and to store.
+WITH_ATTRIBUTES_COUNT_MAX = 100_000
 
 
 class Isolation(StrEnum):
@@ -48,6 +50,14 @@ def too_many_messages(count: int) -> RequestTooLargeError:
     return RequestTooLargeError(
         f"the request has {count} messages, and {MESSAGES_COUNT_MAX} is the most; send them in "
         "parts"
+    )
+
+
+def too_many_with_attributes() -> RequestTooLargeError:
+    """The refusal of a request with more than `WITH_ATTRIBUTES_COUNT_MAX` of such messages."""
+    return RequestTooLargeError(
+        f"the request has more than {WITH_ATTRIBUTES_COUNT_MAX} messages with a key, tags or "
+        "headers, which is the most; send them in parts"
     )
 
 

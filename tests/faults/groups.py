@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,8 +169,10 @@ def members(url: str, mode: DeliveryMode, count: int, logs: Path) -> Iterator[Me
             made.kill(name)
 
 
-def is_divided(client: tuff.Client, names: Sequence[str]) -> bool:
+def is_divided(client: tuff.Client, names: Collection[str]) -> bool:
     """Whether exactly these members have all partitions."""
+    if GROUP not in client.groups.list(INPUT.namespace):
+        return False
     group = client.groups.show(INPUT.namespace, GROUP)
     present = {each.client: each for each in group.members}
     has_all = all(each.member_id is not None for each in group.partitions)
@@ -198,34 +200,13 @@ def kill_members(
         client.topics.create(INPUT, partitions=partitions)
         client.topics.create(OUTPUT)
         with members(server.url, mode, count, home) as group:
-            until(
-                lambda: (
-                    GROUP in client.groups.list(INPUT.namespace)
-                    and is_divided(client, list(group.running))
-                ),
-                within_s=WITHIN_S,
-                what="all members to have partitions",
-            )
-            for _ in range(kills):
-                _publish(client, run, for_s=chance.uniform(*BEFORE_A_FAULT_S))
-                name = chance.choice(sorted(group.running))
-                killed_s = time.perf_counter()
-                group.kill(name)
-                run.killed.append(name)
-                _publish_until_divided(client, run, group, list(group.running))
-                run.rebalanced_s.append(time.perf_counter() - killed_s)
-                group.start()
-                _publish_until_divided(client, run, group, list(group.running))
-            for _ in range(pauses):
-                _publish(client, run, for_s=chance.uniform(*BEFORE_A_FAULT_S))
-                name = chance.choice(sorted(group.running))
-                run.paused.append(name)
-                with suspended(group.running[name].pid):
-                    others = [each for each in group.running if each != name]
-                    _publish_until_divided(client, run, group, others)
-                    _publish(client, run, for_s=0.3)
-                _publish_until_divided(client, run, group, list(group.running))
-            _publish(client, run, for_s=0.5)
+            load = Load(client, run, group)
+            load.publish_until_divided(group.running)
+            for fault in [load.kill_one] * kills + [load.suspend_one] * pauses:
+                load.publish(for_s=chance.uniform(*BEFORE_A_FAULT_S))
+                fault(chance.choice(sorted(group.running)))
+                load.publish_until_divided(group.running)
+            load.publish(for_s=0.5)
             until(
                 lambda: _is_behind(client) == 0,
                 within_s=WITHIN_S,
@@ -235,31 +216,55 @@ def kill_members(
     return run
 
 
+class Load:
+    """Publishes, while members are killed and suspended."""
+
+    def __init__(self, client: tuff.Client, run: Run, group: Members) -> None:
+        self._client = client
+        self._run = run
+        self._group = group
+
+    def publish(self, *, for_s: float) -> None:
+        """Ten messages, again and again."""
+        until_s = time.perf_counter() + for_s
+        while time.perf_counter() < until_s:
+            numbers = range(self._run.published, self._run.published + 10)
+            messages = [tuff.NewMessage(str(each), key=str(each)) for each in numbers]
+            self._client.publish(INPUT, *messages)
+            self._run.published = numbers.stop
+            time.sleep(0.02)
+
+    def publish_until_divided(self, names: Collection[str]) -> None:
+        """Until exactly these members have all partitions."""
+        until_s = time.perf_counter() + WITHIN_S
+        while not is_divided(self._client, names):
+            self._group.require_running()
+            assert time.perf_counter() < until_s, "the members do not agree"
+            self.publish(for_s=0.02)
+
+    def kill_one(self, name: str) -> None:
+        """Kill this member; start another one once the others have all partitions."""
+        killed_s = time.perf_counter()
+        self._group.kill(name)
+        self._run.killed.append(name)
+        self.publish_until_divided(self._group.running)
+        self._run.rebalanced_s.append(time.perf_counter() - killed_s)
+        self._group.start()
+
+    def suspend_one(self, name: str) -> None:
+        """Suspend this member until others have its partitions, and work on them."""
+        self._run.paused.append(name)
+        with suspended(self._group.running[name].pid):
+            self.publish_until_divided(self._group.running.keys() - {name})
+            self.publish(for_s=0.3)
+
+
 def _outputs(client: tuff.Client) -> Iterator[Done]:
     poll = client.poll(OUTPUT)
     while poll or not poll.caught_up:
         for message in poll:
             yield Done(**json.loads(message.payload))
         poll = client.poll(OUTPUT, poll.next_id, inclusive=False)
-
-
-def _publish_until_divided(
-    client: tuff.Client, run: Run, group: Members, names: Sequence[str]
-) -> None:
-    until_s = time.perf_counter() + WITHIN_S
-    while not is_divided(client, names):
-        group.require_running()
-        assert time.perf_counter() < until_s, "the members do not agree"
-        _publish(client, run, for_s=0.02)
-
-
-def _publish(client: tuff.Client, run: Run, *, for_s: float) -> None:
-    until_s = time.perf_counter() + for_s
-    while time.perf_counter() < until_s:
-        numbers = range(run.published, run.published + 10)
-        client.publish(INPUT, *(tuff.NewMessage(str(each), key=str(each)) for each in numbers))
-        run.published = numbers.stop
-        time.sleep(0.02)
 
 
 def _is_behind(client: tuff.Client) -> int:

@@ -133,7 +133,8 @@ class LeaderOfTransactions:
 
     async def _server(self, form: Fields) -> Server:
         """The server that asks. Raises: TransactionsUnavailableError: it obeys another leader."""
-        if form.integer("epoch") != self._rows.epoch:
+        # A server that has not begun to lead has the epoch 0, as has one that knows of no leader.
+        if not self._rows.epoch or form.integer("epoch") != self._rows.epoch:
             raise TransactionsUnavailableError(
                 f"this server leads transactions in epoch {self._rows.epoch}, and was asked as the "
                 f"leader of epoch {form.integer('epoch')}; try again"

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,11 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
+        # A thread of it that runs on another core stops a moment later.
+        threads = f"/proc/{self.pid}/task/*/stat"
+        until(
+            lambda: all(_is_stopped(Path(each)) for each in glob(threads)), within_s=ENDS_WITHIN_S
+        )
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -130,6 +136,12 @@ class ZooKeeperServer:
                 os.kill(self.pid, by)
             until(lambda: not self.is_running(), within_s=ENDS_WITHIN_S)
             self._shell.communicate()
+
+
+def _is_stopped(thread: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return thread.read_text("ascii").rpartition(")")[2].split()[0] == "T"
+    return True
 
 
 def is_running(pid: int) -> bool:

@@ -258,8 +258,6 @@ class ConsumerFlows(Generic[C]):
         try:
             view = yield from unless(self._closing, ask(self._heartbeat(held)))
         except _LOST as error:
-            if held.epoch == group_calls.JOIN:
-                raise
             log.warning("%s joins again: %s", self, error.detail)
             self._lost_life = held.life
             self._news.set()

@@ -253,11 +253,11 @@ def without_ids(
     return [None] * len(messages)
 
 
-def require_own_process(process_id: int) -> None:
+def require_own_process(process_id: int, *, what: str = "publisher") -> None:
     """Raises: WrongStateError: the publisher, with its thread or task, is of another process."""
     if os.getpid() != process_id:
         raise WrongStateError(
-            "the publisher was made before this process was forked, and works in its parent alone; "
+            f"the {what} was made before this process was forked, and works in its parent alone; "
             "make another one here"
         )
 

@@ -128,7 +128,8 @@ def plan_of(
     """`callbacks`: for assigned, revoked and lost partitions.
 
     Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
-    such mode or start."""
+        such mode or start.
+    """
     chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
     for topic in chosen:
         if calls.checked_topic(topic).is_internal:
@@ -186,7 +187,6 @@ class _Handed(Generic[C]):
 class ConsumerFlows(Generic[C]):
     """A member of a group as flows. All but `heartbeats` and `stop` belong to one thread or task.
 
-    `open_one` makes a transaction context whose commit sends the call that the function returns.
     `elapsed_s`: seconds of a clock that never goes back.
     """
 
@@ -258,8 +258,6 @@ class ConsumerFlows(Generic[C]):
         try:
             view = yield from unless(self._closing, ask(self._heartbeat(held)))
         except _LOST as error:
-            if held.epoch == group_calls.JOIN:
-                raise
             log.warning("%s joins again: %s", self, error.detail)
             self._lost_life = held.life
             self._news.set()
@@ -556,7 +554,8 @@ class ConsumerFlows(Generic[C]):
         open_one: Callable[[Batch], Opened[C]],
         wait_s: float,
     ) -> Flow[None]:
-        """Process batches until `stop`."""
+        """Process batches until `stop`. `open_one` makes a transaction whose commit includes
+        `offsets_of` the batch, and passes it to `opened`."""
         while not self._stop.is_set:
             batch = yield from self.poll(wait_s)
             if batch is None:

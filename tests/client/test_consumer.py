@@ -441,3 +441,34 @@ def test_a_consumer_gives_up_when_the_server_is_away_for_a_session(tmp_path: Pat
             with serve(tmp_path, *settings, port=first.port):
                 client.publish(orders, "a")
                 assert read(consumer, 1) == ["a"]
+
+
+async def test_the_asyncio_client_processes_in_transactions(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    copies = tuff.TopicId("groups", f"{topic.name}-copies")
+    client.topics.create(copies)
+    publish(client, topic, "a")
+
+    async def process(batch: tuff.Batch, tx: tuff.AsyncTransactionContext) -> None:
+        await tx.publish(copies, batch[0].payload)
+        consumer.stop()
+
+    async with (
+        tuff.AsyncClient(server.url) as own,
+        own.consumer(topic.name, topic, mode="exactly_once") as consumer,
+    ):
+        await consumer.run(process)
+
+    assert [message.payload for message in client.poll(copies)] == [b"a"]
+    assert len(after(client, topic)) == 1
+
+
+def test_a_blocking_client_refuses_a_coroutine_function_as_callback(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    async def take(_partitions: list[tuff.TopicId]) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="coroutine"):
+        client.consumer("billing", topic, on_assigned=take)

@@ -17,6 +17,7 @@ from tuff.protocol.errors import (
     PartitionNotAssignedError,
     StaleMemberEpochError,
     TooManyMembersError,
+    TopicNotFoundError,
     TransactionTimedOutError,
     TuffError,
     UnknownMemberError,
@@ -47,6 +48,7 @@ class World:
         self.undecided: set[TopicId] = set()
         self.errors: dict[str, list[TuffError]] = {}
         self.said: list[str] = []
+        self.poll_s = 0.0  # how long a read takes
         plan = plan_of(
             "billing",
             TOPIC,
@@ -111,6 +113,8 @@ class World:
         kind = path.rpartition("/")[2]
         if kind != "poll":
             self.said.append(f"{method} {kind}")
+        if kind == "commit":
+            assert b'"readOnly":false' in _body(call)  # there is an offset
         if self.errors.get(kind):
             raise self.errors[kind].pop(0)
         if kind == "heartbeat":
@@ -118,6 +122,7 @@ class World:
         if (method, kind) == ("GET", "offsets"):
             return CommittedOffsets(after=dict(self.committed), undecided=frozenset(self.undecided))
         if kind == "poll":
+            self.now_s += self.poll_s
             return self._poll(call)
         if kind == "transactions":
             return Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
@@ -271,6 +276,40 @@ def test_a_member_without_answers_gives_up_when_its_session_is_over(world: World
     assert world.poll() is None
     assert world.told() == ["POST heartbeat", "POST offsets", "lost 0 1"]
     assert world.flows.assignment == []
+
+
+def test_a_batch_is_dropped_if_the_session_ends_while_it_is_read(world: World) -> None:
+    world.poll_s = SESSION_S
+
+    assert world.poll() is None
+
+
+def test_a_waiting_poll_is_woken_when_partitions_move(world: World) -> None:
+    world.messages[P0].clear()
+    world.poll()
+    assert not world.flows._news.is_set
+    world.assign(P1, epoch=2)
+
+    world.beat()
+    assert world.flows._news.is_set
+
+
+def test_a_heartbeat_is_due_once_partitions_were_released(world: World) -> None:
+    world.poll()
+    world.flows._due.clear()
+    world.assign(P1, epoch=2)
+    world.beat()
+    assert not world.flows._due.is_set
+
+    world.poll()
+    assert world.flows._due.is_set
+
+
+def test_a_topic_that_was_deleted_is_passed_over(world: World) -> None:
+    world.messages = {P0: [FIRST], P1: [FIRST]}
+    world.errors["poll"] = [TopicNotFoundError("gone")]
+
+    assert payload(world.poll()) == b"a"
 
 
 def test_a_session_counts_from_when_the_heartbeat_was_sent(world: World) -> None:

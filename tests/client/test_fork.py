@@ -230,6 +230,39 @@ def test_a_forked_process_is_refused_the_publisher_of_its_parents_loop(
     assert (closed, published) == ("closed", "[b'one', b'three']")
 
 
+CONSUMER = """
+import os, sys, tuff
+client = tuff.Client(sys.argv[1])
+topic = tuff.TopicId("client", sys.argv[2])
+client.publish(topic, "one")
+with client.consumer("forked", topic) as consumer:
+    batch = consumer.poll()
+    child = os.fork()
+    if child == 0:
+        for call in (consumer.poll, consumer.commit):
+            try:
+                call()
+            except RuntimeError as error:
+                print(error)
+        consumer.close()
+        print("closed", flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    consumer.commit()
+    print(client.groups.show("client", "forked").state)
+"""
+
+
+def test_a_forked_process_is_refused_the_consumer_of_its_parent(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    """It would commit as the same member, and its `close` would end the membership."""
+    *refusals, closed, state = output_of(CONSUMER, server.url, topic.name)
+
+    assert [line.count("before this process was forked") for line in refusals] == [1, 1]
+    assert (closed, state) == ("closed", "stable")
+
+
 def test_a_stop_in_a_forked_process_does_not_stop_its_parent() -> None:
     """The parent's waits ended without a stop, and later ones did not end by a stop."""
     assert output_of(STOPPED_CHILD) == []

@@ -14,7 +14,14 @@ EXACTLY, AT_LEAST, AT_MOST = (
 )
 
 
-@pytest.mark.parametrize("mode", [EXACTLY, AT_LEAST, AT_MOST])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        EXACTLY,
+        pytest.param(AT_LEAST, marks=pytest.mark.slow),
+        pytest.param(AT_MOST, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_members_break_no_promise(mode: DeliveryMode, tmp_path: Path) -> None:
     run = kill_members(mode, count=3, partitions=6, kills=1, pauses=1, seed=1, home=tmp_path)
 

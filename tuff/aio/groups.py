@@ -3,6 +3,7 @@
 `tuff.consumer_flows` has the flows of a consumer.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from types import TracebackType
 
@@ -11,6 +12,7 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver
 from tuff.aio.heartbeats import AsyncHeartbeats
 from tuff.aio.topics import AsyncSend
+from tuff.batching import require_own_process
 from tuff.calls import Duration
 from tuff.client_errors import WrongStateError
 from tuff.commit_protocol import Opened
@@ -45,6 +47,7 @@ class AsyncConsumer:
         self._driver = driver
         self._open = open
         self._heartbeats = AsyncHeartbeats(driver)
+        self._process_id = os.getpid()
         self._is_closed = False
 
     @property
@@ -63,7 +66,8 @@ class AsyncConsumer:
         Raises:
             TooManyMembersError: the group has as many members as it can have.
             DamagedRecordError: the next message of a partition fails its checksum.
-            WrongStateError: the consumer is closed, or the transaction of a batch has not ended.
+            WrongStateError: the consumer is closed or was made before a fork, or the transaction
+                of a batch has not ended.
         """
         await self._require_open()
         return await self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
@@ -84,6 +88,7 @@ class AsyncConsumer:
                 was not committed. The next poll continues with what this member has.
             WrongStateError: the mode is another one.
         """
+        await self._require_open()
         await self._driver.run(self._flows.commit())
 
     def transaction(
@@ -149,7 +154,7 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Leave the group, so that others get the partitions at once; those of a static member are
         kept for a session. It commits nothing. Calling it again is harmless."""
-        if self._is_closed:
+        if self._is_closed or os.getpid() != self._process_id:
             return
         self._is_closed = True
         self._flows.close()
@@ -170,6 +175,7 @@ class AsyncConsumer:
     async def _require_open(self) -> None:
         if self._is_closed:
             raise WrongStateError("the consumer is closed; make another one")
+        require_own_process(self._process_id, what="consumer")
         await self._heartbeats.begin(self._flows.heartbeats)
 
 

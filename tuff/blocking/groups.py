@@ -4,10 +4,12 @@
 `tuff.consumer_flows` has the flows of a consumer.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 
 from tuff import calls, group_calls
+from tuff.batching import require_own_process
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver
 from tuff.blocking.heartbeats import Heartbeats
@@ -46,6 +48,7 @@ class Consumer:
         self._driver = driver
         self._open = open
         self._heartbeats = Heartbeats(driver)
+        self._process_id = os.getpid()
         self._is_closed = False
 
     @property
@@ -64,7 +67,8 @@ class Consumer:
         Raises:
             TooManyMembersError: the group has as many members as it can have.
             DamagedRecordError: the next message of a partition fails its checksum.
-            WrongStateError: the consumer is closed, or the transaction of a batch has not ended.
+            WrongStateError: the consumer is closed or was made before a fork, or the transaction
+                of a batch has not ended.
         """
         self._require_open()
         return self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
@@ -85,6 +89,7 @@ class Consumer:
                 was not committed. The next poll continues with what this member has.
             WrongStateError: the mode is another one.
         """
+        self._require_open()
         self._driver.run(self._flows.commit())
 
     def transaction(
@@ -150,7 +155,7 @@ class Consumer:
     def close(self) -> None:
         """Leave the group, so that others get the partitions at once; those of a static member are
         kept for a session. It commits nothing. Calling it again is harmless."""
-        if self._is_closed:
+        if self._is_closed or os.getpid() != self._process_id:
             return
         self._is_closed = True
         self._flows.close()
@@ -171,6 +176,7 @@ class Consumer:
     def _require_open(self) -> None:
         if self._is_closed:
             raise WrongStateError("the consumer is closed; make another one")
+        require_own_process(self._process_id, what="consumer")
         self._heartbeats.begin(self._flows.heartbeats)
 
 

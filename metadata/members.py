@@ -18,6 +18,7 @@ from metadata.keys import encode_key
 from metadata.server_ids import check_server_id
 from metadata.store import (
     BadVersionError,
+    Condition,
     DamagedEntryError,
     EntryExistsError,
     Expected,
@@ -28,7 +29,6 @@ from metadata.store import (
     NoEntryError,
     Session,
     SessionLostError,
-    Versioned,
 )
 from metadata.topic_ownership import floor_members, floor_of
 from tuff.protocol.ids import Floor
@@ -167,12 +167,22 @@ class Members:
         the floor; returns what is recorded now. Incarnation and floor only rise, so any number of
         servers may record a fence at the same time, and repeating it is harmless."""
 
-        def merged(old: Fenced | None) -> Fenced:
-            if old is None:
-                return Fenced(incarnation, floor)
-            return Fenced(max(old.incarnation, incarnation), old.floor.raised_to(floor))
-
-        return self._change((_FENCED, check_server_id(server_id)), _fenced, _fenced_bytes, merged)
+        key = (_FENCED, check_server_id(server_id))
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            found = read_value(self._store, key, _fenced)
+            new = Fenced(incarnation, floor)
+            expected: Condition = Expected.NEW
+            if found is not None:
+                old, expected = found.value, found.version
+                new = Fenced(max(old.incarnation, incarnation), old.floor.raised_to(floor))
+                if new == old:
+                    return new
+            try:
+                self._store.put(key, _fenced_bytes(new), expected)
+            except (BadVersionError, EntryExistsError, NoEntryError):
+                continue  # another server changed it first
+            return new
+        raise _too_many_changes(key)
 
     @property
     def _key(self) -> Key:
@@ -213,28 +223,6 @@ class Members:
                     f"the address {self._address} is already in use by the server "
                     f"{found.server_id}; give this one another cluster.address"
                 )
-
-    def _change(
-        self,
-        key: Key,
-        read: Callable[[Key, bytes], T],
-        written: Callable[[T], bytes],
-        changed: Callable[[T | None], T],
-    ) -> T:
-        """Change a value by compare-and-set; returns the new one. Without a change it writes
-        nothing."""
-        for _ in range(CHANGE_ATTEMPTS_MAX):
-            found: Versioned[T] | None = read_value(self._store, key, read)
-            new = changed(None if found is None else found.value)
-            if found is not None and found.value == new:
-                return new
-            expected = Expected.NEW if found is None else found.version
-            try:
-                self._store.put(key, written(new), expected)
-            except (BadVersionError, EntryExistsError, NoEntryError):
-                continue  # another server changed it first
-            return new
-        raise _too_many_changes(key)
 
     def _scan(self, kind: str, read: Callable[[Key, bytes], T]) -> Iterator[tuple[str, T]]:
         for key, found in self._store.scan((kind,)):

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from tuff.client_errors import WrongStateError as WrongStateError
     from tuff.consumer_flows import Batch as Batch
     from tuff.consumer_flows import DeliveryMode as DeliveryMode
+    from tuff.dead_letters import DeadLetter as DeadLetter
+    from tuff.dead_letters import NotADeadLetterError as NotADeadLetterError
+    from tuff.dead_letters import RetryPolicy as RetryPolicy
+    from tuff.dead_letters import read_dead_letter as read_dead_letter
     from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
@@ -153,7 +157,7 @@ if TYPE_CHECKING:
     from tuff.serializers import TypedMessage as TypedMessage
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
-    from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
+    from tuff.subscriber_flows import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable
     from tuff.version import __version__ as __version__

@@ -40,6 +40,7 @@ from tuff.consumer_flows import (
     new_member_id,
     plan_of,
 )
+from tuff.dead_letters import RetryPolicy
 from tuff.merged_reads import MergedSubscription, Starts
 from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import AsyncPositions, AsyncTransactionAware
@@ -57,7 +58,7 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
-from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
 T = TypeVar("T")
@@ -595,6 +596,7 @@ class AsyncClient:
         batch: int = 500,
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
+        retry: RetryPolicy | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
@@ -612,7 +614,8 @@ class AsyncClient:
         `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
         `earliest` or `latest`. A batch has at most `batch` messages, all of them committed ones.
         `assignor`: `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member,
-        which keeps its partitions while it restarts. The callbacks get partitions that the member
+        which keeps its partitions while it restarts. `retry`: what becomes of messages that fail,
+        in `run` or by `nack`; not with `at_most_once`. The callbacks get partitions that the member
         received, will give up after the callback (then what was processed is committed), or has
         lost already. They run within `poll`.
 
@@ -630,9 +633,13 @@ class AsyncClient:
             instance_id=instance_id,
             client=self.client_id,
             callbacks=(on_assigned, on_revoked, on_lost),
+            retry=retry,
         )
         flows: ConsumerFlows[AsyncTransactionContext] = ConsumerFlows(
-            plan, new_member_id(), elapsed_s=perf_counter
+            plan,
+            new_member_id(),
+            elapsed_s=perf_counter,
+            open_one=lambda offsets: self._open((), offsets=offsets),
         )
         return AsyncConsumer(flows, self._driver, self._open_for_group)
 

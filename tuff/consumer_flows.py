@@ -646,6 +646,7 @@ class ConsumerFlows(Generic[C]):
                 return Batch(partition, poll.messages, poll.next_id, poll.expired, letter)
             if (found := retries.own_letter(poll.messages)) is not None:
                 carrier, letter = found
+                letter = retries.failed_before(partition, letter.message) or letter
                 return Batch(partition, (letter.message,), carrier.id, poll.expired, letter)
             # Only letters of other groups.
             question = self._positions[partition]

@@ -71,9 +71,8 @@ class ConsumerRetries(Generic[C]):
 
     @property
     def retry_topics(self) -> list[TopicId]:
-        """What the member reads beside its topics."""
-        if self.policy.in_order or not self.policy.delays:
-            return []
+        """What the member reads beside its topics. With any policy: dead letters that are replayed
+        come this way."""
         return [retry_topic_of(topic) for topic in self.topics]
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 from uuid import uuid4  # noqa: TID251 - as below
 
 from tuff import calls, group_calls
@@ -72,6 +72,9 @@ DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exac
 Assignor = Literal["range", "round_robin", "sticky"]
 FirstStart = Literal["earliest", "latest"]
 Callback = Callable[[list[TopicId]], object]  # with partitions, in order
+# Makes a transaction of a client: its participants, the commit of offsets, and its timeout. The
+# blocking client takes fewer kinds of participants than the asyncio one.
+Open = Callable[[Collection[Any], Callable[[int], Call[None]], float | None], Opened[C]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +224,21 @@ class ConsumerFlows(Generic[C]):
         self,
         plan: ConsumerPlan,
         member_id: str,
+        open_one: Open[C],
         *,
         elapsed_s: Callable[[], float],
-        open_one: Callable[[Callable[[int], Call[None]]], Opened[C]],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`open_one`: makes a transaction in which offsets are committed, for retries."""
+        self.open_one = open_one
         self.mode = plan.mode
         self.retries: ConsumerRetries[C] | None = None
         if plan.retry is not None:
             self.retries = ConsumerRetries(
-                plan.retry, plan.group.name, plan.topics, open_one, elapsed_s
+                plan.retry,
+                plan.group.name,
+                plan.topics,
+                lambda offsets: open_one((), offsets, None),
+                elapsed_s,
             )
         self._plan = plan
         self._member_id = member_id

@@ -263,6 +263,7 @@ def _drain(client: tuff.Client, mode: DeliveryMode) -> None:
         is_waiting = still_s > 0 and bool(client.delayed.list(RETRY))
         if _is_behind(client) or is_waiting:
             last_s = time.monotonic()
+            return False
         return time.monotonic() - last_s >= still_s
 
     until(is_still, within_s=WITHIN_S, what="the group to have processed everything")
@@ -364,8 +365,8 @@ def main() -> None:
     print(
         f"{given.mode}: {run.published} messages, {missing} missing, {repeated} repeated, "
         f"{len(run.given_up)} given up, {len(wrong)} of that not as promised; "
-        f"{len(run.paused)} pauses, and {len(run.killed)} kills, after which others had all partitions within "
-        f"{max(run.rebalanced_s, default=0.0):.2f} s"
+        f"{len(run.paused)} pauses, and {len(run.killed)} kills, after which others had all "
+        f"partitions within {max(run.rebalanced_s, default=0.0):.2f} s"
     )
     sys.exit(1 if wrong else 0)
 

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 
 from tuff import calls, group_calls
@@ -27,11 +27,6 @@ from tuff.replies import Group
 
 # Inside the class, `list` is a method.
 Names = list[str]
-# Makes a transaction of a client: its participants, the commit of offsets, and its timeout.
-Open = Callable[
-    [Collection[AsyncTransactionAware], Callable[[int], calls.Call[None]], float | None],
-    Opened[AsyncTransactionContext],
-]
 
 
 class AsyncConsumer:
@@ -41,14 +36,11 @@ class AsyncConsumer:
     Use it in an `async with` block, or close it. It joins with its first poll.
     """
 
-    def __init__(
-        self, flows: ConsumerFlows[AsyncTransactionContext], driver: AsyncDriver, open: Open
-    ) -> None:
+    def __init__(self, flows: ConsumerFlows[AsyncTransactionContext], driver: AsyncDriver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows
         self._driver = driver
-        self._open = open
         self._heartbeats = AsyncHeartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
@@ -136,7 +128,7 @@ class AsyncConsumer:
         """
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
         return self._flows.opened(
-            self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
         )
 
     async def run(
@@ -164,7 +156,7 @@ class AsyncConsumer:
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
 
         def open_one(batch: Batch) -> Opened[AsyncTransactionContext]:
-            opened = self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
             self._flows.opened(opened)
             return opened
 

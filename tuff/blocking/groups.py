@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 from tuff import calls, group_calls
@@ -28,11 +28,6 @@ from tuff.replies import Group
 
 # Inside the class, `list` is a method.
 Names = list[str]
-# Makes a transaction of a client: its participants, the commit of offsets, and its timeout.
-Open = Callable[
-    [Collection[TransactionAware], Callable[[int], calls.Call[None]], float | None],
-    Opened[TransactionContext],
-]
 
 
 class Consumer:
@@ -42,14 +37,11 @@ class Consumer:
     Use it in an `with` block, or close it. It joins with its first poll.
     """
 
-    def __init__(
-        self, flows: ConsumerFlows[TransactionContext], driver: Driver, open: Open
-    ) -> None:
+    def __init__(self, flows: ConsumerFlows[TransactionContext], driver: Driver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows
         self._driver = driver
-        self._open = open
         self._heartbeats = Heartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
@@ -137,7 +129,7 @@ class Consumer:
         """
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
         return self._flows.opened(
-            self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
         )
 
     def run(
@@ -165,7 +157,7 @@ class Consumer:
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
 
         def open_one(batch: Batch) -> Opened[TransactionContext]:
-            opened = self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
             self._flows.opened(opened)
             return opened
 

@@ -20,7 +20,6 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TopicRecord
-from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
@@ -31,7 +30,7 @@ from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.partitioning import murmur2, partition_index
 from tuff.protocol.requests import Delay, PublishEntry, PublishRequest, RollbackDetail
 
@@ -552,18 +551,3 @@ async def test_a_failed_write_changes_all_partitions_or_none(
 
         after, changed = tables(), 4 if change == "publish" else 3
         assert len({*after} - {*before}) == changed
-
-
-async def test_a_topic_in_a_cluster_has_one_partition() -> None:
-    async with Member(new_tables(), "a").serving() as member:
-        await member.handover.take([ORDERS], NO_FLOOR)
-        with pytest.raises(InvalidTopicPropertiesError, match="has one partition for now"):
-            await create(member.service, 2)
-        await create(member.service, 1)
-        with pytest.raises(InvalidTopicPropertiesError, match="has one partition for now"):
-            await member.service.topics.update(ORDERS, {"ttl": "5"}, partition_count=2)
-        await member.service.topics.update(ORDERS, {"ttl": "5"}, partition_count=1)
-        await member.service.publisher.publish(ORDERS.partition(0), request(b"one"))
-
-        assert await read(member.service, 0) == [b"one"]
-        assert member.handover.topics() == [ORDERS]

@@ -74,7 +74,8 @@ BUGS = (
             ),
             Change(
                 "messaging/topic_handover.py",
-                "        for each in parts:\n            self._state.remove_topic(each)\n",
+                "        for each in self._state.topics.unit(topic):\n"
+                "            self._state.remove_topic(each)\n",
                 "        _set_released(parts, is_released=False)\n",
             ),
         ),

@@ -1,5 +1,7 @@
 """Partitions of a topic in a cluster: its owner has all of them (decision 0043 §3)."""
 
+import asyncio
+
 import pytest
 
 from messaging.read.poll import Poll
@@ -9,6 +11,7 @@ from tests.messaging.world import payloads, request
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError
 from tuff.protocol.ids import NO_FLOOR, TopicId
+from tuff.protocol.partitioning import partition_index
 from tuff.protocol.requests import Delay, PublishRequest
 
 ORDERS, GROUP = TopicId("shop", "orders"), TopicId("shop", "orders:group")
@@ -104,11 +107,16 @@ async def test_delayed_messages_of_a_partition_move_with_the_topic() -> None:
     async with Member(tables, "a").serving() as a, Member(tables, "b").serving() as b:
         await a.handover.take([ORDERS], NO_FLOOR)
         await create(a, 2)
-        one = ORDERS.partition(1)
-        await a.service.publisher.publish(one, request(b"later"), Delay(5_000, is_time=False))
+        delays = [Delay(5_000, is_time=False)] * len(KEYS)
+        await a.service.publisher.publish(ORDERS, keyed(*KEYS)._replace(delays=delays))
         await a.pass_on(ORDERS, b)
+        assert await read_all(b.service) == {0: [], 1: []}
 
         b.clock.now_ms += 10_000
-        await b.service.delayed.look()
+        b.service.state.look_times.changed.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
 
-        assert await read_all(b.service) == {0: [], 1: [b"later"]}
+        assert await read_all(b.service) == {
+            number: [key for key in KEYS if partition_index(key, 2) == number] for number in (0, 1)
+        }

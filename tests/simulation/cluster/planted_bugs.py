@@ -87,6 +87,18 @@ BUGS = (
         "        self._are_members_old",
     ),
     planted(
+        "partitions-left-behind-by-a-move",
+        "messaging/storage/loading.py",
+        "            if topic.unit == unit:\n",
+        "            if topic == unit:\n",
+    ),
+    planted(
+        "end-reported-while-a-partition-has-rows",
+        "messaging/write/settle_and_mark.py",
+        "        return topic not in self._units([pointer])\n",
+        "        return topic not in self._homes([pointer])\n",
+    ),
+    planted(
         "offsets-below-the-floor",
         "messaging/topic_handover.py",
         "        sequencer.raise_above(floor.offset)\n",

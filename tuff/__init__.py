@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
     from tuff.protocol.errors import TooManyMembersError as TooManyMembersError
     from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError
+    from tuff.protocol.errors import TooManyPreparedError as TooManyPreparedError
     from tuff.protocol.errors import TooManySinksError as TooManySinksError
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
     from tuff.protocol.errors import TopicHeldError as TopicHeldError
@@ -99,6 +100,8 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionError as TransactionError
     from tuff.protocol.errors import TransactionInvalidatedError as TransactionInvalidatedError
     from tuff.protocol.errors import TransactionNotInProgressError as TransactionNotInProgressError
+    from tuff.protocol.errors import TransactionNotPreparedError as TransactionNotPreparedError
+    from tuff.protocol.errors import TransactionPreparedError as TransactionPreparedError
     from tuff.protocol.errors import TransactionsInProgressError as TransactionsInProgressError
     from tuff.protocol.errors import TransactionsUnavailableError as TransactionsUnavailableError
     from tuff.protocol.errors import TransactionTimedOutError as TransactionTimedOutError
@@ -140,6 +143,8 @@ if TYPE_CHECKING:
     from tuff.replies import Outcome as Outcome
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
+    from tuff.replies import Prepared as Prepared
+    from tuff.replies import PreparedTransaction as PreparedTransaction
     from tuff.replies import Published as Published
     from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed

@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from tuff.replies import Outcome as Outcome
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
+    from tuff.replies import PreparedTransaction as PreparedTransaction
     from tuff.replies import Published as Published
     from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed
@@ -153,6 +154,7 @@ if TYPE_CHECKING:
     from tuff.serializers import TypedMessage as TypedMessage
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
+    from tuff.sql.resolver import SqlSettled as SqlSettled
     from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable

@@ -7,6 +7,7 @@ from ssl import SSLContext
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
@@ -15,6 +16,7 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.groups import AsyncConsumer, AsyncGroups
 from tuff.aio.publisher import AsyncPublisher
+from tuff.aio.sql import AsyncSqlResolver, AsyncSqlTransaction
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncDelayed, AsyncTopics
 from tuff.aio.transactions import AsyncSinks, AsyncTransactions
@@ -57,9 +59,13 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
+from tuff.sql.database import Decider, SqlDatabase
+from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
+from tuff.sql.transaction import SqlProtocol
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
+D = TypeVar("D")
 T = TypeVar("T")
 
 
@@ -115,6 +121,7 @@ class AsyncClient:
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
         self.groups = AsyncGroups(self._send)
+        self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
 
     @property
     def url(self) -> str:
@@ -510,6 +517,57 @@ class AsyncClient:
         return self._open(
             participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
         ).context
+
+    def sql_transaction(
+        self,
+        database: SqlDatabase[D],
+        connection: D,
+        *,
+        timeout: Duration | None = None,
+    ) -> AsyncSqlTransaction:
+        """A transaction of your database in which messages are published: both commit, or neither.
+
+            shop = AsyncSqlAlchemyDatabase(engine, "shop")
+            async with client.sql_transaction(shop, session) as tx:
+                session.add(Order(item="apple"))
+                await tx.publish(orders, "sold one apple")
+
+        `database`: one of the classes in `tuff.sql.sqlalchemy`, `tuff.sql.psycopg`,
+        `tuff.sql.asyncpg`, `tuff.sql.sqlite` or `tuff.sql.django`; keep it, as it remembers what it
+        has checked. `connection`: the session or connection of that library; the block commits it
+        at its end. `timeout`: seconds from the first message to the end of the block (default: the
+        server's 30).
+
+        Raises, when its block begins or ends:
+            WrongStateError: the connection or the database is unsuitable; it says what to do.
+            OutcomeUnknownError: the database can't say now whether it committed. A resolver makes
+                the messages follow the rows.
+            Exception: the error of the block, of the database or of the server, after all was
+                rolled back.
+        """
+        protocol = SqlProtocol(
+            self._retries,
+            self._decider_of(database),
+            database.joined(connection),
+            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            client=self.client_id,
+        )
+        return AsyncSqlTransaction(protocol, self._driver)
+
+    def sql_resolver(
+        self, database: SqlDatabase[Any], *, every: Duration = EVERY_S
+    ) -> AsyncSqlResolver:
+        """Settles prepared transactions of a database whose program died, as the database decided.
+
+        At least one process of the application runs one; several are harmless. `every`: seconds
+        between two rounds; what is prepared in two successive rounds is asked about.
+        """
+        every_s = checked_every_s(calls.seconds_of(every, what="every"))
+        flows = ResolverFlows(self._decider_of(database), self._retries, every_s=every_s)
+        return AsyncSqlResolver(flows, self._driver)
+
+    def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
+        return self._deciders.setdefault(database, Decider(database))
 
     async def run(
         self,

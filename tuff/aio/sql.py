@@ -1,4 +1,4 @@
-"""The contexts of `client.sql_transaction` and `client.sql_resolver`; `tuff.sql` has their flows."""
+"""The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
 
 from datetime import datetime
 from types import TracebackType

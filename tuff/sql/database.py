@@ -90,7 +90,8 @@ class Answer(Enum):
 
 
 class Decider(Generic[C_contra]):
-    """Asks one database. Safe to share between threads and tasks: it only remembers its identity."""
+    """Asks one database. Safe to share between threads and tasks: it remembers the identity and the
+    checked connections only."""
 
     def __init__(self, database: SqlDatabase[C_contra]) -> None:
         self.database = database
@@ -117,13 +118,7 @@ class Decider(Generic[C_contra]):
         origin = connection.origin
         if origin is None or _contains(self._checked, origin):
             return
-        try:
-            yield from self._require_identity(connection)
-        except WrongStateError:
-            yield from hook(connection.rollback)
-            raise
-        except Exception as error:
-            raise self.explained(error) from error.__cause__
+        yield from self.explaining(self._require_identity(connection))
         yield from hook(connection.rollback)
         with suppress(TypeError):  # SQLite's connections and those of asyncpg's pools
             self._checked.add(origin)
@@ -152,29 +147,35 @@ class Decider(Generic[C_contra]):
 
         yield from self._on_another_connection(write)
 
-    def explained(self, error: Exception) -> Exception:
-        """The error of a database in words that say what to do, where it is a wrong use."""
-        match self._dialect.fact_of(error):
+    def explaining(self, flow: Flow[T]) -> Flow[T]:
+        """Run a flow; an error of the database that means a wrong use says what to do."""
+        try:
+            return (yield from flow)
+        except Exception as error:
+            if (advice := self._advice(self._dialect.fact_of(error))) is None:
+                raise
+            raise WrongStateError(advice) from error
+
+    def _advice(self, fact: Fact) -> str | None:
+        name = self.database.name
+        match fact:
             case Fact.MISSING_TABLE:
-                text = (
-                    f"database {self.database.name!r} has no table {dialects.TABLE}; create it "
-                    f"once: {self._dialect.create_table}"
+                return (
+                    f"database {name!r} has no table {dialects.TABLE}; create it once: "
+                    f"{self._dialect.create_table}"
                 )
             case Fact.READ_ONLY:
-                text = (
-                    f"database {self.database.name!r} takes no writes here, as a replica does; "
-                    "connect to the primary"
+                return (
+                    f"database {name!r} takes no writes here, as a replica does; connect to the "
+                    "primary"
                 )
             case Fact.STATEMENT_POOLING:
-                text = (
-                    f"the pooler of database {self.database.name!r} is in statement mode, where no "
-                    "transaction can have two statements; use transaction or session mode"
+                return (
+                    f"the pooler of database {name!r} is in statement mode, where no transaction "
+                    "can have two statements; use transaction or session mode"
                 )
             case _:
-                return error
-        explained = WrongStateError(text)
-        explained.__cause__ = error
-        return explained
+                return None
 
     def _ask(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
         for statement in self._dialect.before_question:
@@ -193,15 +194,14 @@ class Decider(Generic[C_contra]):
         return Answer.NEVER
 
     def _require_identity(self, connection: SqlConnection) -> Flow[None]:
-        found = yield from hook(partial(connection.fetch, dialects.select_identity()))
-        if list(found) != [self._identity]:
+        if (yield from _identities(connection)) != [self._identity]:
             raise WrongStateError(
                 f"this connection leads to another database than the first one to "
                 f"{self.database.name!r}; use the same file, or the same server and schema"
             )
 
     def _find_identity(self, connection: SqlConnection, *, may_write: bool) -> Flow[int]:
-        found = list((yield from hook(partial(connection.fetch, dialects.select_identity()))))
+        found = yield from _identities(connection)
         yield from hook(connection.rollback)
         if not found and may_write:
             found = yield from self._write_identity(connection)
@@ -221,6 +221,7 @@ class Decider(Generic[C_contra]):
     def _write_identity(self, connection: SqlConnection) -> Flow[list[int]]:
         made = dialects.identity_of(self.database.name, secrets.randbits(30) + 1)
         try:
+            yield from hook(connection.begin)
             # Of two programs that begin at once, the second one waits here for the first one.
             yield from hook(partial(connection.execute, dialects.insert(0)))
             yield from hook(partial(connection.execute, dialects.insert(made)))
@@ -229,27 +230,30 @@ class Decider(Generic[C_contra]):
             if self._dialect.fact_of(error) is not Fact.DUPLICATE:
                 raise
             yield from hook(connection.rollback)
-        return list((yield from hook(partial(connection.fetch, dialects.select_identity()))))
+        return (yield from _identities(connection))
 
     def _on_another_connection(self, work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
         """Run `work` in a transaction of a new connection, which is rolled back if it is not
         committed."""
-        try:
-            connection: SqlConnection = yield from hook(self.database.connect)
-            try:
-                yield from hook(connection.begin)
-                result = yield from work(connection)
-            except GeneratorExit:
-                raise
-            except BaseException:
-                yield from _closed(connection)
-                raise
-            yield from _closed(connection)
-            return result
-        except WrongStateError:
-            raise
-        except Exception as error:
-            raise self.explained(error) from error.__cause__
+        return (yield from self.explaining(_on_new(self.database, work)))
+
+
+def _on_new(database: SqlDatabase[Any], work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
+    connection: SqlConnection = yield from hook(database.connect)
+    try:
+        yield from hook(connection.begin)
+        result = yield from work(connection)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _closed(connection)
+        raise
+    yield from _closed(connection)
+    return result
+
+
+def _identities(connection: SqlConnection) -> Flow[list[int]]:
+    return list((yield from hook(partial(connection.fetch, dialects.select_identity()))))
 
 
 def _contains(checked: "WeakSet[Any]", origin: object) -> bool:

@@ -96,10 +96,10 @@ class _AsyncConnection:
         """Nothing: the first statement begins it."""
 
     async def execute(self, statement: str) -> None:
-        await self._connection.cursor().execute(statement)  # type: ignore[arg-type]  # no literal
+        await self._connection.cursor().execute(statement)
 
     async def fetch(self, statement: str) -> list[int]:
-        cursor = await self._connection.cursor().execute(statement)  # type: ignore[arg-type]  # no literal
+        cursor = await self._connection.cursor().execute(statement)
         return [row[0] for row in await cursor.fetchall()]
 
     async def before_prepare(self) -> None:

@@ -104,7 +104,7 @@ class ResolverFlows:
         self._known = frozenset(pointers)
         answers = []
         for pointer in asked:
-            answers.append((yield from self._settle(pointer, name)))
+            answers.append((yield from self._settle(pointer, name)))  # noqa: PERF401 - it yields
         deleted_count = yield from self._delete([row for row in rows if row not in self._known])
         return SqlSettled(
             committed_count=answers.count(Answer.COMMITTED),

@@ -32,7 +32,10 @@ class SqlAlchemyDatabase:
         self._engine = engine
 
     def connect(self) -> "_Connection":
-        return _Connection(self._engine.connect())
+        connection = self._engine.connect()
+        # Never back to the pool, since a question changes settings of its connection.
+        connection.detach()
+        return _Connection(connection)
 
     def joined(self, session: Session) -> "_Block":
         return _Block(session, _Guard(session, self._engine))
@@ -47,7 +50,10 @@ class AsyncSqlAlchemyDatabase:
         self._engine = engine
 
     async def connect(self) -> "_AsyncConnection":
-        return _AsyncConnection(await self._engine.connect())
+        connection = await self._engine.connect()
+        assert connection.sync_connection is not None, "it is open"
+        connection.sync_connection.detach()
+        return _AsyncConnection(connection)
 
     def joined(self, session: AsyncSession) -> "_AsyncBlock":
         return _AsyncBlock(session, _Guard(session.sync_session, self._engine.sync_engine))
@@ -73,10 +79,9 @@ class _Guard:
         self._session = session
         self._engine = engine
         self._may_commit = False
-        self._was_rolled_back = False
+        self._transaction: SessionTransaction | None = None
         self._listeners: list[tuple[str, Callable[..., None]]] = [
             ("before_commit", self._before_commit),
-            ("after_soft_rollback", self._after_rollback),
             ("after_begin", self._after_begin),
         ]
 
@@ -86,30 +91,21 @@ class _Guard:
         if self._session.in_nested_transaction():
             raise WrongStateError("the session is in a savepoint; begin the block outside of it")
         self._session.info[_MARK] = self
+        self._may_commit = False
         for name, function in self._listeners:
             event.listen(self._session, name, function)
 
-    def check_connection(self, connection: Connection) -> None:
-        """Raises: WrongStateError: it commits each statement, or leads to another database."""
-        if connection.engine.url != self._engine.url:
-            raise WrongStateError(
-                f"the session uses a second database in the block, and only one can decide: "
-                f"{connection.engine.url.render_as_string(hide_password=True)}"
-            )
-        driver = connection.connection.dbapi_connection
-        assert driver is not None, "the connection is open"
-        if connection.dialect.detect_autocommit_setting(driver):
-            raise WrongStateError(
-                "the connection commits each statement by itself; use an engine without "
-                'isolation_level="AUTOCOMMIT"'
-            )
+    def begun(self, connection: Connection | None) -> None:
+        """Remember the transaction of the block, and check its connection."""
+        assert connection is not None, "the session has just given it out"
+        self._transaction = self._session.get_transaction()
+        self._check(connection)
 
     def check_end(self) -> None:
         """Raises: WrongStateError: the transaction is not the whole block."""
-        if self._was_rolled_back:
+        if self._session.get_transaction() is not self._transaction:
             raise WrongStateError(
-                "the session was rolled back within the block, so the block can't commit; let the "
-                "error end it"
+                "the session was rolled back or closed within the block, so the block can't commit"
             )
 
     def allow_commit(self) -> None:
@@ -127,11 +123,22 @@ class _Guard:
                 "the block commits the session at its end; don't commit within it"
             )
 
-    def _after_rollback(self, _session: Session, previous: SessionTransaction) -> None:
-        self._was_rolled_back |= not previous.nested
-
     def _after_begin(self, _session: Session, _of: Any, connection: Connection) -> None:
-        self.check_connection(connection)
+        self._check(connection)
+
+    def _check(self, connection: Connection) -> None:
+        if connection.engine.url != self._engine.url:
+            raise WrongStateError(
+                f"the session uses a second database in the block, and only one can decide: "
+                f"{connection.engine.url.render_as_string(hide_password=True)}"
+            )
+        driver = connection.connection.dbapi_connection
+        assert driver is not None, "the connection is open"
+        if connection.dialect.detect_autocommit_setting(driver):
+            raise WrongStateError(
+                "the connection commits each statement by itself; use an engine without "
+                'isolation_level="AUTOCOMMIT"'
+            )
 
 
 class _Connection:
@@ -161,8 +168,6 @@ class _Connection:
         self._connection.rollback()
 
     def close(self) -> None:
-        # Not back to the pool: the question has changed its settings.
-        self._connection.invalidate()
         self._connection.close()
 
 
@@ -178,7 +183,7 @@ class _Block:
     def begin(self) -> None:
         self._guard.begin()
         try:
-            self._guard.check_connection(self._session.connection())
+            self._guard.begun(self._session.connection())
         except BaseException:
             self._guard.end()
             raise
@@ -233,7 +238,6 @@ class _AsyncConnection:
         await self._connection.rollback()
 
     async def close(self) -> None:
-        await self._connection.invalidate()
         await self._connection.close()
 
 
@@ -250,7 +254,7 @@ class _AsyncBlock:
         self._guard.begin()
         try:
             connection = await self._session.connection()
-            self._guard.check_connection(connection.sync_connection)
+            self._guard.begun(connection.sync_connection)
         except BaseException:
             self._guard.end()
             raise

@@ -79,7 +79,7 @@ class SqlProtocol:
         """Begin a transaction of the database for the block `entry`.
 
         Raises:
-            WrongStateError: another block is in it, or the database or the connection is unsuitable.
+            WrongStateError: another block is in it, or the database is unsuitable.
             StoppedError: `stop` is set.
         """
         if self._entry is not None:
@@ -92,7 +92,7 @@ class SqlProtocol:
         try:
             self._server_name = yield from self._decider.server_name(may_write=True)
             yield from self._decider.check(self._connection)
-            yield from hook(self._connection.begin)
+            yield from self._decider.explaining(hook(self._connection.begin))
         except BaseException:
             self._entry = None
             raise
@@ -156,13 +156,11 @@ class SqlProtocol:
 
     def _finish(self) -> Flow[None]:
         try:
-            yield from self._prepare()
+            yield from self._decider.explaining(self._prepare())
         except GeneratorExit:
             raise
         except BaseException as error:
             yield from self._undo(error)
-            if isinstance(error, Exception):
-                raise self._decider.explained(error) from error.__cause__
             raise
         try:
             yield from hook(self._connection.commit)

@@ -7,6 +7,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
+    closing,
     contextmanager,
 )
 from dataclasses import dataclass
@@ -54,9 +55,8 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def by_sqlite3(_dsn: str, path: Path) -> Iterator[Library]:
-    connection = sqlite3.connect(path)
-    yield Library(SqliteDatabase(path, "shop"), connection, connection.execute)
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection:
+        yield Library(SqliteDatabase(path, "shop"), connection, connection.execute)
 
 
 @contextmanager
@@ -104,8 +104,10 @@ def by_async_session_of_psycopg(dsn: str) -> AbstractAsyncContextManager[Library
 @asynccontextmanager
 async def by_asyncpg(dsn: str) -> AsyncIterator[Library]:
     connection = await asyncpg.connect(dsn)
-    yield Library(AsyncpgDatabase(dsn, "shop"), connection, connection.execute)
-    await connection.close()
+    try:
+        yield Library(AsyncpgDatabase(dsn, "shop"), connection, connection.execute)
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager
@@ -295,12 +297,12 @@ def test_a_resolver_settles_on_a_loop(
     server: DecidingServer, dsn: str, path: Path, library: OnLoop
 ) -> None:
     async def work(client: tuff.AsyncClient, one: Library) -> None:
+        settled = asyncio.Event()
         server.lose_request["resolve"] = 1
         await sell_async(client, one)
-        assert server.visible == []
+        server.at["resolve"] = settled.set
         async with client.sql_resolver(one.shop, every=0.01):
-            while not server.visible:
-                await asyncio.sleep(0.01)
+            await settled.wait()
 
     on_a_loop(server, dsn, library, work)
 

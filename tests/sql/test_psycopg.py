@@ -1,5 +1,7 @@
 """Rows of PostgreSQL and messages: both or neither, by psycopg."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -7,6 +9,7 @@ import tuff
 from tests.sql.deciding_server import FIRST_POINTER, DecidingServer
 from tuff.sql.psycopg import PsycopgDatabase
 
+Connection = psycopg.Connection[Any]
 ORDERS = tuff.TopicId("shop", "orders")
 
 
@@ -26,15 +29,20 @@ def commits(dsn: str) -> list[int]:
         return [row[0] for row in found]
 
 
-def sell(client: tuff.Client, shop: PsycopgDatabase, connection: "psycopg.Connection") -> None:
+def sell(
+    client: tuff.Client,
+    shop: PsycopgDatabase,
+    connection: Connection,
+    statement: str = "INSERT INTO orders VALUES ('apple')",
+) -> None:
     with client.sql_transaction(shop, connection) as tx:
-        connection.execute("INSERT INTO orders VALUES ('apple')")
+        connection.execute(statement)
         tx.publish(ORDERS, "sold one apple")
 
 
 def test_a_row_and_a_message_commit_together(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str,
+    connection: Connection, dsn: str,
 ) -> None:  # fmt: skip
     sell(client, shop, connection)
 
@@ -45,15 +53,16 @@ def test_a_row_and_a_message_commit_together(
 
 def test_an_error_rolls_both_back(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str,
+    connection: Connection, dsn: str,
 ) -> None:  # fmt: skip
-    with (
-        pytest.raises(RuntimeError, match="no apples"),
-        client.sql_transaction(shop, connection) as tx,
-    ):
-        connection.execute("INSERT INTO orders VALUES ('apple')")
-        tx.publish(ORDERS, "sold one apple")
-        raise RuntimeError("no apples")
+    def fails() -> None:
+        with client.sql_transaction(shop, connection) as tx:
+            connection.execute("INSERT INTO orders VALUES ('apple')")
+            tx.publish(ORDERS, "sold one apple")
+            raise RuntimeError("no apples")
+
+    with pytest.raises(RuntimeError, match="no apples"):
+        fails()
 
     assert (items(dsn), server.visible, commits(dsn)) == ([], [], [])
     assert server.states == {FIRST_POINTER: "aborted"}
@@ -61,7 +70,7 @@ def test_an_error_rolls_both_back(
 
 def test_a_block_without_messages_asks_no_server(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str,
+    connection: Connection, dsn: str,
 ) -> None:  # fmt: skip
     with client.sql_transaction(shop, connection):
         connection.execute("INSERT INTO orders VALUES ('apple')")
@@ -73,7 +82,7 @@ def test_a_block_without_messages_asks_no_server(
 @pytest.mark.parametrize("way", ["lose_request", "lose_reply"])
 def test_a_call_that_is_lost_before_the_commit_rolls_both_back(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str, call: str, way: str,
+    connection: Connection, dsn: str, call: str, way: str,
 ) -> None:  # fmt: skip
     getattr(server, way)[call] = 1
 
@@ -87,7 +96,7 @@ def test_a_call_that_is_lost_before_the_commit_rolls_both_back(
 @pytest.mark.parametrize("way", ["lose_request", "lose_reply"])
 def test_a_lost_resolve_is_a_log_line_and_the_resolver_settles(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str, way: str, caplog: pytest.LogCaptureFixture,
+    connection: Connection, dsn: str, way: str, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     getattr(server, way)["resolve"] = 1
 
@@ -100,18 +109,14 @@ def test_a_lost_resolve_is_a_log_line_and_the_resolver_settles(
 
 def test_a_commit_that_the_database_refuses_aborts_the_messages(
     client: tuff.Client, server: DecidingServer, shop: PsycopgDatabase,
-    connection: "psycopg.Connection", dsn: str,
+    connection: Connection, dsn: str,
 ) -> None:  # fmt: skip
     connection.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
     connection.execute("ALTER TABLE orders ADD UNIQUE (item) DEFERRABLE INITIALLY DEFERRED")
     connection.commit()
 
-    with (
-        pytest.raises(psycopg.errors.UniqueViolation),
-        client.sql_transaction(shop, connection) as tx,
-    ):
-        connection.execute("INSERT INTO orders VALUES ('apple'), ('apple')")
-        tx.publish(ORDERS, "sold two apples")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        sell(client, shop, connection, "INSERT INTO orders VALUES ('apple'), ('apple')")
 
     assert (items(dsn), server.visible) == ([], [])
     assert server.states == {FIRST_POINTER: "aborted"}

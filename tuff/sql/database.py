@@ -178,9 +178,14 @@ class Decider(Generic[C_contra]):
                 return None
 
     def _ask(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
-        for statement in self._dialect.before_question:
-            yield from hook(partial(connection.execute, statement))
+        yield from _run(connection, self._dialect.before_question)
         yield from self._require_identity(connection)
+        answer = yield from self._answer(pointer, connection)
+        yield from hook(connection.rollback)
+        yield from _run(connection, self._dialect.after_question)
+        return answer
+
+    def _answer(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
         try:
             yield from hook(partial(connection.execute, dialects.insert(pointer)))
         except Exception as error:
@@ -250,6 +255,11 @@ def _on_new(database: SqlDatabase[Any], work: Callable[[SqlConnection], Flow[T]]
         raise
     yield from _closed(connection)
     return result
+
+
+def _run(connection: SqlConnection, statements: Sequence[str]) -> Flow[None]:
+    for statement in statements:
+        yield from hook(partial(connection.execute, statement))
 
 
 def _identities(connection: SqlConnection) -> Flow[list[int]]:

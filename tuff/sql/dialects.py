@@ -31,11 +31,16 @@ class Fact(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The statements of one kind of database. `codes`: the driver's error codes."""
+    """The statements of one kind of database. `codes`: the driver's error codes.
+
+    `before_question` bounds the time that the question waits, and `after_question` restores the
+    settings of a connection that goes back to a pool.
+    """
 
     name: str
     create_table: str
     before_question: tuple[str, ...]
+    after_question: tuple[str, ...]
     insert_template: str
     codes: dict[str | int, Fact]
 
@@ -107,6 +112,7 @@ POSTGRESQL = Dialect(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET LOCAL lock_timeout = '{LOCK_S}s'",
     ),
+    after_question=(),
     insert_template=_POSTGRESQL_INSERT,
     codes={
         "23505": Fact.DUPLICATE,
@@ -122,6 +128,7 @@ MYSQL = Dialect(
     name="mysql",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY) ENGINE=InnoDB",
     before_question=(f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",),
+    after_question=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
     codes={
         1062: Fact.DUPLICATE,
@@ -136,7 +143,8 @@ MYSQL = Dialect(
 SQLITE = Dialect(
     name="sqlite",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
-    before_question=(f"PRAGMA busy_timeout = {LOCK_S * 1000}",),
+    before_question=(),  # the driver has a time-out
+    after_question=(),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
     codes={
         "SQLITE_CONSTRAINT_PRIMARYKEY": Fact.DUPLICATE,

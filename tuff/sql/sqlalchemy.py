@@ -32,10 +32,7 @@ class SqlAlchemyDatabase:
         self._engine = engine
 
     def connect(self) -> "_Connection":
-        connection = self._engine.connect()
-        # Never back to the pool, since a question changes settings of its connection.
-        connection.detach()
-        return _Connection(connection)
+        return _Connection(self._engine.connect())
 
     def joined(self, session: Session) -> "_Block":
         return _Block(session, _Guard(session, self._engine))
@@ -50,10 +47,7 @@ class AsyncSqlAlchemyDatabase:
         self._engine = engine
 
     async def connect(self) -> "_AsyncConnection":
-        connection = await self._engine.connect()
-        assert connection.sync_connection is not None, "it is open"
-        connection.sync_connection.detach()
-        return _AsyncConnection(connection)
+        return _AsyncConnection(await self._engine.connect())
 
     def joined(self, session: AsyncSession) -> "_AsyncBlock":
         return _AsyncBlock(session, _Guard(session.sync_session, self._engine.sync_engine))

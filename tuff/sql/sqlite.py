@@ -34,7 +34,7 @@ class SqliteDatabase:
     def connect(self) -> DbApiConnection:
         # Only one that exists: a new file would answer that nothing was committed.
         uri = f"{Path(self._path).absolute().as_uri()}?mode=rw"
-        return DbApiConnection(sqlite3.connect(uri, uri=True))
+        return DbApiConnection(sqlite3.connect(uri, uri=True, timeout=dialects.LOCK_S))
 
     def joined(self, connection: sqlite3.Connection) -> "_Block":
         if connection.in_transaction:

@@ -56,12 +56,14 @@ def test_psycopg_refuses_a_commit_within_the_block(
     client: tuff.Client, connection: "psycopg.Connection[Any]", dsn: str
 ) -> None:
     shop = PsycopgDatabase(dsn, "shop")
-    with (
-        pytest.raises(psycopg.ProgrammingError, match="forbidden"),
-        client.sql_transaction(shop, connection),
-    ):
-        connection.execute("INSERT INTO orders VALUES ('apple')")
-        connection.commit()
+
+    def commits_itself() -> None:
+        with client.sql_transaction(shop, connection):
+            connection.execute("INSERT INTO orders VALUES ('apple')")
+            connection.commit()
+
+    with pytest.raises(psycopg.ProgrammingError, match="forbidden"):
+        commits_itself()
 
     assert items(dsn) == []
 
@@ -139,12 +141,13 @@ def test_a_commit_of_sqlite_within_the_block_is_found(
     connection = sqlite3.connect(sqlite_file(tmp_path / "one.sqlite"))
     shop = SqliteDatabase(tmp_path / "one.sqlite", "shop")
 
-    with (
-        pytest.raises(WrongStateError, match="committed or rolled back within the block"),
-        client.sql_transaction(shop, connection) as tx,
-    ):
-        tx.publish(ORDERS, "sold one apple")
-        connection.commit()
+    def commits_itself() -> None:
+        with client.sql_transaction(shop, connection) as tx:
+            tx.publish(ORDERS, "sold one apple")
+            connection.commit()
+
+    with pytest.raises(WrongStateError, match="committed or rolled back within the block"):
+        commits_itself()
 
     assert server.visible == []
     connection.close()
@@ -212,14 +215,18 @@ class TestSqlAlchemy:
     ) -> None:
         engine = create_engine(url, poolclass=NullPool)
         other = create_engine(f"sqlite:///{tmp_path / 'other'}", poolclass=NullPool)
-        with Session(engine) as session:
-            with (
-                pytest.raises(WrongStateError, match="a second database in the block"),
-                client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), session) as tx,
-            ):
+
+        def uses_both(session: Session) -> None:
+            with client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), session) as tx:
                 session.execute(text("INSERT INTO orders VALUES ('apple')"))
                 tx.publish(ORDERS, "sold one apple")
                 session.execute(text("SELECT 1"), bind_arguments={"bind": other})
+
+        with (
+            Session(engine) as session,
+            pytest.raises(WrongStateError, match="a second database in the block"),
+        ):
+            uses_both(session)
         assert items(dsn) == []
 
     @pytest.mark.parametrize("way", ["commit", "rollback", "close"])
@@ -227,14 +234,15 @@ class TestSqlAlchemy:
         self, client: tuff.Client, server: DecidingServer, url: str, dsn: str, way: str
     ) -> None:
         engine = create_engine(url, poolclass=NullPool)
-        with (
-            Session(engine) as session,
-            pytest.raises(WrongStateError, match="within"),
-            client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), session) as tx,
-        ):
-            session.execute(text("INSERT INTO orders VALUES ('apple')"))
-            tx.publish(ORDERS, "sold one apple")
-            getattr(session, way)()
+
+        def ends_it(session: Session) -> None:
+            with client.sql_transaction(SqlAlchemyDatabase(engine, "shop"), session) as tx:
+                session.execute(text("INSERT INTO orders VALUES ('apple')"))
+                tx.publish(ORDERS, "sold one apple")
+                getattr(session, way)()
+
+        with Session(engine) as session, pytest.raises(WrongStateError, match="within"):
+            ends_it(session)
         assert (items(dsn), server.visible) == ([], [])
 
     def test_a_block_in_a_block_is_refused(self, client: tuff.Client, url: str) -> None:

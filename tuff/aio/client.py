@@ -60,6 +60,7 @@ from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.sql.database import Decider, SqlDatabase
+from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
 from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
@@ -565,6 +566,57 @@ class AsyncClient:
         every_s = checked_every_s(calls.seconds_of(every, what="every"))
         flows = ResolverFlows(self._decider_of(database), self._retries, every_s=every_s)
         return AsyncSqlResolver(flows, self._driver)
+
+    def sql_subscriber(
+        self,
+        topic: TopicId,
+        process: Callable[[Sequence[Message], AsyncSqlTransaction], object],
+        *,
+        database: SqlDatabase[D],
+        connection: D,
+        name: str,
+        start: Start | None = None,
+        isolation: IsolationLike = "committed",
+        batch: int = 100,
+        wait: Duration = 30.0,
+        attempts: int = 5,
+        dead_letters: TopicId | None = None,
+        tags: str | None = None,
+    ) -> AsyncSubscriber:
+        """Processes every message of a topic exactly once into your database: the rows that
+        `process(messages, tx)` writes and the position commit in one database transaction.
+
+            async def process(messages, tx):
+                await connection.executemany("INSERT INTO sales VALUES ($1)", …)
+
+            await client.sql_subscriber(
+                orders, process, database=shop, connection=connection, name="billing"
+            ).run()
+
+        `name`: of the consumer, whose position is a row of the table `tuff_positions`; the
+        connection is used by this subscriber only. What `process` publishes by `tx` commits too.
+        The other parameters, and what happens to a message that fails, are as in `subscriber`. An
+        error of the database ends `run`, or counts as a failure of the batch.
+
+        Raises: as `subscriber`; and WrongStateError: as `sql_transaction`.
+        """
+        wait_s = calls.seconds_of(wait, what="wait")
+        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
+        decider, block = self._decider_of(database), database.joined(connection)
+        positions = SqlPositions(decider, block, topic, name)
+        protocol = SqlProtocol(self._retries, decider, block, timeout_s=None, client=self.client_id)
+        context = AsyncSqlTransaction(protocol, self._driver)
+        plan = SubscriberPlan(
+            topic=topic,
+            question=read,
+            process=process,
+            open_one=lambda: Opened(protocol, context),
+            load=lambda: self._driver.run(positions.load()),
+            save=lambda id, _tx: self._driver.run(positions.save(id)),
+            attempts=attempts,
+            dead_letters=dead_letters,
+        )
+        return AsyncSubscriber(SubscriberFlows(plan, self._retries), self._driver)
 
     def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
         return self._deciders.setdefault(database, Decider(database))

@@ -1,5 +1,5 @@
 # Generated from tuff/aio/sql.py by `make blocking`; change that one.
-"""The contexts of `client.sql_transaction` and `client.sql_resolver`; `tuff.sql` has their flows."""
+"""The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
 
 from datetime import datetime
 from types import TracebackType

@@ -56,7 +56,7 @@ class _Block:
     async def execute(self, statement: str) -> None:
         await self._connection.execute(statement)
 
-    async def fetch(self, statement: str) -> list[int]:
+    async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.fetch(statement)]
 
     def before_prepare(self) -> None:

@@ -39,7 +39,7 @@ class SqlConnection(Protocol):
         """Run a statement in the transaction."""
         ...
 
-    def fetch(self, statement: str) -> Awaitable[Sequence[int]] | Sequence[int]:
+    def fetch(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
         """Run a query; returns the first column."""
         ...
 
@@ -163,6 +163,11 @@ class Decider(Generic[C_contra]):
                 return (
                     f"database {name!r} has no table {dialects.TABLE}; create it once: "
                     f"{self._dialect.create_table}"
+                )
+            case Fact.MISSING_POSITIONS:
+                return (
+                    f"database {name!r} has no table {dialects.POSITIONS}; create it once: "
+                    f"{dialects.CREATE_POSITIONS}"
                 )
             case Fact.READ_ONLY:
                 return (
@@ -299,7 +304,7 @@ class DbApiConnection:
         finally:
             cursor.close()
 
-    def fetch(self, statement: str) -> list[int]:
+    def fetch(self, statement: str) -> list[Any]:
         cursor = self._connection.cursor()
         try:
             cursor.execute(statement)

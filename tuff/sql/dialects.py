@@ -13,6 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 TABLE = "tuff_commits"
+POSITIONS = "tuff_positions"
+POSITION_NAME_LENGTH_MAX = 700  # characters; an index of InnoDB takes 768
+CREATE_POSITIONS = (
+    f"CREATE TABLE {POSITIONS} (name VARCHAR({POSITION_NAME_LENGTH_MAX}) PRIMARY KEY, "
+    "position CHAR(40) NOT NULL)"
+)
 LOCK_S = 1  # seconds that the question waits for a database transaction that is still open
 IDLE_S = 30  # seconds after which PostgreSQL ends a prepared transaction whose program is silent
 NAME_BITS = 32  # the lower bits of the identity: CRC-32 of the database's name
@@ -23,7 +29,8 @@ class Fact(Enum):
 
     DUPLICATE = "the row exists"
     OPEN = "another transaction holds a lock"
-    MISSING_TABLE = "the table does not exist"
+    MISSING_TABLE = f"there is no {TABLE}"
+    MISSING_POSITIONS = f"there is no {POSITIONS}"
     READ_ONLY = "the database takes no writes"
     STATEMENT_POOLING = "a pooler allows no transactions"
     OTHER = "something else"
@@ -42,6 +49,7 @@ class Dialect:
     before_question: tuple[str, ...]
     after_question: tuple[str, ...]
     insert_template: str
+    for_update: str  # behind a query: its rows are locked until the transaction ends
     codes: dict[str | int, Fact]
 
     def insert_of_commit(self, pointer: int) -> str:
@@ -53,11 +61,11 @@ class Dialect:
         for one in _causes(error):
             if "statement pooling mode" in str(one):
                 return Fact.STATEMENT_POOLING
-            for code in _codes_of(one):
-                if code in self.codes:
-                    return self.codes[code]
-            if "no such table" in str(one):  # SQLite has no code for it
-                return Fact.MISSING_TABLE
+            found = next((self.codes[code] for code in _codes_of(one) if code in self.codes), None)
+            if found is Fact.MISSING_TABLE or "no such table" in str(one):  # SQLite has no code
+                return _missing(str(one))
+            if found is not None:
+                return found
         return Fact.OTHER
 
 
@@ -114,6 +122,7 @@ POSTGRESQL = Dialect(
     ),
     after_question=(),
     insert_template=_POSTGRESQL_INSERT,
+    for_update=" FOR UPDATE",
     codes={
         "23505": Fact.DUPLICATE,
         "55P03": Fact.OPEN,  # lock_not_available
@@ -130,6 +139,7 @@ MYSQL = Dialect(
     before_question=(f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",),
     after_question=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    for_update=" FOR UPDATE",
     codes={
         1062: Fact.DUPLICATE,
         1205: Fact.OPEN,
@@ -146,6 +156,7 @@ SQLITE = Dialect(
     before_question=(),  # the driver has a time-out
     after_question=(),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    for_update="",  # a block takes the write lock of the file at its begin
     codes={
         "SQLITE_CONSTRAINT_PRIMARYKEY": Fact.DUPLICATE,
         "SQLITE_CONSTRAINT_UNIQUE": Fact.DUPLICATE,
@@ -162,6 +173,13 @@ BY_NAME = {
     "mariadb": MYSQL,
     "sqlite": SQLITE,
 }
+
+
+def _missing(text: str) -> Fact:
+    """Which table an error is about; one of the program's is not ours to explain."""
+    if POSITIONS in text:
+        return Fact.MISSING_POSITIONS
+    return Fact.MISSING_TABLE if TABLE in text else Fact.OTHER
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

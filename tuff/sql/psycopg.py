@@ -3,6 +3,7 @@
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from tuff.client_errors import WrongStateError
@@ -12,6 +13,17 @@ from tuff.sql.database import DbApiConnection, checked_name
 _IN_TRANSACTION = (
     "the connection is in a transaction; commit it before the block begins, and don't nest blocks"
 )
+
+
+def _checked(conninfo: str) -> str:
+    try:
+        conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        # Its message quotes the text, which may have a password.
+        raise ValueError(
+            "the connection string is not valid; write it as postgresql://USER@HOST/DATABASE"
+        ) from None
+    return conninfo
 
 
 class PsycopgDatabase:
@@ -29,7 +41,7 @@ class PsycopgDatabase:
 
     def __init__(self, conninfo: str, name: str) -> None:
         self.name = checked_name(name)
-        self._conninfo = conninfo
+        self._conninfo = _checked(conninfo)
 
     def connect(self) -> DbApiConnection:
         # Poolers keep no prepared statements.
@@ -73,7 +85,7 @@ class AsyncPsycopgDatabase:
 
     def __init__(self, conninfo: str, name: str) -> None:
         self.name = checked_name(name)
-        self._conninfo = conninfo
+        self._conninfo = _checked(conninfo)
 
     async def connect(self) -> "_AsyncConnection":
         connection = await psycopg.AsyncConnection.connect(self._conninfo, prepare_threshold=None)
@@ -98,7 +110,7 @@ class _AsyncConnection:
     async def execute(self, statement: str) -> None:
         await self._connection.cursor().execute(statement)
 
-    async def fetch(self, statement: str) -> list[int]:
+    async def fetch(self, statement: str) -> list[Any]:
         cursor = await self._connection.cursor().execute(statement)
         return [row[0] for row in await cursor.fetchall()]
 

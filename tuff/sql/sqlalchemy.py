@@ -138,7 +138,7 @@ class _Guard:
 class _Connection:
     """A connection of the engine, for a question."""
 
-    origin = None
+    origin: object | None = None
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -149,7 +149,7 @@ class _Connection:
     def execute(self, statement: str) -> None:
         self._connection.exec_driver_sql(statement)
 
-    def fetch(self, statement: str) -> list[int]:
+    def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._connection.exec_driver_sql(statement)]
 
     def before_prepare(self) -> None:
@@ -168,7 +168,7 @@ class _Connection:
 class _Block:
     """The user's session."""
 
-    origin = None
+    origin: object | None = None
 
     def __init__(self, session: Session, guard: _Guard) -> None:
         self._session = session
@@ -185,7 +185,7 @@ class _Block:
     def execute(self, statement: str) -> None:
         self._session.connection().exec_driver_sql(statement)
 
-    def fetch(self, statement: str) -> list[int]:
+    def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._session.connection().exec_driver_sql(statement)]
 
     def before_prepare(self) -> None:
@@ -208,7 +208,7 @@ class _Block:
 class _AsyncConnection:
     """As `_Connection`."""
 
-    origin = None
+    origin: object | None = None
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -219,7 +219,7 @@ class _AsyncConnection:
     async def execute(self, statement: str) -> None:
         await self._connection.exec_driver_sql(statement)
 
-    async def fetch(self, statement: str) -> list[int]:
+    async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.exec_driver_sql(statement)]
 
     async def before_prepare(self) -> None:
@@ -238,7 +238,7 @@ class _AsyncConnection:
 class _AsyncBlock:
     """As `_Block`."""
 
-    origin = None
+    origin: object | None = None
 
     def __init__(self, session: AsyncSession, guard: _Guard) -> None:
         self._session = session
@@ -256,7 +256,7 @@ class _AsyncBlock:
     async def execute(self, statement: str) -> None:
         await (await self._session.connection()).exec_driver_sql(statement)
 
-    async def fetch(self, statement: str) -> list[int]:
+    async def fetch(self, statement: str) -> list[Any]:
         rows = await (await self._session.connection()).exec_driver_sql(statement)
         return [row[0] for row in rows]
 

@@ -111,6 +111,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.faults.sql --kills 1000 --transactions 100000",
     ),
     Program(
+        name="mariadb", promises=(4, 9), shares_cores=True,
+        attack="the question whether MariaDB committed, at each isolation level",
+        scaled=f"{PYTEST} tests/sql/test_mariadb.py",
+        full=f"{PYTEST} tests/sql/test_mariadb.py",
+    ),
+    Program(
         name="powercut", promises=(1, 2, 4, 8, 9), shares_cores=True,
         attack="states that a power cut may leave of a recorded run, each of them opened",
         scaled="tests.faults.powercut --states 300",

@@ -150,3 +150,46 @@ class Pgbouncer:
         self._process.terminate()
         self._process.wait(STOP_WITHIN_S)
         shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Mariadb:
+    """One MariaDB, reached at `url` by SQLAlchemy with PyMySQL."""
+
+    def __init__(self) -> None:
+        self._home = Path(mkdtemp(prefix="tuff-mariadb-"))
+        self.port = free_port()
+        data = self._home / "data"
+        options = ["--no-defaults", f"--datadir={data}"]
+        if os.geteuid() == 0:
+            shutil.chown(self._home, "mysql", "mysql")
+        # Whoever connects by TCP is root without a password, in this directory only.
+        subprocess.run(
+            [*as_owner("mysql"), "mariadb-install-db", *options, "--skip-test-db",
+             "--auth-root-authentication-method=normal"],
+            check=True, capture_output=True, cwd=self._home,
+        )  # fmt: skip
+        command = [
+            *as_owner("mysql"), shutil.which("mariadbd", path="/usr/sbin:/usr/bin") or "mariadbd",
+            *options, f"--port={self.port}", "--bind-address=127.0.0.1",
+            f"--socket={self._home}/socket", "--innodb-buffer-pool-size=16M",
+        ]  # fmt: skip
+        with (self._home / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._home)
+        until(self._accepts, within_s=START_WITHIN_S, what="MariaDB to be ready")
+
+    @property
+    def url(self) -> str:
+        return f"mysql+pymysql://root@127.0.0.1:{self.port}/shop"
+
+    def _accepts(self) -> bool:
+        assert self._process.poll() is None, (self._home / "log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def __enter__(self) -> "Mariadb":
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._process.terminate()
+        self._process.wait(STOP_WITHIN_S)
+        shutil.rmtree(self._home, ignore_errors=True)

@@ -307,3 +307,35 @@ def test_a_resolver_settles_on_a_loop(
     on_a_loop(server, dsn, library, work)
 
     assert (items(dsn, path), server.visible) == (["apple"], ["sold one apple"])
+
+
+SLOW_COMMIT = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON orders
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+
+
+@ASYNCIO
+def test_a_cancellation_during_the_commit_leaves_both_or_neither(
+    server: DecidingServer, dsn: str, path: Path, library: OnLoop
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(SLOW_COMMIT)
+
+    async def work(client: tuff.AsyncClient, one: Library) -> None:
+        prepared = asyncio.Event()
+        server.at["prepare"] = prepared.set
+        task = asyncio.get_running_loop().create_task(sell_async(client, one))
+        await prepared.wait()
+        await asyncio.sleep(0.2)  # into the commit, which takes a second
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await client.sql_resolver(one.shop).once()
+
+    on_a_loop(server, dsn, library, work)
+
+    assert len(items(dsn, path)) == len(server.visible)
+    assert server.states[FIRST_POINTER] in ("committed", "aborted")

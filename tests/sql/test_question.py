@@ -213,3 +213,46 @@ def test_a_resolver_in_the_background_outlasts_an_outage_and_settles(
 
     assert server.visible == ["sold one apple"]
     assert "the resolver of database shop failed, and tries again" in caplog.text
+
+
+@pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
+def test_each_isolation_level_of_the_program_is_answered_alike(
+    client: tuff.Client, server: DecidingServer, shop: Shop, connection: Connection, dsn: str,
+    level: psycopg.IsolationLevel,
+) -> None:  # fmt: skip
+    connection.isolation_level = level
+    rounds = []
+    shop.before = lambda: rounds.append(client.sql_resolver(shop).once())
+
+    sell(client, shop, connection)
+    shop.before = terminates(dsn, connection)
+    with pytest.raises(psycopg.OperationalError):
+        sell(client, shop, connection, "pear")
+
+    assert [each.open_count for each in rounds] == [1]
+    assert (items(dsn), server.visible) == (["apple"], ["sold one apple"])
+
+
+def test_serializable_blocks_at_once_do_not_fail_because_of_the_table(
+    client: tuff.Client, server: DecidingServer, shop: Shop, dsn: str
+) -> None:
+    both_inserted = threading.Barrier(2)
+    shop.before = both_inserted.wait
+    failed: list[Exception] = []
+
+    def run(item: str) -> None:
+        try:
+            with psycopg.connect(dsn) as connection:
+                connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+                sell(client, shop, connection, item)
+        except Exception as error:  # noqa: BLE001 - shown by the assertion
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(item,)) for item in ("apple", "pear")]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert failed == []
+    assert items(dsn) == ["apple", "pear"]

@@ -183,12 +183,8 @@ class Decider(Generic[C_contra]):
                 return None
 
     def _ask(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
-        yield from _run(connection, self._dialect.before_question)
         yield from self._require_identity(connection)
-        answer = yield from self._answer(pointer, connection)
-        yield from hook(connection.rollback)
-        yield from _run(connection, self._dialect.after_question)
-        return answer
+        return (yield from self._answer(pointer, connection))
 
     def _answer(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
         try:
@@ -252,7 +248,10 @@ def _on_new(database: SqlDatabase[Any], work: Callable[[SqlConnection], Flow[T]]
     connection: SqlConnection = yield from hook(database.connect)
     try:
         yield from hook(connection.begin)
+        yield from _run(connection, database.dialect.before)
         result = yield from work(connection)
+        yield from hook(connection.rollback)
+        yield from _run(connection, database.dialect.after)
     except GeneratorExit:
         raise
     except BaseException:

@@ -40,14 +40,14 @@ class Fact(Enum):
 class Dialect:
     """The statements of one kind of database. `codes`: the driver's error codes.
 
-    `before_question` bounds the time that the question waits, and `after_question` restores the
-    settings of a connection that goes back to a pool.
+    `before`: at the begin of a transaction of the resolver's own, so that it waits for a bounded
+    time, and reads without locks; `after` restores a connection that goes back to a pool.
     """
 
     name: str
     create_table: str
-    before_question: tuple[str, ...]
-    after_question: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
     insert_template: str
     for_update: str  # behind a query: its rows are locked until the transaction ends
     codes: dict[str | int, Fact]
@@ -116,11 +116,11 @@ _POSTGRESQL_INSERT = (
 POSTGRESQL = Dialect(
     name="postgresql",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
-    before_question=(
+    before=(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         f"SET LOCAL lock_timeout = '{LOCK_S}s'",
     ),
-    after_question=(),
+    after=(),
     insert_template=_POSTGRESQL_INSERT,
     for_update=" FOR UPDATE",
     codes={
@@ -136,8 +136,11 @@ POSTGRESQL = Dialect(
 MYSQL = Dialect(
     name="mysql",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY) ENGINE=InnoDB",
-    before_question=(f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",),
-    after_question=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
+    before=(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",
+    ),
+    after=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
     for_update=" FOR UPDATE",
     codes={
@@ -153,8 +156,8 @@ MYSQL = Dialect(
 SQLITE = Dialect(
     name="sqlite",
     create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
-    before_question=(),  # the driver has a time-out
-    after_question=(),
+    before=(),  # the driver has a time-out
+    after=(),
     insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
     for_update="",  # a block takes the write lock of the file at its begin
     codes={

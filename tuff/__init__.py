@@ -140,7 +140,6 @@ if TYPE_CHECKING:
     from tuff.replies import Outcome as Outcome
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
-    from tuff.replies import PreparedTransaction as PreparedTransaction
     from tuff.replies import Published as Published
     from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed

@@ -181,19 +181,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedTransaction:
-    """A transaction that a database decides. `prepared_at_ms` is ms since the epoch; `topics` are
-    `namespace:name`; `change_count`: the keys that it keeps claimed."""
-
-    transaction_id: int
-    database: str
-    client: str | None
-    prepared_at_ms: int
-    topics: tuple[str, ...]
-    change_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
     """A transaction in progress. Times are ms since the epoch; `topics` are `namespace:name`. The
     lease is None without one."""

@@ -44,7 +44,6 @@ from tuff.replies import (
     OpenTransaction,
     Outcome,
     Overview,
-    PreparedTransaction,
     Renewed,
     Sink,
     SnapshotFile,
@@ -99,37 +98,6 @@ def commit(
         "readOnly": read_only,
     }
     return _post(f"{pointer}/commit", body, _read_published)
-
-
-def prepare(
-    pointer: int,
-    changes: Collection[bytes],
-    publish: Sequence[PublishEntry],
-    *,
-    database: str,
-) -> Call[list[RollbackDetail]]:
-    body: dict[str, object] = {
-        "changes": _changes_form(changes),
-        "publish": [publish_entry_to_json(entry) for entry in publish],
-        "database": database,
-    }
-    return _post(f"{pointer}/prepare", body, _read_published)
-
-
-def resolve(pointer: int, outcome: str) -> Call[TransactionState]:
-    """`outcome`: "commit" or "abort", as the database decided."""
-    form = {"outcome": outcome}
-    return _post(f"{pointer}/resolve", form, lambda reply: _state(reply_object(reply)["state"]))
-
-
-def prepared(database: str | None = None) -> Call[list[PreparedTransaction]]:
-    query = "" if database is None else f"?database={quote(database, safe='')}"
-
-    def read(response: Response) -> list[PreparedTransaction]:
-        found = json_array(reply_object(response)["prepared"])
-        return [_read_prepared(json_object(item)) for item in found]
-
-    return get(f"{_ROOT}/prepared{query}", read)
 
 
 def run(
@@ -295,17 +263,6 @@ def _read_open(item: Mapping[str, object]) -> OpenTransaction:
         topics=tuple(texts(item["topics"])),
         lease_s=_maybe_seconds(item.get("lease")),
         lease_expires_at_ms=_maybe_number(item.get("leaseExpiresAt"), what="leaseExpiresAt"),
-    )
-
-
-def _read_prepared(item: Mapping[str, object]) -> PreparedTransaction:
-    return PreparedTransaction(
-        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
-        database=text(item["database"]),
-        client=_maybe_text(item.get("client")),
-        prepared_at_ms=whole_number(item["preparedAt"], what="preparedAt"),
-        topics=tuple(texts(item["topics"])),
-        change_count=whole_number(item["changeCount"], what="changeCount"),
     )
 
 

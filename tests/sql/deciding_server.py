@@ -101,7 +101,15 @@ class DecidingServer:
         self._messages[pointer] = [
             payload for entry in body["publish"] for payload in entry["messages"]
         ]
-        return _response(200, {"state": "prepared", "published": []})
+        return _response(
+            200,
+            {
+                "state": "prepared",
+                "published": [],
+                "database": body["database"],
+                "preparedAt": 1,
+            },
+        )
 
     def _resolve(self, pointer: int, outcome: str) -> Response:
         state = self.states[pointer]

@@ -183,7 +183,7 @@ class SqlProtocol:
         row = self._decider.database.dialect.insert_of_commit(pointer)
         yield from hook(partial(self._connection.execute, row))
         entries = self._messages.entries()
-        prepare = transaction_calls.prepare(pointer, (), entries, database=self._server_name)
+        prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
         yield from self._retries.ask(prepare)
 
     def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:

@@ -42,7 +42,12 @@ from messaging.topics import TopicRecord, partition_rows
 from tuff.protocol.ids import Offset, TopicId
 from tx.files import NEWER, has_files
 from tx.mixed_backups import BEFORE_ALL as BEFORE_ALL_PUBLISHED
-from tx.mixed_backups import StoreMark, commits_without_rows, is_known
+from tx.mixed_backups import (
+    StoreMark,
+    commits_without_rows,
+    is_known,
+    prepared_without_rows,
+)
 from tx.state import TransactionState
 
 MISMATCH_ADVICE = "restore both stores from one backup, or use `tuff salvage`"
@@ -158,6 +163,12 @@ def lost_commits(store: MessageStoreReport, state: TransactionState) -> Iterator
     seen_lsn = None if store.last_batch is None else store.last_batch.seen_lsn
     last = BEFORE_ALL_PUBLISHED if store.last_batch is None else store.last_batch.last
     seen = 0 if is_absent else seen_lsn
+    for opened in prepared_without_rows(state, store.pointers, seen=seen):
+        yield _mismatch(
+            f"transaction {opened.transaction_id} is prepared with messages that the message store "
+            "does not have",
+            is_corruption=not is_absent,
+        )
     lost = list(commits_without_rows(state, store.pointers, seen=seen, last=last))
     if lost:
         yield _mismatch(

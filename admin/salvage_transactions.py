@@ -27,6 +27,7 @@ from tx.edits import (
     Invalidated,
     InvalidReason,
     PointerRange,
+    Prepared,
     Refused,
     Restarted,
     SinkForgotten,
@@ -38,7 +39,9 @@ from tx.outcomes import EndedState, OpenTransaction
 from tx.settings import BLOCK_COUNT_MAX
 from tx.state import Sink, StateImage, TransactionState, fresh_image
 
-_OF_ONE_TRANSACTION = (Checkpointed, Committing, Refused, Committed, Aborted, Invalidated)
+_OF_ONE_TRANSACTION = (
+    Checkpointed, Committing, Refused, Prepared, Committed, Aborted, Invalidated,
+)  # fmt: skip
 
 
 class ProvenOutcome(Enum):
@@ -240,6 +243,12 @@ def _end_of_open(
             topics=(), request_id=None,
         )  # fmt: skip
     reason = "it was in progress; it is invalid (lost_in_crash)"
+    if opened.prepared is not None:
+        reason = (
+            f"it was prepared, and the database {opened.prepared.database} decides; it is invalid "
+            "(lost_in_crash), so look there: if it committed, its messages have to be published "
+            "again"
+        )
     proven.decided.append(Decision(name, reason))
     return Invalidated(now_ms, opened.transaction_id, InvalidReason.LOST_IN_CRASH, topics=())
 

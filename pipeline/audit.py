@@ -25,9 +25,10 @@ from pipeline.job import (
     sink_of,
     topic_argument,
 )
-from pipeline.retry_dead_letters import dead_letter, dead_letter_topic_of
+from pipeline.retry_dead_letters import dead_letter
 from tuff.archive_manifest import Archive, Row, hour_partition
 from tuff.blocking.client import Client
+from tuff.dead_letters import dead_letter_topic_of
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:

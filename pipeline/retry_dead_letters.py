@@ -18,36 +18,27 @@ from pipeline.frames import IS_TEXT, whole_json
 from pipeline.job import Settings, create, json_option, print_result, sink_of, topic_argument
 from tuff.blocking.client import Client
 from tuff.cli.output import counted
+from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-RETRY_SUFFIX = ".retry"
-DEAD_SUFFIX = ".dlq"
 ATTEMPT_COUNT_MAX = 5  # the default of a subscriber too
 NOT_A_DEAD_LETTER = "it is not a dead letter with a payload and a number of attempts"
-
-
-def retry_topic_of(topic: TopicId) -> TopicId:
-    """The retry topic of a topic. Raises: InvalidNameError: its name would be too long."""
-    return TopicId(topic.namespace, f"{topic.name}{RETRY_SUFFIX}")
-
-
-def dead_letter_topic_of(topic: TopicId) -> TopicId:
-    """The dead letter topic of a topic. Raises: InvalidNameError: its name would be too long."""
-    return TopicId(topic.namespace, f"{topic.name}{DEAD_SUFFIX}")
 
 
 def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
     """The target of each message of the retry topic, as columns `topic` and `value`.
 
     The payload of a dead letter with fewer than `attempts` attempts goes to `topic`. All other
-    messages go to the dead letter topic.
+    messages go to the dead letter topic, except those of consumer groups, which stay: their group
+    tries them again.
     """
     from pyspark.sql.functions import col, expr, get_json_object, lit, when
 
     text = whole_json()
+    frame = frame.where(get_json_object(text, "$.group").isNull())
     encoded = get_json_object(text, "$.payload.base64")
     plain = get_json_object(text, "$.payload").cast("binary")
     read = frame.withColumns(

@@ -465,9 +465,10 @@ class Components:
     def _check_transactions(self) -> Check:
         status = self.transactions.status
         if status.state is ServiceState.RUNNING:
-            return Check(
-                Status.OK, "; ".join(self.transactions.durable.notes) or "transactions run"
-            )
+            detail = "; ".join(self.transactions.durable.notes) or "transactions run"
+            alarm_s = self._settings.tx.prepared_alarm_s
+            prepared = self.transactions.monitoring.long_prepared(alarm_s=alarm_s)
+            return health.check_prepared(Check(Status.OK, detail), prepared)
         if self.cluster is not None and self.cluster.is_standby:
             return Check(Status.OK, status.reason)
         return Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")

@@ -1,17 +1,19 @@
 """`/health/*`: whether the process lives, has recovered, and can do its work (protocol §7)."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
 from tuff.version import __version__
+from tx.outcomes import OpenTransaction
 
 log = logging.getLogger(__name__)
 
 # Seconds; a disk that is merely busy, and a gateway that asks the next region server, take less.
 WRITE_S_MAX = 5.0
+PREPARED_SHOWN_MAX = 5  # transactions that a sentence names
 
 
 class Status(Enum):
@@ -55,6 +57,23 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
         return check
     late = f"the oldest write has been on its way for {oldest_s:.0f} s: does the disk hang?"
     return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
+
+
+def check_prepared(check: Check, prepared: Sequence[OpenTransaction]) -> Check:
+    """Degrade the check of transactions while these have been prepared for long. Their databases
+    have to decide, and no time-out ends them."""
+    if not prepared:
+        return check
+    shown = ", ".join(map(_shown_prepared, prepared[:PREPARED_SHOWN_MAX]))
+    more_count = len(prepared) - PREPARED_SHOWN_MAX
+    more = f" and {more_count} more" if more_count > 0 else ""
+    late = f"prepared for long: {shown}{more}; look at them with `tuff tx prepared`"
+    return Check(Status.DEGRADED, f"{check.detail}; {late}", f"prepared for long: {shown}")
+
+
+def _shown_prepared(opened: OpenTransaction) -> str:
+    assert opened.prepared is not None
+    return f"{opened.transaction_id} ({opened.prepared.database})"
 
 
 _LEVELS = {Status.OK: logging.INFO, Status.DEGRADED: logging.WARNING, Status.DOWN: logging.ERROR}

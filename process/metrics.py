@@ -350,6 +350,16 @@ def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
             "Age of the oldest transaction in progress; 0 when there is none.",
             lambda: transactions.monitoring.figures().oldest_ms / 1000,
         ),
+        Gauge(
+            "transactions_prepared",
+            "Prepared transactions, whose database has not decided yet.",
+            lambda: float(transactions.monitoring.figures().prepared_count),
+        ),
+        Gauge(
+            "oldest_prepared_seconds",
+            "Time since the oldest prepared transaction was prepared; 0 when there is none.",
+            lambda: transactions.monitoring.figures().oldest_prepared_ms / 1000,
+        ),
     ]
 
 

@@ -158,7 +158,9 @@ _VALUES: dict[str, Schema] = {
     "Undecided": {**_one_of("hold", "skip"), "default": "hold"},
     "Ack": {**_one_of("none", "received", "durable"), "default": "durable"},
     "TransactionType": _one_of("short", "long"),
-    "TransactionState": _one_of("in_progress", "committing", "committed", "aborted", "invalid"),
+    "TransactionState": _one_of(
+        "in_progress", "committing", "prepared", "committed", "aborted", "invalid"
+    ),
     "InvalidReason": {
         **_one_of(*(each.value for each in InvalidReason)),
         "description": "why a transaction is invalid",
@@ -181,6 +183,10 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
         "key": ref("Payload"),
         "conflictingTransaction": ref("Pointer"),
         "conflictingClient": _of_type("string", description="the client of that transaction"),
+    },
+    "transaction_prepared": {
+        "database": _of_type("string", description="that decides how the transaction ends"),
+        "preparedAt": _of_type("integer", format="int64", description="ms since the epoch"),
     },
     "transaction_timed_out": _REASON_MEMBER,
     "transaction_invalidated": _REASON_MEMBER,
@@ -379,6 +385,8 @@ _EPOCH: dict[str, Schema] = {
     "runId": _TEXT,
 }
 _CHANGES = _array(ref("Payload"), "keys for conflict detection")
+_DATABASE = _of_type("string", description="that decides how the transaction ends")
+_PREPARED: dict[str, Schema] = {"database": _DATABASE, "preparedAt": _MS}
 _OPEN = {
     "transactionId": ref("Pointer"),
     "type": ref("TransactionType"),
@@ -452,6 +460,38 @@ _TRANSACTIONS: dict[str, Schema] = {
             "readOnly": _of_type("boolean", default=False),
         }
     ),
+    "PrepareRequest": _request(
+        {
+            "changes": _CHANGES,
+            "publish": _array(ref("PublishEntry")),
+            "database": _DATABASE,
+        },
+        required=("database",),
+    ),
+    "PrepareResponse": _reply(
+        {
+            "state": _of_type("string", const="prepared"),
+            "published": _array(ref("PublishResponse")),
+            **_PREPARED,
+        }
+    ),
+    "ResolveRequest": _request({"outcome": _one_of("commit", "abort")}, required=("outcome",)),
+    "ResolveResponse": _reply(
+        {"state": ref("TransactionState"), "published": _array(ref("PublishResponse"))},
+        optional=("published",),
+    ),
+    "PreparedTransaction": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "client": _TEXT,
+            "topics": _array(_TEXT),
+            "changeCount": _COUNT,
+            **_PREPARED,
+        }
+    ),
+    "PreparedList": _reply(
+        {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
+    ),
     "RunRequest": _request(
         {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
@@ -470,10 +510,15 @@ _TRANSACTIONS: dict[str, Schema] = {
         {"state": ref("TransactionState"), "reason": ref("InvalidReason")}, optional=("reason",)
     ),
     "Outcome": _reply(
-        {**_OPEN, "state": ref("TransactionState"), "reason": _or_null(ref("InvalidReason"))},
-        optional=("reason", *_LEASE),
+        {
+            **_OPEN,
+            "state": ref("TransactionState"),
+            "reason": _or_null(ref("InvalidReason")),
+            **_PREPARED,
+        },
+        optional=("reason", *_LEASE, *_PREPARED),
     ),
-    "OpenTransaction": _reply(_OPEN, optional=tuple(_LEASE)),
+    "OpenTransaction": _reply({**_OPEN, **_PREPARED}, optional=(*_LEASE, *_PREPARED)),
     "Overview": _reply(
         {
             "readPointer": ref("Pointer"),
@@ -807,11 +852,12 @@ _ENDED = (
 _NAMED = ("invalid_name",)
 _TOPIC_ERRORS = (*_NAMED, "topic_not_found")
 _LOG_ERRORS = (*_TOPIC_ERRORS, "partition_required")
+_IS_PREPARED = "transaction_prepared"
 _STORED = "storage_unavailable"
 _DOWN = "transactions_unavailable"
 _WRITE_ERRORS = (
-    *_TOPIC_ERRORS, *_ENDED, "transaction_conflict", "invalid_ttl", "invalid_delay",
-    "partition_retired", _STORED, _DOWN,
+    *_TOPIC_ERRORS, *_ENDED, _IS_PREPARED, "transaction_conflict", "invalid_ttl",
+    "invalid_delay", "partition_retired", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
 _GROUP_ERRORS = ("invalid_name", "group_not_found", "damaged_record", _DOWN)
@@ -1032,7 +1078,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
         summary="Check for conflicts early", body="CanCommitRequest", reply="StateResponse",
-        errors=(*_ENDED, "transaction_conflict", "change_set_too_large"),
+        errors=(*_ENDED, _IS_PREPARED, "transaction_conflict", "change_set_too_large"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/commit", name="commit", tag="transactions",
@@ -1040,24 +1086,42 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=_COMMIT_ERRORS,
     ),
     Endpoint(
+        method="POST", path=f"{_TX_ID_PATH}/prepare", name="prepare", tag="transactions",
+        summary="Check and publish as a commit does, and let a database decide",
+        body="PrepareRequest", reply="PrepareResponse",
+        errors=(*_COMMIT_ERRORS, "too_many_prepared"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TX_ID_PATH}/resolve", name="resolve", tag="transactions",
+        summary="End a prepared transaction as its database did", body="ResolveRequest",
+        reply="ResolveResponse", errors=(*_ENDED, "transaction_not_prepared"),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",
+        summary="The prepared transactions", reply="PreparedList", errors=_NAMED,
+        query=("database",),
+    ),
+    Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/abort", name="abort", tag="transactions",
         summary="End without committing", reply="StateResponse",
-        errors=("transaction_unknown", "transaction_committed"),
+        errors=("transaction_unknown", "transaction_committed", _IS_PREPARED),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/invalidate", name="invalidate", tag="transactions",
         summary="End a transaction whose writes could not be undone", reply="StateResponse",
-        errors=("transaction_unknown", "transaction_committed", "transaction_aborted"),
+        errors=(
+            "transaction_unknown", "transaction_committed", "transaction_aborted", _IS_PREPARED,
+        ),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/checkpoint", name="checkpoint", tag="transactions",
         summary="A new write pointer inside the same transaction", reply="Transaction",
-        errors=(*_ENDED, "transaction_conflict"),
+        errors=(*_ENDED, _IS_PREPARED, "transaction_conflict"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/renew", name="renew", tag="transactions",
         summary="Renew the lease of a long transaction", reply="RenewResponse",
-        errors=_ENDED,
+        errors=(*_ENDED, _IS_PREPARED),
     ),
     Endpoint(
         method="GET", path="/v1/sinks", name="listSinks", tag="sinks",
@@ -1158,6 +1222,7 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "at": (ref("DueTime"), "when all messages without their own enter the topic"),
     "payloads": (_of_type("boolean", default=False), "whether to return the payloads"),
     "isolation": (ref("Isolation"), "what to read"),
+    "database": (_DATABASE, "only the transactions for which this database decides"),
     "tx": (ref("PointerInput"), "read in the snapshot of this transaction"),
     "undecided": (ref("Undecided"), "what to do at a row that is not decided for a snapshot"),
     "wait": (

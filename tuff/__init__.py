@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from tuff.client_errors import WrongStateError as WrongStateError
     from tuff.consumer_flows import Batch as Batch
     from tuff.consumer_flows import DeliveryMode as DeliveryMode
+    from tuff.dead_letters import DeadLetter as DeadLetter
+    from tuff.dead_letters import NotADeadLetterError as NotADeadLetterError
+    from tuff.dead_letters import RetryPolicy as RetryPolicy
+    from tuff.dead_letters import read_dead_letter as read_dead_letter
     from tuff.new_messages import NewMessage as NewMessage
     from tuff.participant import AsyncPositions as AsyncPositions
     from tuff.participant import AsyncTransactionAware as AsyncTransactionAware
@@ -88,6 +92,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
     from tuff.protocol.errors import TooManyMembersError as TooManyMembersError
     from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError
+    from tuff.protocol.errors import TooManyPreparedError as TooManyPreparedError
     from tuff.protocol.errors import TooManySinksError as TooManySinksError
     from tuff.protocol.errors import TopicExistsError as TopicExistsError
     from tuff.protocol.errors import TopicHeldError as TopicHeldError
@@ -99,6 +104,8 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionError as TransactionError
     from tuff.protocol.errors import TransactionInvalidatedError as TransactionInvalidatedError
     from tuff.protocol.errors import TransactionNotInProgressError as TransactionNotInProgressError
+    from tuff.protocol.errors import TransactionNotPreparedError as TransactionNotPreparedError
+    from tuff.protocol.errors import TransactionPreparedError as TransactionPreparedError
     from tuff.protocol.errors import TransactionsInProgressError as TransactionsInProgressError
     from tuff.protocol.errors import TransactionsUnavailableError as TransactionsUnavailableError
     from tuff.protocol.errors import TransactionTimedOutError as TransactionTimedOutError
@@ -140,6 +147,8 @@ if TYPE_CHECKING:
     from tuff.replies import Outcome as Outcome
     from tuff.replies import Overview as Overview
     from tuff.replies import Poll as Poll
+    from tuff.replies import Prepared as Prepared
+    from tuff.replies import PreparedTransaction as PreparedTransaction
     from tuff.replies import Published as Published
     from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed
@@ -158,7 +167,7 @@ if TYPE_CHECKING:
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
     from tuff.sql.resolver import SqlSettled as SqlSettled
-    from tuff.subscriber_and_dead_letters import TablePositions as TablePositions
+    from tuff.subscriber_flows import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable
     from tuff.version import __version__ as __version__

@@ -6,24 +6,27 @@
 
 Only the background sends heartbeats, so their replies have an order. Only `poll` and `close` change
 what the member owns, so partitions do not move while a batch is processed. What both share are
-frozen values that are replaced as a whole.
+frozen values that are replaced as a whole. `tuff.consumer_run` processes batches;
+`tuff.consumer_retries` has what becomes of messages that fail.
 """
 
 import logging
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 from uuid import uuid4  # noqa: TID251 - as below
 
 from tuff import calls, group_calls
 from tuff.calls import EARLIEST, LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
-from tuff.commit_protocol import Opened, during
-from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, hook, paused, unless
+from tuff.commit_protocol import Opened
+from tuff.consumer_retries import ConsumerRetries, Failure
+from tuff.dead_letters import DeadLetter, RetryPolicy
+from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, paused, unless
 from tuff.group_calls import GroupId, MemberView
 from tuff.protocol.errors import (
     FencedMemberEpochError,
@@ -40,7 +43,7 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
-from tuff.subscriber_and_dead_letters import is_unrelated_to_messages
+from tuff.subscriber_flows import is_unrelated_to_messages
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +72,30 @@ DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exac
 Assignor = Literal["range", "round_robin", "sticky"]
 FirstStart = Literal["earliest", "latest"]
 Callback = Callable[[list[TopicId]], object]  # with partitions, in order
+# Makes a transaction of a client: its participants, the commit of offsets, and its timeout. The
+# blocking client takes fewer kinds of participants than the asyncio one.
+Open = Callable[[Collection[Any], Callable[[int], Call[None]], float | None], Opened[C]]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Sequence[Message]):
     """Consecutive messages of one partition. `next_id`: the partition is processed through it once
-    these are. `expired`: messages before these may have been missed, as they had expired."""
+    these are. `expired`: messages before these may have been missed, as they had expired.
+
+    `letter`: the failed attempts of its only message, which is tried again. If its partition is one
+    of a retry topic, the message has the id that it has in the topic it came from, `letter.topic`.
+    """
 
     partition: TopicId
     messages: tuple[Message, ...]
     next_id: MessageId
     expired: bool = False
+    letter: DeadLetter | None = None
+
+    @property
+    def attempt(self) -> int:
+        """1 for messages that have not failed before."""
+        return 1 if self.letter is None else self.letter.attempts + 1
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -106,6 +122,7 @@ class ConsumerPlan:
     on_assigned: Callback | None
     on_revoked: Callback | None
     on_lost: Callback | None
+    retry: RetryPolicy | None = None
 
 
 def new_member_id() -> str:
@@ -124,11 +141,12 @@ def plan_of(
     instance_id: str | None,
     client: str,
     callbacks: tuple[Callback | None, Callback | None, Callback | None],
+    retry: RetryPolicy | None = None,
 ) -> ConsumerPlan:
     """`callbacks`: for assigned, revoked and lost partitions.
 
     Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
-        such mode or start.
+        such mode or start, or the mode excludes retries.
     """
     chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
     for topic in chosen:
@@ -139,6 +157,8 @@ def plan_of(
         raise ValueError("a consumer has one topic or more, all of one namespace")
     if mode not in tuple(DeliveryMode):
         raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
+    if retry is not None and mode == DeliveryMode.AT_MOST_ONCE:
+        raise ValueError("at_most_once never processes a message again, so it has no retry")
     if start not in {EARLIEST, LATEST}:
         raise ValueError(f"start is earliest or latest, not {start!r}")
     return ConsumerPlan(
@@ -152,6 +172,7 @@ def plan_of(
         on_assigned=callbacks[0],
         on_revoked=callbacks[1],
         on_lost=callbacks[2],
+        retry=retry,
     )
 
 
@@ -182,6 +203,15 @@ class _Handed(Generic[C]):
 
     batch: Batch
     opened: Opened[C] | None = None
+    failures: dict[MessageId, Failure] = field(default_factory=dict)  # those given back by `nack`
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """A batch whose offset is to be committed, together with the letters of what failed in it."""
+
+    batch: Batch
+    failures: tuple[Failure, ...] = ()
 
 
 class ConsumerFlows(Generic[C]):
@@ -194,11 +224,22 @@ class ConsumerFlows(Generic[C]):
         self,
         plan: ConsumerPlan,
         member_id: str,
+        open_one: Open[C],
         *,
         elapsed_s: Callable[[], float],
         chance: Callable[[], float] = random.random,
     ) -> None:
+        self.open_one = open_one
         self.mode = plan.mode
+        self.retries: ConsumerRetries[C] | None = None
+        if plan.retry is not None:
+            self.retries = ConsumerRetries(
+                plan.retry,
+                plan.group.name,
+                plan.topics,
+                lambda offsets: open_one((), offsets, None),
+                elapsed_s,
+            )
         self._plan = plan
         self._member_id = member_id
         self._elapsed_s = elapsed_s
@@ -213,7 +254,7 @@ class ConsumerFlows(Generic[C]):
         self._stop = Stop()
         # Where to continue in each owned partition. Those without an entry have to be looked up.
         self._positions: dict[TopicId, PollQuestion] = {}
-        self._delivered: Batch | None = None  # processed, and not committed
+        self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
         self._turn = 0  # which partition is read first
         self._away_count = 0  # failed attempts in a row to reach the server
@@ -254,6 +295,8 @@ class ConsumerFlows(Generic[C]):
         held = self._held
         if held.life == self._lost_life or self._failure is not None:
             return  # `poll` has to give the partitions up, or to raise the failure
+        if self.retries is not None and held.epoch == group_calls.JOIN:
+            yield from self.retries.create_topics()
         sent_s = self._elapsed_s()
         try:
             view = yield from unless(self._closing, ask(self._heartbeat(held)))
@@ -273,7 +316,7 @@ class ConsumerFlows(Generic[C]):
             return group_calls.join(
                 plan.group,
                 self._member_id,
-                topics=plan.topics,
+                topics=plan.topics if self.retries is None else self.retries.all_topics,
                 assignor=plan.assignor,
                 instance_id=plan.instance_id,
                 client=plan.client,
@@ -340,9 +383,7 @@ class ConsumerFlows(Generic[C]):
             return None
         if self.mode is DeliveryMode.AT_MOST_ONCE and not (yield from self._commit_before(batch)):
             return None
-        self._handed = _Handed(batch)
-        if self.mode is not DeliveryMode.EXACTLY_ONCE:
-            self._continue_behind(batch)
+        self.hand_out(batch)
         return batch
 
     def _settle_handed(self) -> None:
@@ -352,7 +393,7 @@ class ConsumerFlows(Generic[C]):
             return
         partition = handed.batch.partition
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            self._delivered = handed.batch
+            self._delivered = _Delivered(handed.batch, tuple(handed.failures.values()))
         elif self.mode is DeliveryMode.EXACTLY_ONCE:
             if handed.opened is not None and handed.opened.protocol.is_in_transaction:
                 self._handed = handed
@@ -393,13 +434,91 @@ class ConsumerFlows(Generic[C]):
         delivered = self._delivered
         if delivered is None:
             return
+        if delivered.failures:
+            yield from self.give(delivered.batch, delivered.failures)
+            return
         try:
-            yield from ask(self._commit_call(delivered))
+            yield from ask(self._commit_call(delivered.batch))
         except _REFUSED as error:
             self._delivered = None
-            self._note_refusal(delivered.partition, error)
+            self._note_refusal(delivered.batch.partition, error)
             raise
         self._delivered = None
+
+    def give(self, batch: Batch, failures: Sequence[Failure]) -> Flow[None]:
+        """Publish what failed, and commit the offset of the batch, in one transaction. If it can't
+        be known whether that was done, the committed offset tells where to continue.
+
+        Raises: GroupError: refused; another member begins behind the last commit.
+        """
+        assert self.retries is not None
+        failed_count = 0
+        while True:
+            try:
+                yield from self.retries.give(partial(self._commit_call, batch), failures)
+            except _REFUSED as error:
+                self.take_back(batch)
+                self._note_refusal(batch.partition, error)
+                raise
+            except OutcomeUnknownError as error:
+                log.warning("%s looks how far it came: %s", self, error.detail)
+                self.take_back(batch)
+                return
+            except TuffError as error:
+                failed_count += 1
+                if not (is_passing(error) or is_unrelated_to_messages(error)):
+                    raise
+                if not self._is_member():
+                    self.take_back(batch)
+                    return
+                yield self._backoff.pause(failed_count)
+            else:
+                self._handed = self._delivered = None
+                self._continue_behind(batch)
+                return
+
+    def take_back(self, batch: Batch) -> None:
+        """The batch is not processed: continue behind the committed offset."""
+        self._handed = self._delivered = None
+        self._positions.pop(batch.partition, None)
+
+    def hand_out(self, batch: Batch) -> None:
+        """Let this batch, or part of one, be what is processed; what was handed out before is
+        done."""
+        self._settle_handed()
+        self._handed = _Handed(batch)
+        if self.mode is not DeliveryMode.EXACTLY_ONCE:
+            self._continue_behind(batch)
+
+    def wait_in_place(self, batch: Batch) -> Flow[None]:
+        """Read the batch again later, and commit what was done before it."""
+        self._handed = None
+        if self._delivered is not None:
+            yield from self.commit_quietly()
+        self.take_back(batch)
+
+    def nack(self, message: Message, *, reason: str, delay_s: float | None) -> Flow[None]:
+        """Give a message of the newest batch back. Raises: WrongStateError: it can't be."""
+        retries, handed = self.retries, self._handed
+        if retries is None:
+            raise WrongStateError("nack needs a consumer that was made with retry=RetryPolicy()")
+        if retries.policy.in_order:
+            raise WrongStateError("with in_order=True, raise an error in the function of run()")
+        if handed is None or message not in handed.batch.messages:
+            raise WrongStateError(
+                "only a message of the batch that was polled last can be given back"
+            )
+        if message.id in handed.failures:
+            return
+        batch = handed.batch
+        failure = retries.failure(
+            batch.partition, message, batch.letter, reason=reason, delay_s=delay_s
+        )
+        if self.mode is DeliveryMode.EXACTLY_ONCE:
+            if handed.opened is None or not handed.opened.protocol.is_in_transaction:
+                raise WrongStateError("call nack within the transaction of the batch")
+            yield from retries.publish(handed.opened.protocol, [failure])
+        handed.failures[message.id] = failure
 
     def _note_refusal(self, partition: TopicId, error: TuffError) -> None:
         self._positions.pop(partition, None)
@@ -466,6 +585,8 @@ class ConsumerFlows(Generic[C]):
         # In this order: what was revoked is released even if the other callback raises.
         for partition in held.owned - view.assigned:
             self._positions.pop(partition, None)
+        if self.retries is not None:
+            self.retries.forget(held.owned - view.assigned)
         self._held = now
         self._due.set()
         yield from self._call(self._plan.on_assigned, view.assigned - held.owned)
@@ -475,6 +596,8 @@ class ConsumerFlows(Generic[C]):
         self._held = _Held(held.life + 1)
         self._positions.clear()
         self._delivered = None
+        if self.retries is not None:
+            self.retries.forget(held.owned)
         self._due.set()
         yield from self._call(self._plan.on_lost, held.owned)
 
@@ -510,20 +633,45 @@ class ConsumerFlows(Generic[C]):
         for _ in partitions:
             self._turn += 1
             partition = partitions[self._turn % len(partitions)]
-            poll = yield from self._poll_partition(partition, min(wait_s, LONG_POLL_S))
-            if poll:
-                return Batch(partition, poll.messages, poll.next_id, poll.expired)
+            if self.retries is not None and self.retries.waits(partition):
+                continue
+            batch = yield from self._read_partition(partition, min(wait_s, LONG_POLL_S))
+            if batch is not None:
+                return batch
         return None
+
+    def _read_partition(self, partition: TopicId, wait_s: float) -> Flow[Batch | None]:
+        retries = self.retries
+        while True:
+            poll = yield from self._poll_partition(partition, wait_s)
+            if not poll:
+                return None
+            if retries is None:
+                return Batch(partition, poll.messages, poll.next_id, poll.expired)
+            if not retries.is_retry(partition):
+                letter = retries.failed_before(partition, poll[0])
+                return Batch(partition, poll.messages, poll.next_id, poll.expired, letter)
+            if (found := retries.own_letter(poll.messages)) is not None:
+                carrier, letter = found
+                letter = retries.failed_before(partition, letter.message) or letter
+                return Batch(partition, (letter.message,), carrier.id, poll.expired, letter)
+            # Only letters of other groups.
+            question = self._positions[partition]
+            self._positions[partition] = replace(question, start=poll.next_id, inclusive=False)
 
     def _poll_partition(self, partition: TopicId, wait_s: float) -> Flow[Poll | None]:
         question = replace(self._positions[partition], wait_s=wait_s)
+        if self.retries is not None:
+            assert question.limit is not None
+            question = replace(question, limit=self.retries.limit(partition, question.limit))
         asked = ask(calls.poll(partition, question))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)
         except TopicNotFoundError:
             return None  # the topic was deleted, and the coordinator has not noticed yet
         if poll is not None and not poll:
-            self._positions[partition] = replace(question, start=poll.next_id, inclusive=False)
+            question = replace(self._positions[partition], start=poll.next_id, inclusive=False)
+            self._positions[partition] = question
         return poll
 
     def offsets_of(self, batch: Batch) -> Callable[[int], Call[None]]:
@@ -541,6 +689,7 @@ class ConsumerFlows(Generic[C]):
         """Remember the transaction of the newest batch; returns its context."""
         assert self._handed is not None, "`offsets_of` comes first"
         self._handed.opened = opened
+        self._handed.failures.clear()
         return opened.context
 
     def stop(self) -> None:
@@ -548,47 +697,31 @@ class ConsumerFlows(Generic[C]):
         self._stop.set()
         self._news.set()
 
-    def run(
-        self,
-        process: Callable[..., object],
-        open_one: Callable[[Batch], Opened[C]],
-        wait_s: float,
-    ) -> Flow[None]:
-        """Process batches until `stop`. `open_one` makes a transaction whose commit includes
-        `offsets_of` the batch, and passes it to `opened`."""
-        while not self._stop.is_set:
-            batch = yield from self.poll(wait_s)
-            if batch is None:
-                continue
-            if self.mode is DeliveryMode.EXACTLY_ONCE:
-                yield from self._process_in_transaction(partial(process, batch), open_one(batch))
-                continue
-            try:
-                yield Hook(partial(process, batch))
-            except BaseException:
-                self._handed = None  # it is not processed: the next poll reads it again
-                self._positions.pop(batch.partition, None)
-                raise
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called since the last `end_run`."""
+        return self._stop.is_set
+
+    def end_run(self) -> Flow[None]:
+        """Let the next run work, and commit what this one has processed."""
         self._stop.clear()
         if self.mode is DeliveryMode.AT_LEAST_ONCE:
-            try:
-                yield from self.commit()
-            except GroupError as error:
-                log.warning("%s: the next member repeats a batch: %s", self, error.detail)
+            yield from self.commit_quietly()
 
-    def _process_in_transaction(
-        self, process: Callable[[C], object], opened: Opened[C]
-    ) -> Flow[None]:
-        work = hook(partial(process, opened.context))
+    def commit_quietly(self) -> Flow[None]:
+        """`commit`, where it is no error that another member repeats the batch."""
         try:
-            yield from during(opened.protocol, work)
-        except TuffError as error:
-            if isinstance(error, OutcomeUnknownError) or not self._is_unrelated(error):
-                raise
-            log.warning("%s reads a batch again: %s", self, error.detail)
-            yield self._backoff.pause(1)
+            yield from self.commit()
+        except GroupError as error:
+            log.warning("%s: the next member repeats a batch: %s", self, error.detail)
 
-    def _is_unrelated(self, error: TuffError) -> bool:
+    def read_again(self, batch: Batch, error: TuffError) -> Flow[None]:
+        """The batch failed for a reason outside of it."""
+        log.warning("%s reads a batch again: %s", self, error.detail)
+        self.take_back(batch)
+        yield self._backoff.pause(1)
+
+    def is_unrelated(self, error: TuffError) -> bool:
         """Whether a transaction failed for a reason outside of its batch. A process that was
         suspended is not in the group any more, and its transaction has timed out, too."""
         is_fenced = isinstance(error, GroupError) or not self._is_member()

@@ -18,7 +18,7 @@ from tuff.protocol.errors import TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
-from tuff.subscriber_and_dead_letters import Outages, Subscription
+from tuff.subscriber_flows import Outages, Subscription
 
 # Seconds between two looks at partitions with nothing new. Each look is one request per partition.
 IDLE_S = 0.2

@@ -164,8 +164,9 @@ class Offsets:
 class Outcome:
     """The state or outcome of one transaction. Times are ms since the epoch.
 
-    `reason`: why an invalid one is invalid. What the server does not know is None, and so is the
-    lease of a transaction that has none or has ended.
+    `reason`: why an invalid one is invalid. `database` decides how a prepared one ends. What the
+    server does not know is None, and so are the lease and the database of a transaction that has
+    none or has ended.
     """
 
     transaction_id: int
@@ -178,12 +179,14 @@ class Outcome:
     topics: tuple[str, ...]
     lease_s: float | None = None
     lease_expires_at_ms: int | None = None
+    database: str | None = None
+    prepared_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
     """A transaction in progress. Times are ms since the epoch; `topics` are `namespace:name`. The
-    lease is None without one."""
+    lease is None without one, and `database` and `prepared_at_ms` unless it is prepared."""
 
     transaction_id: int
     type: TransactionType
@@ -193,6 +196,31 @@ class OpenTransaction:
     topics: tuple[str, ...]
     lease_s: float | None = None
     lease_expires_at_ms: int | None = None
+    database: str | None = None
+    prepared_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The reply to a prepare: what each entry wrote, and since when the transaction is prepared, in
+    ms since the epoch."""
+
+    published: list[RollbackDetail]
+    database: str
+    prepared_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    """A transaction that its database decides. `topics` are `namespace:name`; `prepared_at_ms` is
+    in ms since the epoch."""
+
+    transaction_id: int
+    database: str
+    client: str | None
+    prepared_at_ms: int
+    topics: tuple[str, ...]
+    change_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import quote
 
 from tuff.calls import (
@@ -14,6 +14,7 @@ from tuff.calls import (
     json_object,
     maybe_pointer,
     nothing,
+    query,
     reply_object,
     text,
     texts,
@@ -44,6 +45,8 @@ from tuff.replies import (
     OpenTransaction,
     Outcome,
     Overview,
+    Prepared,
+    PreparedTransaction,
     Renewed,
     Sink,
     SnapshotFile,
@@ -53,6 +56,7 @@ from tuff.replies import (
 T = TypeVar("T")
 
 Tx = Transaction | int
+Resolution = Literal["commit", "abort"]
 
 _ROOT = "/v1/transactions"
 _SINKS = "/v1/sinks"
@@ -100,6 +104,50 @@ def commit(
     return _post(f"{pointer}/commit", body, _read_published)
 
 
+def prepare(
+    pointer: int, database: str, changes: Collection[bytes], publish: Sequence[PublishEntry]
+) -> Call[Prepared]:
+    body: dict[str, object] = {
+        "changes": _changes_form(changes),
+        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "database": database,
+    }
+
+    def read(response: Response) -> Prepared:
+        found = reply_object(response)
+        return Prepared(
+            published=_read_published(response),
+            database=text(found["database"]),
+            prepared_at_ms=whole_number(found["preparedAt"], what="preparedAt"),
+        )
+
+    return _post(f"{pointer}/prepare", body, read)
+
+
+def resolve(pointer: int, outcome: Resolution) -> Call[TransactionState]:
+    """Returns the state in which the transaction ended: COMMITTED, or ABORTED, or INVALID."""
+    return _post(f"{pointer}/resolve", {"outcome": outcome}, _read_state)
+
+
+def prepared(database: str | None) -> Call[list[PreparedTransaction]]:
+    def read(response: Response) -> list[PreparedTransaction]:
+        found = json_array(reply_object(response)["prepared"])
+        return [_read_prepared(json_object(item)) for item in found]
+
+    return get(f"{_ROOT}/prepared{query(database=database)}", read)
+
+
+def _read_prepared(item: Mapping[str, object]) -> PreparedTransaction:
+    return PreparedTransaction(
+        transaction_id=pointer_from_json(item["transactionId"], what="transactionId"),
+        database=text(item["database"]),
+        client=_maybe_text(item.get("client")),
+        prepared_at_ms=whole_number(item["preparedAt"], what="preparedAt"),
+        topics=tuple(texts(item["topics"])),
+        change_count=whole_number(item["changeCount"], what="changeCount"),
+    )
+
+
 def run(
     publish: Sequence[PublishEntry], *, client: str | None, request_id: str
 ) -> Call[list[RollbackDetail]]:
@@ -115,7 +163,7 @@ def run(
 
 def abort(pointer: int) -> Call[TransactionState]:
     """Returns the state the transaction ended in: ABORTED, or INVALID."""
-    return _post(f"{pointer}/abort", None, lambda reply: _state(reply_object(reply)["state"]))
+    return _post(f"{pointer}/abort", None, _read_state)
 
 
 def invalidate(pointer: int) -> Call[None]:
@@ -152,6 +200,8 @@ def outcome(pointer: int) -> Call[Outcome]:
             topics=tuple(texts(body.get("topics") or [])),
             lease_s=_maybe_seconds(body.get("lease")),
             lease_expires_at_ms=_maybe_number(body.get("leaseExpiresAt"), what="leaseExpiresAt"),
+            database=_maybe_text(body.get("database")),
+            prepared_at_ms=_maybe_number(body.get("preparedAt"), what="preparedAt"),
         )
 
     return get(f"{_ROOT}/{pointer}", read)
@@ -225,6 +275,10 @@ def _changes_form(changes: Collection[bytes]) -> list[object]:
     return [payload_to_json(key) for key in changes]
 
 
+def _read_state(response: Response) -> TransactionState:
+    return _state(reply_object(response)["state"])
+
+
 def _read_published(response: Response) -> list[RollbackDetail]:
     published = json_array(reply_object(response).get("published", []))
     return [rollback_detail_from_json(item) for item in published]
@@ -263,6 +317,8 @@ def _read_open(item: Mapping[str, object]) -> OpenTransaction:
         topics=tuple(texts(item["topics"])),
         lease_s=_maybe_seconds(item.get("lease")),
         lease_expires_at_ms=_maybe_number(item.get("leaseExpiresAt"), what="leaseExpiresAt"),
+        database=_maybe_text(item.get("database")),
+        prepared_at_ms=_maybe_number(item.get("preparedAt"), what="preparedAt"),
     )
 
 

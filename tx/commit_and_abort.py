@@ -8,12 +8,19 @@ The decisions stand first, as functions of the transaction and the request. `Com
 writes rows and records what was decided.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
+from tuff.disk.event_loop import SharedTimeout
+from tuff.protocol.errors import (
+    BadRequestError,
+    TooManyPreparedError,
+    TransactionNotPreparedError,
+    TransactionsUnavailableError,
+)
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.values import value
 from tx.conflicts import all_changes, can_commit, conflict_error, loses_changes
@@ -24,11 +31,12 @@ from tx.edits import (
     Conflict,
     Invalidated,
     InvalidReason,
+    Prepared,
     Refused,
 )
 from tx.message_rows import EndedRows, MessageRows
 from tx.monitoring import TransactionCounters
-from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
+from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
 from tx.settings import TransactionSettings
 from tx.timeouts import Timeouts
 from tx.write_gates_and_key_locks import TransactionLocks
@@ -38,13 +46,14 @@ log = logging.getLogger(__name__)
 
 @value(kw_only=True)
 class CommitRequest:
-    """The arguments of a commit. `changes` None: those of the can-commits before it. A read-only
-    commit names an empty set."""
+    """The arguments of a commit, or with a `database` of a prepare. `changes` None: those of the
+    can-commits before it. A read-only commit names an empty set."""
 
     changes: frozenset[bytes] | None = None
     publish: Sequence[PublishEntry] = ()
     is_read_only: bool = False
     request_id: str | None = None
+    database: str | None = None
 
 
 def check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:
@@ -115,6 +124,11 @@ class Completion:
         self._settings = settings
         self._counters = counters
         self._now_ms = now_ms
+        self._preparing_count = 0
+        # Commits that wait for the end of a prepared transaction, by its id. They are refused
+        # before their callers give up.
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+        self._patience = SharedTimeout(settings.ending_timeout_s / 2, too_late=TimeoutError)
 
     async def can_commit(self, pointer: int, changes: Collection[bytes]) -> None:
         """Check these changes together with those named before, and remember them. Waits for the
@@ -185,15 +199,110 @@ class Completion:
         if not self._locks.close_now(transaction_id):
             await self._locks.close(transaction_id)
         try:
-            found = self._durable.state.find(transaction_id)
-            if isinstance(found, Outcome) and found.state is EndedState.COMMITTED:
-                await self._durable.synced(found.lsn)
-                return found
-            return await self._commit(transaction_id, request)
+            if (committed := await self._committed(transaction_id)) is not None:
+                return committed
+            await self._commit(transaction_id, request)
+            return self._outcome(transaction_id)
         finally:
             self._locks.open(transaction_id)
 
-    async def _commit(self, transaction_id: int, request: CommitRequest) -> Outcome:
+    async def _committed(self, transaction_id: int) -> Outcome | None:
+        """Its outcome, durably, if it has committed; None otherwise."""
+        found = self._durable.state.find(transaction_id)
+        if isinstance(found, OpenTransaction) or found.state is not EndedState.COMMITTED:
+            return None
+        await self._durable.synced(found.lsn)
+        return found
+
+    async def prepare(
+        self,
+        pointer: int,
+        *,
+        database: str,
+        changes: Collection[bytes] | None = None,
+        publish: Sequence[PublishEntry] = (),
+    ) -> OpenTransaction:
+        """Check and write all that a commit would, durably, and leave the end to `database`
+        (protocol §5.4). A repeated prepare returns the first answer.
+
+        Raises:
+            TooManyPreparedError: nothing was written.
+            TransactionPreparedError: it is prepared for another database.
+            As `commit`.
+        """
+        request = CommitRequest(
+            changes=None if changes is None else frozenset(changes),
+            publish=publish,
+            database=database,
+        )
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        return await self._durable.within_time(self._prepare(transaction_id, request))
+
+    async def _prepare(self, transaction_id: int, request: CommitRequest) -> OpenTransaction:
+        await self._locks.close(transaction_id)
+        self._preparing_count += 1
+        try:
+            opened = await self._require_open(transaction_id)
+            if opened.prepared is None:
+                self._require_few_prepared()
+                await self._commit(transaction_id, request)
+                return self._durable.decided.open[transaction_id]
+            await self._durable.synced(opened.prepared.lsn)
+            if opened.prepared.database != request.database:
+                raise prepared_error(opened)
+            return opened
+        finally:
+            self._preparing_count -= 1
+            self._locks.open(transaction_id)
+
+    def _require_few_prepared(self) -> None:
+        count_max = self._settings.prepared_max
+        if len(self._durable.state.prepared) + self._preparing_count > count_max:
+            raise TooManyPreparedError(
+                f"{count_max} transactions are prepared, as tx.prepared_max allows; resolve those "
+                "whose database has decided"
+            )
+
+    async def commit_prepared(self, pointer: int) -> Outcome:
+        """Commit a prepared transaction, durably: its database has committed. A repetition returns
+        the first outcome.
+
+        Raises:
+            TransactionNotPreparedError: it is in progress, and was not prepared.
+            TransactionNotInProgressError (its kinds): it was aborted, or became invalid.
+        """
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        return await self._durable.within_time(self._commit_prepared(transaction_id))
+
+    async def _commit_prepared(self, transaction_id: int) -> Outcome:
+        await self._locks.close(transaction_id)
+        try:
+            if (committed := await self._committed(transaction_id)) is not None:
+                return committed
+            opened = await self._require_open(transaction_id)
+            if opened.prepared is None:
+                raise TransactionNotPreparedError(
+                    f"transaction {transaction_id} was not prepared; commit it, or resolve it as "
+                    "aborted"
+                )
+            published = opened.prepared.published
+            lsn = self._record_commit(opened, frozenset(), published, CommitRequest())
+            await self._durable.synced(lsn)
+            return self._outcome(transaction_id)
+        finally:
+            self._locks.open(transaction_id)
+
+    async def abort_prepared(self, pointer: int) -> Outcome:
+        """Abort a transaction that may be prepared: its database has not committed, and never will.
+
+        Raises: as `abort`, less that of a prepared one.
+        """
+        transaction_id = self._durable.state.find(pointer).transaction_id
+        work = self.abort_unbounded(transaction_id, may_be_prepared=True)
+        return await self._durable.within_time(work)
+
+    async def _commit(self, transaction_id: int, request: CommitRequest) -> None:
+        """Commit, or prepare."""
         opened, entries, changes = await self._checked(transaction_id, request)
         conflict = self._durable.state.committers.conflict(opened.transaction, changes)
         if conflict is not None:
@@ -201,21 +310,21 @@ class Completion:
             await self._raise_conflict(transaction_id, conflict)
         self._durable.require_room()
         if entries:
-            return await self._publish_and_commit(opened, changes, entries, request)
+            await self._publish_and_commit(opened, changes, entries, request)
+            return
         lsn = self._record_commit(opened, changes, (), request)
         if not request.is_read_only:
             await self._durable.synced(lsn)
         elif transaction_id in self._rows.reading_pointers():
             self._ended_rows.wake_once_durable(lsn, transaction_id)
             self._durable.sync_soon(lsn)
-        return self._outcome(transaction_id)
 
     async def _checked(
         self, transaction_id: int, request: CommitRequest
     ) -> tuple[OpenTransaction, Sequence[PublishEntry], frozenset[bytes]]:
-        """The transaction, the entries and the changes, none of which another commit claims. The
+        """The transaction, the entries and the changes, none of which another one claims. The
         answer holds until the caller waits for something."""
-        are_checked = False
+        are_checked = has_waited = False
         while True:
             opened = await self._require_unrefused(transaction_id)
             if loses_changes(opened, names_changes=request.changes is not None):
@@ -227,11 +336,33 @@ class Completion:
                 are_checked = True
                 if await self._require_unrefused(transaction_id) is not opened:
                     continue
-            holder = self._locks.claimed_by(changes)
-            if holder is None:
+            if (holder := self._locks.claimed_by(changes)) is not None:
+                # Whether these changes conflict is decided when the other one's rows are written.
+                await self._locks.released(holder)
+            elif (conflict := self._durable.state.prepared.conflict(changes)) is not None:
+                if has_waited:
+                    self._record_refusal(Refused(self._now_ms(), transaction_id, conflict))
+                    await self._raise_conflict(transaction_id, conflict)
+                has_waited = not await self._resolved(conflict.committer)
+            else:
                 return opened, entries, changes
-            # Whether these changes conflict is decided when the other commit's rows are written.
-            await self._locks.released(holder)
+
+    async def _resolved(self, transaction_id: int) -> bool:
+        """Wait for the end of this prepared transaction, for half of `tx.ending_timeout`; whether
+        it came."""
+        ended = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(transaction_id, set())
+        waiting.add(ended)
+        self._patience.watch(ended)
+        try:
+            await ended
+        except TimeoutError:
+            return False
+        finally:
+            waiting.discard(ended)
+            if not waiting and self._waiting.get(transaction_id) is waiting:
+                del self._waiting[transaction_id]
+        return True
 
     def _check(
         self, opened: OpenTransaction, request: CommitRequest
@@ -250,7 +381,7 @@ class Completion:
         changes: frozenset[bytes],
         entries: Sequence[PublishEntry],
         request: CommitRequest,
-    ) -> Outcome:
+    ) -> None:
         transaction_id = opened.transaction_id
         recovery_count = self._durable.recovery_count
         self._locks.claim(transaction_id, changes)
@@ -272,7 +403,6 @@ class Completion:
         if isinstance(written, Exception):
             await self._ended_rows.marked(transaction_id, opened.pointers)
             raise written
-        return self._outcome(transaction_id)
 
     async def _write_rows(
         self, transaction_id: int, entries: Sequence[PublishEntry]
@@ -294,6 +424,8 @@ class Completion:
         published: tuple[RollbackDetail, ...],
         request: CommitRequest,
     ) -> int:
+        if request.database is not None:
+            return self._record_prepare(opened, changes, published, request.database)
         self._counters.commits += 1
         edit = Committed(
             self._now_ms(),
@@ -306,20 +438,37 @@ class Completion:
         )
         return self._record_end(opened, edit)
 
+    def _record_prepare(
+        self,
+        opened: OpenTransaction,
+        changes: frozenset[bytes],
+        published: tuple[RollbackDetail, ...],
+        database: str,
+    ) -> int:
+        new = changes - opened.changes if opened.changes else changes
+        edit = Prepared(self._now_ms(), opened.transaction_id, new, database, published)
+        lsn = self._durable.record(edit)
+        self._timeouts.forget(opened.transaction_id)
+        return lsn
+
     async def abort(self, pointer: int) -> Outcome:
         """End without committing; rows that were published are marked before this returns. The
         outcome is aborted, or invalid (protocol §6).
 
         Raises:
-            TransactionCommittedError, TransactionUnknownError.
+            TransactionCommittedError, TransactionPreparedError, TransactionUnknownError.
         """
         transaction_id = self._durable.state.find(pointer).transaction_id
         return await self._durable.within_time(self.abort_unbounded(transaction_id))
 
-    async def abort_unbounded(self, transaction_id: int) -> Outcome:
+    async def abort_unbounded(
+        self, transaction_id: int, *, may_be_prepared: bool = False
+    ) -> Outcome:
         """As `abort`, for a caller that bounds the time itself."""
         await self._locks.close(transaction_id)
         try:
+            if not may_be_prepared:
+                await self._require_unprepared(self._durable.state.find(transaction_id))
             return await self._abort(transaction_id)
         finally:
             self._locks.open(transaction_id)
@@ -351,7 +500,8 @@ class Completion:
         """End as invalid, durably; its rows are marked in the background.
 
         Raises:
-            TransactionCommittedError, TransactionAbortedError, TransactionUnknownError.
+            TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
+            TransactionUnknownError.
         """
         transaction_id = self._durable.state.find(pointer).transaction_id
         return await self._durable.within_time(self._invalidate_durably(transaction_id))
@@ -359,6 +509,7 @@ class Completion:
     async def _invalidate_durably(self, transaction_id: int) -> Outcome:
         await self._locks.released(transaction_id)
         found = self._durable.state.find(transaction_id)
+        await self._require_unprepared(found)
         if isinstance(found, OpenTransaction):
             self._invalidate(found, InvalidReason.INVALIDATED)
         outcome = self._outcome(transaction_id)
@@ -375,6 +526,7 @@ class Completion:
             TransactionNotInProgressError (its kinds).
         """
         opened = await self._durable.within_time(self._require_open(pointer))
+        await self._durable.within_time(self._require_unprepared(opened))
         self._timeouts.renew(opened)
         return opened
 
@@ -411,7 +563,7 @@ class Completion:
             await self._durable.synced(found.lsn)
             raise ended_error(found)
         # The tick may come late; no decision is made for a transaction whose time is over.
-        if not self._locks.has_claim(found.transaction_id):
+        if found.prepared is None and not self._locks.has_claim(found.transaction_id):
             if self._now_ms() >= found.expires_at_ms:
                 await self._fail_as(found, InvalidReason.TIMED_OUT)
             if found.lease_ms is not None and self._timeouts.has_lapsed(found):
@@ -422,7 +574,13 @@ class Completion:
         opened = await self._require_open(pointer)
         if opened.conflict is not None:
             await self._raise_conflict(opened.transaction_id, opened.conflict)
+        await self._require_unprepared(opened)
         return opened
+
+    async def _require_unprepared(self, found: OpenTransaction | Outcome) -> None:
+        if isinstance(found, OpenTransaction) and found.prepared is not None:
+            await self._durable.synced(found.prepared.lsn)
+            raise prepared_error(found)
 
     def _record_refusal(self, edit: Refused) -> None:
         self._counters.conflicts += 1
@@ -448,6 +606,9 @@ class Completion:
         lsn = self._durable.record(edit)
         if opened.lease_ms is not None:
             self._timeouts.forget(opened.transaction_id)
+        for ended in self._waiting.pop(opened.transaction_id, ()):
+            if not ended.done():
+                ended.set_result(None)
         return lsn
 
     def _outcome(self, transaction_id: int) -> Outcome:

@@ -140,8 +140,8 @@ def conflict_error(transaction_id: int, conflict: Conflict) -> TransactionConfli
     """The refusal for a conflict; every call gets the same."""
     return TransactionConflictError(
         f"transaction {transaction_id} conflicts with transaction {conflict.committer} of "
-        f"{conflict.committer_client!r}, which committed the same change after this one started; "
-        "undo its writes, abort it, and run it again",
+        f"{conflict.committer_client!r}, which committed or prepared the same change after this "
+        "one started; undo its writes, abort it, and run it again",
         members={
             "key": payload_to_json(conflict.key),
             "conflictingTransaction": pointer_to_json(conflict.committer),

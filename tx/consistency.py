@@ -22,6 +22,7 @@ from tx.edits import (
     EpochBegun,
     Invalidated,
     PointerRange,
+    Prepared,
     Refused,
     Restarted,
     SinkForgotten,
@@ -41,8 +42,8 @@ def contradiction(state: TransactionState, edit: Edit, *, has_gap: bool = False)
     match edit:
         case Started() | EpochBegun() | Checkpointed():
             reason = _check_pointer(state, edit, has_gap=has_gap)
-        case Committing() | Refused() | Committed() | Invalidated():
-            reason = _check_open(state, edit.transaction_id)
+        case Committing() | Refused() | Prepared() | Committed() | Invalidated():
+            reason = _check_of_open(state, edit)
         case Aborted():
             reason = _check_abort(state, edit.transaction_id)
         case BlockReserved():
@@ -63,7 +64,7 @@ def _check_pointer(
     state: TransactionState, edit: Started | EpochBegun | Checkpointed, *, has_gap: bool
 ) -> str | None:
     if isinstance(edit, Checkpointed):
-        if (reason := _check_open(state, edit.transaction_id)) is not None:
+        if (reason := _check_unprepared(state, edit.transaction_id)) is not None:
             return reason
     elif not state.seen <= edit.seen <= state.lsn:
         return (
@@ -84,6 +85,20 @@ def _check_pointer(
 def _check_open(state: TransactionState, transaction_id: int) -> str | None:
     is_open = transaction_id in state.open
     return None if is_open else f"transaction {transaction_id} is not in progress"
+
+
+def _check_of_open(
+    state: TransactionState, edit: Committing | Refused | Prepared | Committed | Invalidated
+) -> str | None:
+    if isinstance(edit, Committed | Invalidated):
+        return _check_open(state, edit.transaction_id)
+    return _check_unprepared(state, edit.transaction_id)
+
+
+def _check_unprepared(state: TransactionState, transaction_id: int) -> str | None:
+    if transaction_id in state.prepared:
+        return f"transaction {transaction_id} is prepared"
+    return _check_open(state, transaction_id)
 
 
 def _check_abort(state: TransactionState, transaction_id: int) -> str | None:
@@ -128,6 +143,7 @@ def inconsistency(image: StateImage) -> str | None:
         _check_numbers(image),
         _check_blocks(image),
         _check_transactions(image),
+        _check_prepared(image),
         _check_view(image),
         _check_sinks(image),
     )
@@ -177,6 +193,20 @@ def _check_transactions(image: StateImage) -> str | None:
             return f"{name} started with the endings up to edit {opened.seen}, out of its order"
         known.update(pointers)
         before = opened
+    return None
+
+
+def _check_prepared(image: StateImage) -> str | None:
+    claimed: set[bytes] = set()
+    for opened in image.open:
+        if opened.prepared is None:
+            continue
+        if opened.prepared.lsn > image.lsn:
+            return f"transaction {opened.transaction_id} was prepared by a later edit"
+        changes = opened.changes or frozenset()
+        if not claimed.isdisjoint(changes):
+            return f"another prepared transaction has a change of {opened.transaction_id}"
+        claimed |= changes
     return None
 
 

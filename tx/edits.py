@@ -169,6 +169,18 @@ class Refused:
 
 
 @value()
+class Prepared:
+    """The transaction may commit, with these changes besides those it named before, and this
+    database decides whether it does. From now on only a resolve ends it."""
+
+    at_ms: int
+    transaction_id: int
+    changes: frozenset[bytes]
+    database: str
+    published: tuple[RollbackDetail, ...]
+
+
+@value()
 class Committed:
     """The transaction committed, with these changes besides those it named before."""
 
@@ -228,6 +240,7 @@ Edit = (
     | Checkpointed
     | Committing
     | Refused
+    | Prepared
     | Committed
     | Aborted
     | Invalidated
@@ -471,6 +484,7 @@ _FIELDS: Mapping[int, tuple[type[Any], tuple[Form[Any], ...]]] = {
     ),
     13: (SinkForgotten, (TIME_MS, TEXT)),
     14: (BlockKept, (TIME_MS, POINTER_RANGE)),
+    15: (Prepared, (TIME_MS, POINTER, KEYS, TEXT, PUBLISHED)),
 }
 _FORMS = {tag: record(kind, *forms) for tag, (kind, forms) in _FIELDS.items()}
 _TAGS = {kind: tag for tag, (kind, _) in _FIELDS.items()}

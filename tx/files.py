@@ -44,6 +44,11 @@ class FileKind(Enum):
 
 
 FORMAT_VERSION = 1  # of both kinds
+PREPARED_VERSION = 2  # of a snapshot that holds prepared transactions
+_VERSIONS = {
+    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION),
+    FileKind.LOG: (FORMAT_VERSION,),
+}
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}
 assert all(len(magic) == _MAGIC_SIZE for magic in _MAGIC.values())
 
@@ -140,9 +145,9 @@ class KnownFile:
     header: FileHeader
 
 
-def pack_header(kind: FileKind, header: FileHeader) -> bytes:
+def pack_header(kind: FileKind, header: FileHeader, *, version: int = FORMAT_VERSION) -> bytes:
     """The first bytes of a file."""
-    return _MAGIC[kind] + _VERSION.pack(FORMAT_VERSION) + pack_frame(to_bytes(asdict(header)))
+    return _MAGIC[kind] + _VERSION.pack(version) + pack_frame(to_bytes(asdict(header)))
 
 
 def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int]:
@@ -155,9 +160,10 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
     (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
-    if version != FORMAT_VERSION:
-        tell = newer if version > FORMAT_VERSION else damaged
-        reason = f"it has format {version}, and this server reads {FORMAT_VERSION}"
+    if version not in _VERSIONS[kind]:
+        newest = _VERSIONS[kind][-1]
+        tell = newer if version > newest else damaged
+        reason = f"it has format {version}, and this server reads {newest}"
         raise tell(name, _MAGIC_SIZE, reason)
     frame = read_frame(data, HEAD_SIZE)
     if isinstance(frame, Damage):

@@ -140,10 +140,11 @@ class TransactionManager:
         the next one is computed."""
         now_ms = self._now_ms()
         yield Restarted(now_ms, not state.is_clean, state.blocks)
-        # A commit that was cut off: its rows are there, or on their way, and its record is not.
+        # A commit or prepare that was cut off: its rows are there, or on their way, and its record
+        # is not.
         cut_off = self._rows.final_pointers() | self._locks.claiming()
         for opened in list(state.open.values()):
-            if not cut_off.isdisjoint(opened.pointers):
+            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):
                 topics = tuple(self._rows.topics(opened.pointers))
                 reason = InvalidReason.LOST_IN_CRASH
                 yield Invalidated(now_ms, opened.transaction_id, reason, topics)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
 from tx.files import DamagedFilesError, KnownFile, damaged
-from tx.outcomes import EndedState, Outcome
+from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.state import TransactionState
 
 BEFORE_ALL = Offset(0, 0)  # of messages
@@ -102,6 +102,23 @@ def _check_messages(state: TransactionState, carried: AbstractSet[int], mark: St
             f"{', '.join(outcome.topics)} that the message store does not have: it is older "
             f"than the transaction files; {_ADVICE}"
         )
+    for opened in prepared_without_rows(state, carried, seen=mark.seen_lsn):
+        raise DamagedFilesError(
+            f"transaction {opened.transaction_id} is prepared with messages that the message store "
+            f"does not have: it is older than the transaction files; {_ADVICE}"
+        )
+
+
+def prepared_without_rows(
+    state: TransactionState, carried: AbstractSet[int], *, seen: int | None
+) -> Iterator[OpenTransaction]:
+    """As `commits_without_rows`, of prepared transactions."""
+    for opened in state.prepared:
+        prepared = opened.prepared
+        if prepared is None or seen is None or prepared.lsn <= seen:
+            continue
+        if prepared.published and carried.isdisjoint(opened.pointers):
+            yield opened
 
 
 def commits_without_rows(

@@ -60,12 +60,15 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Gauges of the metrics. `oldest_ms` is the age of the oldest transaction in progress."""
+    """Gauges of the metrics. `oldest_ms` is the age of the oldest transaction in progress,
+    `oldest_prepared_ms` the time since the oldest prepared one was prepared."""
 
     open_count: int = 0
     leased_count: int = 0
     invalid_count: int = 0
     oldest_ms: int = 0
+    prepared_count: int = 0
+    oldest_prepared_ms: int = 0
 
 
 class Monitoring:
@@ -95,7 +98,34 @@ class Monitoring:
             self._timeouts.leased_count,
             len(state.view.invalid),
             0 if oldest is None else max(0, self._now_ms() - oldest.started_at_ms),
+            len(state.prepared),
+            max((self._prepared_for_ms(each) for each in state.prepared), default=0),
         )
+
+    async def prepared(self, database: str | None) -> list[OpenTransaction]:
+        """The prepared transactions, durably, the oldest first; with `database` only those that it
+        decides."""
+        state = self._durable.state
+        found = [
+            each
+            for each in state.prepared
+            if each.prepared is not None and database in (None, each.prepared.database)
+        ]
+        last_lsn = max((each.prepared.lsn for each in found if each.prepared), default=0)
+        await self._durable.synced_in_time(last_lsn)
+        return found
+
+    def long_prepared(self, *, alarm_s: float) -> list[OpenTransaction]:
+        """The transactions that have been prepared for longer than this, the oldest first; none
+        while the service is not running."""
+        if self._durable.status.state is not ServiceState.RUNNING:
+            return []
+        prepared = self._durable.state.prepared
+        return [each for each in prepared if self._prepared_for_ms(each) > alarm_s * 1000]
+
+    def _prepared_for_ms(self, opened: OpenTransaction) -> int:
+        assert opened.prepared is not None
+        return max(0, self._now_ms() - opened.prepared.at_ms)
 
 
 def overview(state: TransactionState) -> Overview:
@@ -111,6 +141,6 @@ def overview(state: TransactionState) -> Overview:
         open=opened,
         visibility_upper_bound=first.visibility_upper_bound,
         invalid_count=len(state.view.invalid),
-        committing_count=sum(one.changes is not None for one in opened),
+        committing_count=sum(one.state == "committing" for one in opened),
         oldest_in_progress=opened[0].transaction_id if opened else None,
     )

@@ -18,6 +18,7 @@ from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionInvalidatedError,
     TransactionNotInProgressError,
+    TransactionPreparedError,
     TransactionTimedOutError,
 )
 from tuff.protocol.requests import RollbackDetail
@@ -60,16 +61,28 @@ class EndedState(Enum):
     INVALID = "invalid"
 
 
+@value()
+class Preparation:
+    """A transaction was prepared, by the edit of this `lsn`: `database` decides how it ends.
+    `published` is in the reply to its prepare and to its commit."""
+
+    lsn: int
+    at_ms: int
+    database: str
+    published: tuple[RollbackDetail, ...]
+
+
 @value(kw_only=True)
 class OpenTransaction:
     """A transaction in progress.
 
     `transaction` holds the snapshot it reads in; `seen` is the LSN up to which ends of
     transactions are in it.
-    `changes` is the union of what its can-commits named, None before the first one. `conflict` is
+    `changes` is the union of what its can-commits and its prepare named, None before the first
+    one. `conflict` is
     why it was refused: it can't commit any more. `survived_crash`: it was open when the service
     crashed, so a can-commit of it may have been lost. `lease_ms` is how long it lives without being
-    renewed, None for as long as its time-out.
+    renewed, None for as long as its time-out. `prepared`: no time-out and no lease ends it.
     """
 
     transaction: Transaction
@@ -82,6 +95,7 @@ class OpenTransaction:
     conflict: Conflict | None = None
     survived_crash: bool = False
     lease_ms: int | None = None
+    prepared: Preparation | None = None
 
     @property
     def transaction_id(self) -> int:
@@ -100,6 +114,8 @@ class OpenTransaction:
     @property
     def state(self) -> str:
         """As the protocol names it."""
+        if self.prepared is not None:
+            return "prepared"
         return "in_progress" if self.changes is None else "committing"
 
 
@@ -150,6 +166,17 @@ def lost_outcome(pointer: int) -> Outcome:
         topics=(),
         request_id=None,
         lsn=0,
+    )
+
+
+def prepared_error(opened: OpenTransaction) -> TransactionPreparedError:
+    """The error of a call that a prepared transaction does not take."""
+    prepared = opened.prepared
+    assert prepared is not None
+    return TransactionPreparedError(
+        f"transaction {opened.transaction_id} is prepared, and the database {prepared.database!r} "
+        "decides how it ends; resolve it with the outcome that the database has",
+        members={"database": prepared.database, "preparedAt": prepared.at_ms},
     )
 
 

@@ -31,7 +31,7 @@ from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, OpenTransaction, Outcome
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
-from tx.sinks import EPOCH_MAX, EpochRequest
+from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 
 _ROOT = "/v1/transactions"
@@ -48,6 +48,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", _ROOT, one.start),
         Route("GET", _ROOT, service.overview),
         Route("POST", f"{_ROOT}/run", one.run),
+        Route("GET", f"{_ROOT}/prepared", service.prepared),
         Route("GET", f"{_ROOT}/invalid", service.invalids),
         Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
         Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
@@ -55,6 +56,8 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("GET", _ONE, one.outcome),
         Route("POST", f"{_ONE}/can-commit", one.can_commit),
         Route("POST", f"{_ONE}/commit", one.commit),
+        Route("POST", f"{_ONE}/prepare", one.prepare),
+        Route("POST", f"{_ONE}/resolve", one.resolve),
         Route("POST", f"{_ONE}/abort", one.abort),
         Route("POST", f"{_ONE}/invalidate", one.invalidate),
         Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
@@ -122,6 +125,28 @@ class _TransactionRoutes:
         )
         return json_reply(_committed_object(outcome))
 
+    async def prepare(self, request: Request) -> Reply:
+        body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
+        opened = await self._manager.completion.prepare(
+            _pointer(request),
+            database=_database(body.get("database")),
+            changes=_changes(body),
+            publish=_entries(body),
+        )
+        return json_reply(_prepared_reply(opened))
+
+    async def resolve(self, request: Request) -> Reply:
+        body = _members_of(request, {"outcome"}, what="a resolve")
+        match body.get("outcome"):
+            case "commit":
+                outcome = await self._manager.completion.commit_prepared(_pointer(request))
+                return json_reply(_committed_object(outcome))
+            case "abort":
+                outcome = await self._manager.completion.abort_prepared(_pointer(request))
+                return json_reply({"state": outcome.state.value})
+            case other:
+                raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
+
     async def run(self, request: Request) -> Reply:
         body = _members_of(request, {"publish", "client", "requestId"}, what="a run")
         outcome = await self._manager.autocommit.run(
@@ -150,6 +175,7 @@ class _TransactionRoutes:
         shown = _outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
+            shown |= _prepared_members(found)
         return json_reply(shown)
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
@@ -173,6 +199,15 @@ class _ServiceRoutes:
             for opened in overview.open
         )
         return json_reply(_overview_object(overview, shown))
+
+    async def prepared(self, request: Request) -> Reply:
+        query = read_query(request.query, parameters={"database"})
+        database = query.get("database")
+        found = await self._manager.monitoring.prepared(
+            None if database is None else _database(database)
+        )
+        topics = self._manager.completion.topics
+        return json_reply({"prepared": [_prepared_object(each, topics(each)) for each in found]})
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -247,6 +282,12 @@ def _changes(body: Mapping[str, object]) -> frozenset[bytes] | None:
 
 def _entries(body: Mapping[str, object]) -> Sequence[PublishEntry]:
     return json_forms.publish_entries_from_json(body["publish"]) if "publish" in body else ()
+
+
+def _database(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadRequestError(f"database is the name of the one that decides, not {shown(value)}")
+    return check_name(value, what="database")
 
 
 class _SinkRoutes:
@@ -348,14 +389,40 @@ def _transaction_object(
     form["timeout"] = _seconds(opened.timeout_ms)
     form["startedAt"] = opened.started_at_ms
     form["expiresAt"] = opened.expires_at_ms
+    form |= _prepared_members(opened)
     if opened.lease_ms is not None:
         form |= _lease_members(opened, lease_ends_at_ms)
     return form
 
 
+def _prepared_members(opened: OpenTransaction) -> dict[str, object]:
+    """The members of a prepared transaction; none for another one."""
+    if opened.prepared is None:
+        return {}
+    return {"database": opened.prepared.database, "preparedAt": opened.prepared.at_ms}
+
+
+def _prepared_reply(opened: OpenTransaction) -> dict[str, object]:
+    """The reply to a prepare and to every repetition of it."""
+    assert opened.prepared is not None
+    published = map(rollback_detail_to_json, opened.prepared.published)
+    return {"state": opened.state, "published": list(published), **_prepared_members(opened)}
+
+
+def _prepared_object(opened: OpenTransaction, topics: list[str]) -> dict[str, object]:
+    """One entry of the list of prepared transactions."""
+    return {
+        "transactionId": pointer_to_json(opened.transaction_id),
+        "client": opened.client,
+        "topics": topics,
+        "changeCount": len(opened.changes or ()),
+        **_prepared_members(opened),
+    }
+
+
 def _lease_members(opened: OpenTransaction, ends_at_ms: int | None) -> dict[str, object]:
-    """The members for a lease; none without one."""
-    if opened.lease_ms is None:
+    """The members for a lease; none without one, and for a prepared transaction."""
+    if opened.lease_ms is None or opened.prepared is not None:
         return {}
     return {"lease": _seconds(opened.lease_ms), "leaseExpiresAt": ends_at_ms}
 
@@ -404,6 +471,7 @@ def _open_object(
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
         **_lease_members(opened, lease_ends_at_ms),
+        **_prepared_members(opened),
     }
 
 

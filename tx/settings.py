@@ -49,6 +49,8 @@ class TransactionSettings:
     outcome_retention_s: float = 900.0
     ending_timeout_s: float = 10.0
     prune_invalid: bool = False
+    prepared_max: int = 10_000
+    prepared_alarm_s: float = 30.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -61,11 +63,13 @@ class TransactionSettings:
         ):
             self._require(name, 0.001)
         self._require("outcome_retention_s", 0)
+        self._require("prepared_alarm_s", 0)
         for name in (
             "sinks_max",
             "snapshot_retain",
             "change_set_count_max",
             "change_set_bytes_max",
+            "prepared_max",
         ):
             self._require(name, 1, COUNT_MAX)
         if self.default_timeout_s > self.max_timeout_s:

@@ -61,7 +61,7 @@ class EpochRequest:
     run_id: str
 
     def __post_init__(self) -> None:
-        check_sink(self.sink)
+        check_name(self.sink)
         if not 0 <= self.epoch <= EPOCH_MAX:
             raise BadRequestError(f"an epoch is from 0 to {EPOCH_MAX}, not {self.epoch}")
         if not 0 < len(self.run_id) <= RUN_ID_LENGTH_MAX:
@@ -83,11 +83,11 @@ class Step(Enum):
     BEGIN = "begin it"
 
 
-def check_sink(name: str) -> str:
-    """The name itself. Raises: InvalidNameError."""
+def check_name(name: str, *, what: str = "sink") -> str:
+    """The name itself, of a sink or a database. Raises: InvalidNameError."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise InvalidNameError(
-            f"sink {shown(name)} is not a legal name: use 1 to {SINK_NAME_LENGTH_MAX} characters "
+            f"{what} {shown(name)} is not a legal name: use 1 to {SINK_NAME_LENGTH_MAX} characters "
             "of A-Z a-z 0-9 . _ - : / (and not . or ..)"
         )
     return name
@@ -240,7 +240,7 @@ class Sinks:
             InvalidNameError: that is no name.
             SinkNotFoundError: nothing is recorded of it.
         """
-        return await self._durable.within_time(self._show(check_sink(name)))
+        return await self._durable.within_time(self._show(check_name(name)))
 
     async def _show(self, name: str) -> tuple[Sink, str]:
         return self._shown(_found(name, await self._durable_sink(name)))
@@ -263,7 +263,7 @@ class Sinks:
             SinkNotFoundError: nothing is recorded of it.
             SinkInUseError: its transaction is in progress.
         """
-        await self._durable.within_time(self._forget(check_sink(name)))
+        await self._durable.within_time(self._forget(check_name(name)))
 
     async def _forget(self, name: str) -> None:
         sink = _found(name, await self._durable_sink(name))

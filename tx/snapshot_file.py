@@ -1,6 +1,6 @@
 """The bytes of a snapshot file: the whole state at one LSN (design §4, Snapshots).
 
-    snapshot := header numbers open* view pending outcome* commit* sink* end
+    snapshot := header numbers open* prepared* view pending outcome* commit* sink* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
 Ten thousand open transactions have ten thousand snapshots of ten thousand pointers, nearly all the
@@ -8,7 +8,7 @@ same. So each list is written as its difference to the one before, and read into
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from tx.edits import (
     KEYS,
     POINTER,
     POINTER_RANGE,
+    PUBLISHED,
     REASON,
     TEXT,
     TIME_MS,
@@ -41,6 +42,8 @@ from tx.edits import (
     tuple_of,
 )
 from tx.files import (
+    FORMAT_VERSION,
+    PREPARED_VERSION,
     FileHeader,
     FileKind,
     KnownFile,
@@ -50,7 +53,7 @@ from tx.files import (
     read_header,
     unreadable,
 )
-from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, packed_outcomes
+from tx.outcomes import STATE, OpenTransaction, PackedOutcomes, Preparation, packed_outcomes
 from tx.snapshot_view import View, ViewChange, with_all
 from tx.state import Sink, StateImage
 
@@ -58,7 +61,7 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 
 T = TypeVar("T")
 
-_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS = range(8)
+_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED = range(9)
 
 _POINTERS = tuple_of(POINTER)
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
@@ -66,6 +69,7 @@ _SINK = record(
     Sink, TEXT, COUNT, TEXT, POINTER, optional(STATE), optional(REASON), TIME_MS, COUNT,
     tuple_of(TEXT),
 )  # fmt: skip
+_PREPARATION = record(Preparation, COUNT, TIME_MS, TEXT, PUBLISHED)
 _CHANGE = record(
     ViewChange, POINTER, optional(STATE), _POINTERS, _POINTERS, _POINTERS, POINTER
 )  # fmt: skip
@@ -112,7 +116,10 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The bytes of the whole file. Takes time in proportion to the state: run it in a thread."""
     bodies = list(_bodies(image))
     end = to_bytes([_END, len(bodies)])
-    head = pack_header(FileKind.SNAPSHOT, header)
+    # A server that does not know prepared transactions must not take them for others.
+    has_prepared = any(opened.prepared is not None for opened in image.open)
+    version = PREPARED_VERSION if has_prepared else FORMAT_VERSION
+    head = pack_header(FileKind.SNAPSHOT, header, version=version)
     return b"".join((head, *map(pack_frame, bodies), pack_frame(end)))
 
 
@@ -138,6 +145,8 @@ def _bodies(image: StateImage) -> Iterator[bytes]:
     lists = _SharedLists()
     for chunk in _chunks(image.open):
         yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
+    for chunk in _chunks([each for each in image.open if each.prepared is not None]):
+        yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
     view = image.view
     changes = lists.pack(view.in_progress, view.invalid)
     yield to_bytes(
@@ -207,6 +216,11 @@ def _pack_open(opened: OpenTransaction, lists: _SharedLists) -> list[object]:
     return [_OPENED.pack(values), lists.pack(transaction.in_progress, transaction.invalids)]
 
 
+def _pack_prepared(opened: OpenTransaction) -> list[object]:
+    assert opened.prepared is not None
+    return [opened.transaction_id, _PREPARATION.pack(opened.prepared)]
+
+
 def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
     """Raises: DamagedFilesError: it is not whole, or NewerFilesError: a newer version wrote it."""
     header, start = read_header(name, FileKind.SNAPSHOT, data)
@@ -248,6 +262,7 @@ class _Reader:
             _END: self._end,
             _NUMBERS: self._take_numbers,
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
+            _PREPARED: self._take_prepared,
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
             _OUTCOMES: self._take_outcomes,
@@ -293,6 +308,16 @@ class _Reader:
             survived_crash=values.survived_crash,
             lease_ms=values.lease_ms,
         )
+
+    def _take_prepared(self, records: list[object]) -> None:
+        places = {opened.transaction_id: place for place, opened in enumerate(self._open)}
+        for record_data in records:
+            transaction_id, preparation = items(record_data, count=2)
+            place = places.pop(POINTER.unpack(transaction_id), None)
+            if place is None:
+                raise MalformedError(f"transaction {transaction_id} is prepared, and not open")
+            prepared = _PREPARATION.unpack(preparation)
+            self._open[place] = replace(self._open[place], prepared=prepared)
 
     def _take_outcomes(self, records: list[object]) -> None:
         self._outcomes.extend(packed_outcomes(records))

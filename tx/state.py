@@ -27,6 +27,7 @@ from tx.edits import (
     Invalidated,
     InvalidReason,
     PointerRange,
+    Prepared,
     Refused,
     Restarted,
     SinkForgotten,
@@ -39,8 +40,10 @@ from tx.outcomes import (
     Outcome,
     Outcomes,
     PackedOutcomes,
+    Preparation,
     lost_outcome,
 )
+from tx.prepared import PreparedTransactions, in_order_of_preparation
 from tx.snapshot_view import View, ViewChange, with_all
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
@@ -130,11 +133,17 @@ class TransactionState:
             pointer: opened.transaction_id for opened in image.open for pointer in opened.pointers
         }
         self._seen_by_short = {
-            opened.transaction_id: opened.seen for opened in image.open if opened.is_short
+            opened.transaction_id: opened.seen
+            for opened in image.open
+            if opened.is_short and opened.prepared is None
         }
+        self.prepared = PreparedTransactions()
         self._deadlines = Deadlines()
         for opened in image.open:
-            self._deadlines.set(opened.transaction_id, opened.expires_at_ms)
+            if opened.prepared is None:
+                self._deadlines.set(opened.transaction_id, opened.expires_at_ms)
+        for opened in in_order_of_preparation(image.open):
+            self.prepared.add(opened)
 
     def image(self) -> StateImage:
         """The state as it is; later edits don't change the image."""
@@ -207,7 +216,7 @@ class TransactionState:
                 self._start(edit)
             case Checkpointed():
                 self._checkpoint(edit)
-            case Committing() | Refused():
+            case Committing() | Refused() | Prepared():
                 self._note(edit)
             case Committed() | Aborted() | Invalidated():
                 self._end(edit)
@@ -271,13 +280,27 @@ class TransactionState:
         self.last_pointer = pointer
         self.view = self.view.with_started(pointer, is_short=is_short)
 
-    def _note(self, edit: Committing | Refused) -> None:
+    def _note(self, edit: Committing | Refused | Prepared) -> None:
         opened = self.open[edit.transaction_id]
         if isinstance(edit, Refused):
             self.open[edit.transaction_id] = replace(opened, conflict=edit.conflict)
+        elif isinstance(edit, Prepared):
+            self._prepare(edit, opened)
         else:
             changes = edit.changes | (opened.changes or frozenset())
             self.open[edit.transaction_id] = replace(opened, changes=changes)
+
+    def _prepare(self, edit: Prepared, opened: OpenTransaction) -> None:
+        transaction_id = edit.transaction_id
+        # It checks nothing any more, so it needs no commits to be remembered.
+        self._seen_by_short.pop(transaction_id, None)
+        self._deadlines.discard(transaction_id, opened.expires_at_ms)
+        self.open[transaction_id] = prepared = replace(
+            opened,
+            changes=edit.changes | (opened.changes or frozenset()),
+            prepared=Preparation(self.lsn, edit.at_ms, edit.database, edit.published),
+        )
+        self.prepared.add(prepared)
 
     def _end(self, edit: Committed | Aborted | Invalidated) -> None:
         opened = self.open.pop(edit.transaction_id, None)
@@ -290,6 +313,7 @@ class TransactionState:
             del self._owners[pointer]
         self._seen_by_short.pop(edit.transaction_id, None)
         self._deadlines.discard(edit.transaction_id, opened.expires_at_ms)
+        self.prepared.discard(opened)
         state = _ENDED_STATES[type(edit)]
         outcome = _outcome(self.lsn, edit, state, opened)
         self.outcomes.put(outcome)
@@ -365,6 +389,8 @@ class TransactionState:
             self._pending.append((self.lsn, ViewChange(0, None, invalidated=lost)))
         self._deadlines = Deadlines()
         for opened in self.open.values():
+            if opened.prepared is not None:
+                continue
             # A clock that was set back must not keep a transaction open beyond its time-out.
             expires_at_ms = min(opened.expires_at_ms, edit.at_ms + opened.timeout_ms)
             self._deadlines.set(opened.transaction_id, expires_at_ms)

@@ -38,7 +38,8 @@ class Timeouts:
                 # It ended just before its renewal was noted.
                 self.forget(transaction_id)
         for pointer in self._rows.published_by(now_ms - self._max_block_ms):
-            if (opened := state.opened(pointer)) is not None:
+            opened = state.opened(pointer)
+            if opened is not None and opened.prepared is None:
                 reasons.setdefault(opened.transaction_id, InvalidReason.BLOCKED_READERS)
         return [(state.open[transaction_id], reason) for transaction_id, reason in reasons.items()]
 
@@ -47,8 +48,9 @@ class Timeouts:
         return self._now_ms() >= self._ends_ms[opened.transaction_id]
 
     def begin_lease(self, opened: OpenTransaction) -> None:
-        """Begin its lease, if it has one: it has just started, or the service serves it again."""
-        if opened.lease_ms is not None:
+        """Begin its lease, if it has one: it has just started, or the service serves it again. No
+        lease ends a prepared one."""
+        if opened.lease_ms is not None and opened.prepared is None:
             self.forget(opened.transaction_id)
             ends_ms = self._ends_ms[opened.transaction_id] = self._now_ms() + opened.lease_ms
             self._lease_deadlines.set(opened.transaction_id, ends_ms)
@@ -69,7 +71,7 @@ class Timeouts:
         self.begin_lease(opened)
 
     def forget(self, transaction_id: int) -> None:
-        """Drop its lease, if it has one: it has ended."""
+        """Drop its lease, if it has one: it has ended, or is prepared."""
         ends_ms = self._ends_ms.pop(transaction_id, None)
         if ends_ms is not None:
             self._lease_deadlines.discard(transaction_id, ends_ms)

@@ -15,7 +15,7 @@ from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
-from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error
+from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
 from tx.snapshot_view import View
 from tx.write_gates_and_key_locks import Recall, TransactionLocks
 
@@ -123,6 +123,9 @@ class WritePermits:
             if found.conflict is not None and not may_be_invalid:
                 self._require_seen(found.conflict.committer_lsn)
                 raise conflict_error(found.transaction_id, found.conflict)
+            if found.prepared is not None:
+                self._require_seen(found.prepared.lsn)
+                raise prepared_error(found)
             return found
         if may_be_invalid and found.state is not EndedState.COMMITTED:
             return found

@@ -47,6 +47,8 @@ COMMANDS = [
     ("positions", "rm", "t", "n"),
     ("delayed", "ls", "t"),
     ("delayed", "cancel", "t", "00"),
+    ("dlq", "ls", "t"),
+    ("dlq", "replay", "t"),
     ("groups", "ls"),
     ("groups", "show", "g"),
     ("groups", "reset", "g", "t:0", "--to", ID, "--yes"),

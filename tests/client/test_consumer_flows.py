@@ -9,6 +9,7 @@ from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError
 from tuff.commit_protocol import CommitProtocol, Opened
 from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryModeLike, plan_of
+from tuff.consumer_run import ConsumerRun
 from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.protocol.errors import (
@@ -61,7 +62,11 @@ class World:
             callbacks=(self._note("assigned"), self._note("revoked"), self._note("lost")),
         )
         self.flows: ConsumerFlows[object] = ConsumerFlows(
-            plan, "m1", elapsed_s=lambda: self.now_s, chance=lambda: 0.0
+            plan,
+            "m1",
+            lambda *_: pytest.fail("no test has retries"),
+            elapsed_s=lambda: self.now_s,
+            chance=lambda: 0.0,
         )
 
     def assign(self, *partitions: TopicId, epoch: int = 1) -> MemberView:
@@ -434,8 +439,8 @@ def test_a_timeout_of_a_suspended_member_is_no_fault_of_its_batch(was_suspended:
         return opened
 
     if was_suspended:
-        world.run(world.flows.run(process, open_one, 0))
+        world.run(ConsumerRun(world.flows, process, open_one).run(0))
     else:
         with pytest.raises(TransactionTimedOutError):
-            world.run(world.flows.run(process, open_one, 0))
+            world.run(ConsumerRun(world.flows, process, open_one).run(0))
     assert world.told()[-4:] == ["POST transactions", "POST offsets", "POST commit", "POST abort"]

@@ -10,8 +10,6 @@ import pytest
 
 import tuff
 from tuff import calls
-from tuff.protocol.requests import Message
-from tuff.subscriber_and_dead_letters import dead_letter
 
 MIB = 1 << 20
 
@@ -340,12 +338,3 @@ def test_the_dead_letter_of_a_message_that_is_too_large_for_it_names_the_message
     assert "payload" not in told
     (message,) = bench.client.poll(bench.topic, str(told["id"]), limit=1)
     assert message.payload == payload
-
-
-def test_a_dead_letter_is_utf_8_whatever_its_reason_contains() -> None:
-    message = Message(tuff.MessageId(1, 2), "café".encode())
-
-    text = dead_letter(tuff.TopicId("a", "b"), message, reason="no file \udcff", attempts=1)
-
-    assert "café" in text.decode("utf-8")
-    assert json.loads(text)["reason"] == "no file \\udcff"

@@ -14,7 +14,7 @@ from tests.client.proxy import Losses, losing
 from tests.http.process import ServerProcess, serve
 from tuff.calls import PollQuestion
 from tuff.flows import Pause
-from tuff.subscriber_and_dead_letters import Subscription
+from tuff.subscriber_flows import Subscription
 
 
 def payloads(messages: Iterator[tuff.Message], count: int) -> list[bytes]:

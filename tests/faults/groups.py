@@ -9,7 +9,8 @@ other members have all partitions, and starts another member. Then it suspends m
 have their partitions, and lets them go on. At the end it compares the output with what was
 published:
 
-    exactly_once    every message once
+    exactly_once    every message once; some fail twice and are tried again, and some always: those
+                    are dead letters, each once, after three attempts
     at_least_once   every message; twice only those of the last batch of a killed member, which it
                     had no time to commit, or of a suspended one
     at_most_once    no message twice; missing are only those of a killed member's last batch
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,15 +35,18 @@ from tests.faults.pauses import suspended
 from tests.http.client import until
 from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
 from tuff.consumer_flows import DeliveryMode
+from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 
 INPUT = tuff.TopicId("faults", "input")
 OUTPUT = tuff.TopicId("faults", "output")
+RETRY, DEAD = retry_topic_of(INPUT), dead_letter_topic_of(INPUT)
 GROUP = "workers"
 SESSION_S = 1.5  # seconds
 HEARTBEAT_S = 0.3  # seconds
 TRANSACTION_S = 2.0  # seconds; a successor waits so long for an offset in a killed member's commit
 BATCH_COUNT_MAX = 20  # messages of one batch
 BEFORE_A_FAULT_S = (0.2, 1.0)  # seconds of work between two faults
+RETRIES = tuff.RetryPolicy(delays=(0.1, 0.2))
 WORK_S = 0.01  # seconds of each batch, between its commit and its output, in which kills fall
 WITHIN_S = 60.0
 
@@ -64,9 +68,29 @@ class Run:
 
     published: int = 0
     done: list[Done] = field(default_factory=list)
+    given_up: list[tuff.DeadLetter] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     rebalanced_s: list[float] = field(default_factory=list)
+
+
+def fails(number: int, attempt: int) -> bool:
+    """Whether this attempt of a message fails, in exactly_once."""
+    return is_given_up(number) or (number % 50 == 13 and attempt < 3)
+
+
+def is_given_up(number: int) -> bool:
+    """Whether every attempt of a message fails."""
+    return number % 50 == 27
+
+
+def judge_dead_letters(run: Run) -> list[str]:
+    """What should not have happened to messages that failed, in sentences."""
+    attempts = len(RETRIES.delays) + 1
+    found = Counter((int(each.message.payload), each.attempts) for each in run.given_up)
+    expected = Counter((number, attempts) for number in range(run.published) if is_given_up(number))
+    wrong = [f"{number} was given up after {each} attempts" for number, each in found - expected]
+    return wrong + [f"{number} was not given up" for number, _ in expected - found]
 
 
 def judge(run: Run, mode: DeliveryMode) -> list[str]:
@@ -74,7 +98,12 @@ def judge(run: Run, mode: DeliveryMode) -> list[str]:
     by_number: defaultdict[int, list[Done]] = defaultdict(list)
     for each in run.done:
         by_number[each.number].append(each)
-    missing = [number for number in range(run.published) if number not in by_number]
+    retries = mode is DeliveryMode.EXACTLY_ONCE
+    missing = [
+        number
+        for number in range(run.published)
+        if number not in by_number and not (retries and is_given_up(number))
+    ]
     repeated = {number: found for number, found in by_number.items() if len(found) > 1}
     wrong = [f"{number} was never published" for number in by_number if number >= run.published]
     if mode is DeliveryMode.AT_MOST_ONCE:
@@ -86,7 +115,13 @@ def judge(run: Run, mode: DeliveryMode) -> list[str]:
     wrong += [f"{number} was lost" for number in missing]
     if mode is DeliveryMode.EXACTLY_ONCE:
         wrong += [f"{number} was processed {len(each)} times" for number, each in repeated.items()]
-        return wrong
+        return wrong + judge_dead_letters(run)
+    return wrong + _repeated_too_much(run, repeated)
+
+
+def _repeated_too_much(run: Run, repeated: Mapping[int, Sequence[Done]]) -> list[str]:
+    """The repetitions that at_least_once excludes."""
+    wrong = []
     last_batch = {each.member: each.batch for each in run.done}
     for number, found in repeated.items():
         for each in found[:-1]:
@@ -106,9 +141,10 @@ def work(url: str, name: str, mode: DeliveryMode) -> None:
             for each in batch
         ]
 
+    retry = RETRIES if mode is DeliveryMode.EXACTLY_ONCE else None
     with (
         tuff.Client(url, client_id=name) as client,
-        client.consumer(GROUP, INPUT, mode=mode, batch=BATCH_COUNT_MAX) as consumer,
+        client.consumer(GROUP, INPUT, mode=mode, batch=BATCH_COUNT_MAX, retry=retry) as consumer,
     ):
         if mode is not DeliveryMode.EXACTLY_ONCE:
             for batch in consumer:
@@ -124,6 +160,8 @@ def work(url: str, name: str, mode: DeliveryMode) -> None:
             tx.publish(OUTPUT, *outputs(batch))
             time.sleep(WORK_S)
             number_of_batch += 1
+            if any(fails(int(each.payload), batch.attempt) for each in batch):
+                raise ValueError("a message of the batch can't be processed")
 
         consumer.run(process)
 
@@ -207,13 +245,28 @@ def kill_members(
                 fault(chance.choice(sorted(group.running)))
                 load.publish_until_divided(group.running)
             load.publish(for_s=0.5)
-            until(
-                lambda: _is_behind(client) == 0,
-                within_s=WITHIN_S,
-                what="the group to have processed everything",
-            )
+            _drain(client, mode)
         run.done = list(_outputs(client))
+        if mode is DeliveryMode.EXACTLY_ONCE:
+            run.given_up = list(map(tuff.read_dead_letter, _messages(client, DEAD)))
     return run
+
+
+def _drain(client: tuff.Client, mode: DeliveryMode) -> None:
+    """Wait until the group has processed everything, retries included. Between two attempts a
+    message is in none of the partitions for up to a delay."""
+    still_s = 0.0 if mode is not DeliveryMode.EXACTLY_ONCE else 10 * sum(RETRIES.delays)
+    last_s = time.monotonic()
+
+    def is_still() -> bool:
+        nonlocal last_s
+        is_waiting = still_s > 0 and bool(client.delayed.list(RETRY))
+        if _is_behind(client) or is_waiting:
+            last_s = time.monotonic()
+            return False
+        return time.monotonic() - last_s >= still_s
+
+    until(is_still, within_s=WITHIN_S, what="the group to have processed everything")
 
 
 class Load:
@@ -260,11 +313,15 @@ class Load:
 
 
 def _outputs(client: tuff.Client) -> Iterator[Done]:
-    poll = client.poll(OUTPUT)
+    for message in _messages(client, OUTPUT):
+        yield Done(**json.loads(message.payload))
+
+
+def _messages(client: tuff.Client, topic: tuff.TopicId) -> Iterator[tuff.Message]:
+    poll = client.poll(topic, isolation="committed")
     while poll or not poll.caught_up:
-        for message in poll:
-            yield Done(**json.loads(message.payload))
-        poll = client.poll(OUTPUT, poll.next_id, inclusive=False)
+        yield from poll
+        poll = client.poll(topic, poll.next_id, inclusive=False, isolation="committed")
 
 
 def _is_behind(client: tuff.Client) -> int:
@@ -304,11 +361,12 @@ def main() -> None:
     print(*wrong, sep="\n", end="\n" if wrong else "")
     times = Counter(each.number for each in run.done)
     repeated = sum(count > 1 for count in times.values())
+    missing = run.published - len(times) - len(run.given_up)
     print(
-        f"{given.mode}: {run.published} messages, {run.published - len(times)} missing, {repeated} "
-        f"repeated, {len(wrong)} of that not as promised; {len(run.paused)} pauses, and "
-        f"{len(run.killed)} kills, after which others had all partitions within "
-        f"{max(run.rebalanced_s, default=0.0):.2f} s"
+        f"{given.mode}: {run.published} messages, {missing} missing, {repeated} repeated, "
+        f"{len(run.given_up)} given up, {len(wrong)} of that not as promised; "
+        f"{len(run.paused)} pauses, and {len(run.killed)} kills, after which others had all "
+        f"partitions within {max(run.rebalanced_s, default=0.0):.2f} s"
     )
     sys.exit(1 if wrong else 0)
 

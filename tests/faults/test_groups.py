@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.groups import Done, Run, judge, kill_members
+from tests.faults.groups import INPUT, Done, Run, judge, kill_members
 from tuff.consumer_flows import DeliveryMode
+from tuff.dead_letters import DeadLetter
+from tuff.protocol.ids import MessageId
+from tuff.protocol.requests import Message
 
 EXACTLY, AT_LEAST, AT_MOST = (
     DeliveryMode.EXACTLY_ONCE,
@@ -28,6 +31,25 @@ def test_killed_members_break_no_promise(mode: DeliveryMode, tmp_path: Path) -> 
     assert judge(run, mode) == []
     assert (len(run.killed), len(run.rebalanced_s)) == (1, 1)
     assert run.published > 20
+
+
+def test_the_judge_finds_a_message_that_was_given_up_early_or_twice_or_not() -> None:
+    letters = [letter(27, 3), letter(27, 2), letter(27, 3), letter(13, 3)]
+    done = [Done(number=each, member="a", batch=each) for each in range(100) if each % 50 != 27]
+
+    wrong = judge(Run(published=100, done=done, given_up=letters), EXACTLY)
+
+    assert wrong == [
+        "27 was given up after 3 attempts",
+        "27 was given up after 2 attempts",
+        "13 was given up after 3 attempts",
+        "77 was not given up",
+    ]
+
+
+def letter(number: int, attempts: int) -> DeadLetter:
+    message = Message(MessageId(1, number), b"%d" % number)
+    return DeadLetter(topic=INPUT, message=message, reason="no", attempts=attempts)
 
 
 def of(*done: tuple[int, str, int]) -> Run:

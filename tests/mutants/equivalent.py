@@ -39,7 +39,7 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "pass",
     ): "a sync is asked for once more; nobody asks for less than what is durable",
     (
-        "tuff/subscriber_and_dead_letters.py",
+        "tuff/subscriber_flows.py",
         "SubscriberFlows._try",
         "self._question = None  # number 2 of the function",
         "pass",

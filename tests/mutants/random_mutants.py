@@ -46,7 +46,7 @@ CORE = (
     )),
     *(f"tuff/{name}.py" for name in (
         "aio/context", "batching", "commit_protocol", "leveldb/database",
-        "subscriber_and_dead_letters",
+        "subscriber_flows",
     )),
     *(f"tuff/tables/{name}.py" for name in (
         "compaction", "leveldb_database", "leveldb_table", "row_format",

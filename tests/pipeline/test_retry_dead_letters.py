@@ -28,12 +28,14 @@ def retry(spark: "SparkSession", place: Place, checkpoint: Path) -> int:
 def test_a_message_with_text_after_a_dead_letter_is_not_a_dead_letter(
     spark: "SparkSession",
 ) -> None:
-    """The text after the dead letter was dropped."""
+    """The text after the dead letter was dropped. The letter of a group stays for its group."""
     topic = tuff.TopicId("shop", "orders")
+    of_group = json.dumps(json.loads(dead_letter("y", 1)) | {"group": "billing"}).encode()
     whole, cut = dead_letter("x", 1).encode(), dead_letter("x", 1).encode() + b" trailing"
     row = (bytes(20), datetime(2026, 11, 22, tzinfo=UTC))
     frame = spark.createDataFrame(
-        [(*row, whole), (*row, cut)], "id binary, timestamp timestamp, value binary"
+        [(*row, whole), (*row, of_group), (*row, cut)],
+        "id binary, timestamp timestamp, value binary",
     )
 
     again, dead = routed(frame, topic, attempts=5).collect()

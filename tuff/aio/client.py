@@ -42,6 +42,7 @@ from tuff.consumer_flows import (
     new_member_id,
     plan_of,
 )
+from tuff.dead_letters import RetryPolicy
 from tuff.merged_reads import MergedSubscription, Starts
 from tuff.new_messages import Publishable, all_checked, publish_request
 from tuff.participant import AsyncPositions, AsyncTransactionAware
@@ -63,7 +64,7 @@ from tuff.sql.database import Decider, SqlDatabase
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_and_dead_letters import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
 D = TypeVar("D")
@@ -705,26 +706,27 @@ class AsyncClient:
         batch: int = 500,
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
+        retry: RetryPolicy | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> AsyncConsumer:
-        """A member of a consumer group: the members share the partitions of these topics, which are
-        in one namespace, and the group has a committed offset for each partition.
+        """A member of a consumer group: the members share the partitions of these topics of one
+        namespace, and the group has a committed offset for each partition.
 
             async with client.consumer("billing", orders) as consumer:
                 async for batch in consumer:
                     print(batch.partition, len(batch))
 
         `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats messages; `at_most_once` commits before the batch is handed out, so a crash loses
+        repeats messages; `at_most_once` commits before it hands a batch out, so a crash loses
         messages; `exactly_once` commits with the transaction that processes the batch, see
         `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
-        `earliest` or `latest`. A batch has at most `batch` messages, all of them committed ones.
-        `assignor`: `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member,
-        which keeps its partitions while it restarts. The callbacks get partitions that the member
-        received, will give up after the callback (then what was processed is committed), or has
-        lost already. They run within `poll`.
+        `earliest` or `latest`. A batch has at most `batch` messages, all committed. `assignor`:
+        `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member, which keeps its
+        partitions while it restarts. `retry`: what becomes of messages that fail, in `run` or by
+        `nack`. The callbacks, within `poll`, get partitions that the member received, gives up
+        after the callback, with what was processed committed, or has lost already.
 
         Raises:
             ValueError: the topics are partitions or of several namespaces, or a word is unknown.
@@ -740,11 +742,10 @@ class AsyncClient:
             instance_id=instance_id,
             client=self.client_id,
             callbacks=(on_assigned, on_revoked, on_lost),
+            retry=retry,
         )
-        flows: ConsumerFlows[AsyncTransactionContext] = ConsumerFlows(
-            plan, new_member_id(), elapsed_s=perf_counter
-        )
-        return AsyncConsumer(flows, self._driver, self._open_for_group)
+        member = new_member_id(), self._open_for_group
+        return AsyncConsumer(ConsumerFlows(plan, *member, elapsed_s=perf_counter), self._driver)
 
     def _open_for_group(
         self,

@@ -1,9 +1,9 @@
-"""The subscriber; `tuff.subscriber_and_dead_letters` has its flows."""
+"""The subscriber; `tuff.subscriber_flows` has its flows."""
 
 from typing import Any
 
 from tuff.aio.driver import AsyncDriver
-from tuff.subscriber_and_dead_letters import SubscriberFlows
+from tuff.subscriber_flows import SubscriberFlows
 
 
 class AsyncSubscriber:

@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 from tuff import calls, group_calls
@@ -18,18 +18,16 @@ from tuff.calls import Duration
 from tuff.client_errors import WrongStateError
 from tuff.commit_protocol import Opened
 from tuff.consumer_flows import Batch, ConsumerFlows
+from tuff.consumer_run import ConsumerRun
+from tuff.dead_letters import reason_of
 from tuff.group_calls import GroupId
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Message
 from tuff.replies import Group
 
 # Inside the class, `list` is a method.
 Names = list[str]
-# Makes a transaction of a client: its participants, the commit of offsets, and its timeout.
-Open = Callable[
-    [Collection[TransactionAware], Callable[[int], calls.Call[None]], float | None],
-    Opened[TransactionContext],
-]
 
 
 class Consumer:
@@ -39,14 +37,11 @@ class Consumer:
     Use it in an `with` block, or close it. It joins with its first poll.
     """
 
-    def __init__(
-        self, flows: ConsumerFlows[TransactionContext], driver: Driver, open: Open
-    ) -> None:
+    def __init__(self, flows: ConsumerFlows[TransactionContext], driver: Driver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows
         self._driver = driver
-        self._open = open
         self._heartbeats = Heartbeats(driver)
         self._process_id = os.getpid()
         self._is_closed = False
@@ -92,6 +87,27 @@ class Consumer:
         self._require_open()
         self._driver.run(self._flows.commit())
 
+    def nack(
+        self,
+        message: Message,
+        error: BaseException | str = "",
+        *,
+        delay: Duration | None = None,
+    ) -> None:
+        """Give a message of the newest batch back: it could not be processed. It is tried again
+        after `delay` seconds (default: as the `retry` policy says), or becomes a dead letter after
+        the last attempt, in the transaction that commits the offset of its batch. The rest of the
+        batch counts as processed. `error` becomes the reason in the dead letter.
+
+        Raises:
+            WrongStateError: the consumer has no `retry` policy, or one with `in_order`; or the
+                message is not of the batch that was polled last; or with `exactly_once` there is
+                no transaction of it.
+        """
+        delay_s = calls.maybe_seconds_of(delay, what="delay")
+        reason = reason_of(error) if isinstance(error, BaseException) else error
+        self._driver.run(self._flows.nack(message, reason=reason, delay_s=delay_s))
+
     def transaction(
         self,
         batch: Batch,
@@ -113,7 +129,7 @@ class Consumer:
         """
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
         return self._flows.opened(
-            self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
         )
 
     def run(
@@ -127,11 +143,12 @@ class Consumer:
         until `stop`. Then an `at_least_once` consumer commits.
 
         A batch whose transaction conflicts, or whose partition is lost meanwhile, is read again, by
-        this or another member.
+        this or another member. With a `retry` policy, a batch whose `process` raises is processed
+        again message by message, and each one that fails goes its way by the policy.
 
         Raises:
-            Exception: what `process` raises. Its batch is not committed, and the next `run` reads
-                it again.
+            Exception: what `process` raises, without a `retry` policy. Its batch is not committed,
+                and the next `run` reads it again.
             TransactionTimedOutError: a batch took longer than `timeout`.
             OutcomeUnknownError: whether the last batch was committed can't be learned now. Call
                 `run` again: it continues behind what was committed.
@@ -140,12 +157,12 @@ class Consumer:
         timeout_s = calls.maybe_seconds_of(timeout, what="timeout")
 
         def open_one(batch: Batch) -> Opened[TransactionContext]:
-            opened = self._open(participants, self._flows.offsets_of(batch), timeout_s)
+            opened = self._flows.open_one(participants, self._flows.offsets_of(batch), timeout_s)
             self._flows.opened(opened)
             return opened
 
         wait_s = calls.seconds_of(wait, what="wait")
-        self._driver.run(self._flows.run(process, open_one, wait_s))
+        self._driver.run(ConsumerRun(self._flows, process, open_one).run(wait_s))
 
     def stop(self) -> None:
         """Let `run` return after its batch, and at once while it waits. Any thread or signal

@@ -1,10 +1,10 @@
 # Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
-"""The subscriber; `tuff.subscriber_and_dead_letters` has its flows."""
+"""The subscriber; `tuff.subscriber_flows` has its flows."""
 
 from typing import Any
 
 from tuff.blocking.driver import Driver
-from tuff.subscriber_and_dead_letters import SubscriberFlows
+from tuff.subscriber_flows import SubscriberFlows
 
 
 class Subscriber:

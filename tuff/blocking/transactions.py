@@ -10,8 +10,19 @@ from tuff.blocking.topics import Send
 from tuff.calls import Duration, maybe_seconds_of
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionState, TransactionTypeLike
-from tuff.replies import Epoch, Invalids, Outcome, Overview, Renewed, Sink, SnapshotFile, Truncated
-from tuff.transaction_calls import Tx, id_of
+from tuff.replies import (
+    Epoch,
+    Invalids,
+    Outcome,
+    Overview,
+    Prepared,
+    PreparedTransaction,
+    Renewed,
+    Sink,
+    SnapshotFile,
+    Truncated,
+)
+from tuff.transaction_calls import Resolution, Tx, id_of
 
 REQUEST_ID_BYTES = 16  # random bytes; two programs never draw the same
 
@@ -79,6 +90,43 @@ class Transactions:
         """
         call = transaction_calls.commit(id_of(tx), changes, publish, read_only=read_only)
         return self._send(call)
+
+    def prepare(
+        self,
+        tx: Tx,
+        database: str,
+        changes: Collection[bytes] = (),
+        publish: Sequence[PublishEntry] = (),
+    ) -> Prepared:
+        """Check and publish as `commit` does, and let `database` (its name) decide how it ends.
+
+        After this only `resolve` ends it, no time-out does. A repetition returns the same, so it is
+        repeated after a lost reply.
+
+        Raises:
+            TransactionPreparedError: it is prepared for another database.
+            TooManyPreparedError: the server has as many as it may have; nothing was written.
+            As `commit`.
+        """
+        return self._send(transaction_calls.prepare(id_of(tx), database, changes, publish))
+
+    def resolve(self, tx: Tx, outcome: Resolution) -> TransactionState:
+        """End a prepared transaction as its database did: `commit` or `abort`. Returns the state in
+        which it ended: COMMITTED, ABORTED, or INVALID for a long one that was aborted.
+
+        An `abort` also ends one that is not prepared, so that a prepare whose reply was lost can't
+        take effect later. A repetition returns the same.
+
+        Raises:
+            TransactionNotPreparedError: `commit` of one that is in progress.
+            TransactionNotInProgressError: it ended the other way; its class says how.
+        """
+        return self._send(transaction_calls.resolve(id_of(tx), outcome))
+
+    def prepared(self, database: str | None = None) -> list[PreparedTransaction]:
+        """The prepared transactions, the one prepared first comes first; with `database` only those
+        that it decides."""
+        return self._send(transaction_calls.prepared(database))
 
     def run(
         self, publish: Sequence[PublishEntry], *, request_id: str | None = None

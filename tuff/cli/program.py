@@ -11,6 +11,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
+from tuff.cli.dlq import dlq
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.groups import groups
 from tuff.cli.hbase import hbase
@@ -136,7 +137,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, tx, sql, sinks, holds, positions),
+    *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
 ):
     program.add_command(command)

@@ -32,7 +32,7 @@ from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.protocol.requests import Isolation, Message
 from tuff.replies import Poll
 from tuff.retries import is_passing
-from tuff.subscriber_and_dead_letters import RECONNECT_FIRST_S, RECONNECT_S_MAX
+from tuff.subscriber_flows import RECONNECT_FIRST_S, RECONNECT_S_MAX
 
 BATCH_COUNT_MAX = 1_000  # messages of one poll
 WAIT_S = 30.0  # seconds; how long one poll of a follower waits

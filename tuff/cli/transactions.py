@@ -1,5 +1,5 @@
-"""`tuff tx ls`, `show`, `blockers`, `start`, `renew`, `commit`, `abort`, `invalidate`: what is in
-progress, and what blocks readers (protocol §5.2)."""
+"""`tuff tx ls`, `show`, `blockers`, `start`, `renew`, `commit`, `abort`, `invalidate`, `prepared`,
+`resolve`: what is in progress, and what blocks readers (protocol §5.2, §5.4)."""
 
 import dataclasses
 import time
@@ -18,7 +18,8 @@ from tuff.cli.options import (
 from tuff.cli.output import Result, Table, counted, field_table, moment, seconds
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import TransactionType
-from tuff.replies import OpenTransaction, Outcome, Overview
+from tuff.replies import OpenTransaction, Outcome, Overview, PreparedTransaction
+from tuff.transaction_calls import Resolution
 
 WAITING_COUNT_MAX = 10_000  # messages; no more are counted, since counting reads each of them
 POLL_COUNT = 1_000  # messages of one poll
@@ -87,6 +88,8 @@ def show(client: Client, *, transaction: int) -> Result:
         "started": moment(outcome.started_at_ms),
         "expires": moment(outcome.expires_at_ms),
         "lease": lease_text(outcome, now_ms=_now_ms()),
+        "decided by": outcome.database,
+        "prepared": moment(outcome.prepared_at_ms),
         "published to": outcome.topics,
     }
     table = field_table(fields, title=f"transaction {outcome.transaction_id}")
@@ -169,6 +172,46 @@ def invalidate(client: Client, *, transaction: int) -> Result:
 
 
 @tx.command()
+@click.option("--database", metavar="NAME", help="Only those that this database decides.")
+@server_command
+def prepared(client: Client, *, database: str | None) -> Result:
+    """List the prepared transactions, which wait for their database's decision."""
+    found, now_ms = client.transactions.prepared(database), _now_ms()
+    rows = [
+        (
+            one.transaction_id,
+            one.database,
+            one.client,
+            moment(one.prepared_at_ms),
+            seconds(now_ms - one.prepared_at_ms),
+            one.topics,
+            one.change_count,
+        )
+        for one in found
+    ]
+    columns = (
+        "transaction", "database", "client", "prepared", "age", "published to", "changes",
+    )  # fmt: skip
+    return Result(
+        json=[transaction_form(one) for one in found],
+        table=Table(columns, rows, f"{counted(len(rows), 'prepared transaction')}"),
+    )
+
+
+@tx.command()
+@_TRANSACTION
+@click.argument("outcome", type=click.Choice(["commit", "abort"]))
+@server_command
+def resolve(client: Client, *, transaction: int, outcome: Resolution) -> Result:
+    """End the prepared TRANSACTION as its database did.
+
+    Look into the table tuff_commits of the database first: it has a row with this id if the
+    database committed. A wrong outcome can't be corrected.
+    """
+    return _ended(transaction, client.transactions.resolve(transaction, outcome))
+
+
+@tx.command()
 @click.argument("topic", type=topic_of)
 @server_command
 def blockers(client: Client, *, topic: TopicId) -> Result:
@@ -247,6 +290,8 @@ _MEMBERS = {
     "expires_at_ms": "expiresAt",
     "lease_s": "lease",
     "lease_expires_at_ms": "leaseExpiresAt",
+    "prepared_at_ms": "preparedAt",
+    "change_count": "changeCount",
 }
 
 
@@ -258,7 +303,7 @@ def lease_text(value: OpenTransaction | Outcome, *, now_ms: int) -> str | None:
     return f"{value.lease_s:g} s, {left} left"
 
 
-def transaction_form(value: OpenTransaction | Outcome) -> dict[str, object]:
+def transaction_form(value: OpenTransaction | Outcome | PreparedTransaction) -> dict[str, object]:
     """The JSON of a transaction, as in the protocol."""
     fields = dataclasses.asdict(value)
     fields["transaction_id"] = str(value.transaction_id)

@@ -379,6 +379,13 @@ class TransactionsUnavailableError(UnavailableError):
     code = "transactions_unavailable"
 
 
+class TooManyPreparedError(UnavailableError):
+    """The server has the maximum number of prepared transactions; nothing was done."""
+
+    code = "too_many_prepared"
+    retry_safe = True
+
+
 class TransactionError(TuffError):
     """The transaction does not allow the call."""
 
@@ -414,6 +421,21 @@ class TransactionConflictError(TransactionError):
         """The client of that transaction; None if the server did not name it."""
         other = self.members.get("conflictingClient")
         return other if isinstance(other, str) else None
+
+
+class TransactionPreparedError(TransactionError):
+    """The transaction is prepared: its database decides, and only a resolve ends it.
+
+    Members: `database`, `preparedAt` (ms since the epoch).
+    """
+
+    code = "transaction_prepared"
+
+
+class TransactionNotPreparedError(TransactionError):
+    """The transaction is in progress and was not prepared, so it can't be resolved as committed."""
+
+    code = "transaction_not_prepared"
 
 
 class TransactionsInProgressError(TransactionError):

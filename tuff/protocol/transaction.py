@@ -41,6 +41,7 @@ class TransactionState(StrEnum):
 
     IN_PROGRESS = "in_progress"
     COMMITTING = "committing"
+    PREPARED = "prepared"
     COMMITTED = "committed"
     ABORTED = "aborted"
     INVALID = "invalid"

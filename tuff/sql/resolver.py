@@ -15,6 +15,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.transaction import TransactionState
 from tuff.retries import Retries
 from tuff.sql.database import Answer, Decider
+from tuff.transaction_calls import Resolution
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class ResolverFlows:
         answer = yield from self._decider.ask(pointer)
         if answer is Answer.OPEN:
             return answer
-        outcome = "commit" if answer is Answer.COMMITTED else "abort"
+        outcome: Resolution = "commit" if answer is Answer.COMMITTED else "abort"
         try:
             yield from self._retries.ask(transaction_calls.resolve(pointer, outcome))
         except TransactionCommittedError:

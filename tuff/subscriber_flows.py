@@ -7,20 +7,11 @@ once.
 Exactly once is with respect to one participant. If two subscribers have the same name, or one is
 killed and started again, only one of them can take a batch: the second finds that the stored
 position has moved, or its commit conflicts with that of the first.
-
-    dead letter := {"topic", "id", "timestamp", "payload", "reason", "attempts"}
-                 | {"topic", "id", "timestamp", "size", "reason", "attempts"}
-
-A dead letter is JSON in UTF-8, with the key, the tags and the headers of its message. The second
-form is for a message that does not fit into a dead letter. `payload` is text, or `{"base64": …}`
-where it is not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON.
 """
 
-import json
 import logging
 import random
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +22,8 @@ from tuff import calls
 from tuff.calls import LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened, during
+from tuff.dead_letters import DeadLetter, dead_letter_topic_of, reason_of
 from tuff.flows import Backoff, Flow, Hook, Stop, StoppedError, ask, paused, unless
-from tuff.new_messages import NewMessage
 from tuff.participant import AsyncPositions, Positions, TransactionAware
 from tuff.protocol.errors import (
     RequestTooLargeError,
@@ -43,7 +34,6 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import MessageId, TopicId
-from tuff.protocol.json_forms import payload_to_json
 from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
 from tuff.replies import Offsets, Poll
@@ -62,7 +52,6 @@ BACKOFF_S_MAX = 5.0  # seconds
 POLL_WAIT_S_MAX = (
     30.0  # seconds of one poll; a server accepts 60, and a longer wait is several polls
 )
-REASON_LENGTH_MAX = 4_000  # characters; a dead letter needs no whole stack trace
 ROW_PREFIX = b"\x00tuff:position:"  # begins with a zero, so that it sorts before rows of programs
 PARTITION_ROW_PREFIX = b"\x00tuff:partition-position:"
 
@@ -162,8 +151,7 @@ class SubscriberFlows(Generic[C]):
         self._plan = plan
         self._retries = retries
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_S_MAX, chance)
-        base = plan.topic.base
-        self._dead_letters = plan.dead_letters or TopicId(base.namespace, f"{base.name}.dlq")
+        self._dead_letters = plan.dead_letters or dead_letter_topic_of(plan.topic)
         # Where to begin while no position is stored. `latest` is looked up once: looked up again
         # after a batch that failed, it would skip that batch.
         self._beginning = plan.question
@@ -351,35 +339,37 @@ class SubscriberFlows(Generic[C]):
         return 0
 
     def _give_up_message(self, poll: Poll, error: Exception) -> Flow[int]:
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        place = (self._plan.topic, poll[0])
+        letter = DeadLetter(
+            topic=self._plan.topic,
+            message=poll[0],
+            reason=reason_of(error),
+            attempts=self._failed_count,
+        )
         try:
-            whole = dead_letter(*place, reason=reason, attempts=self._failed_count)
-            yield from self._deliver(poll, whole)
+            yield from self._deliver(poll, letter)
         except RequestTooLargeError:
             # Without a dead letter it would be retried for ever, and block its topic.
-            short = dead_letter_without_payload(*place, reason=reason, attempts=self._failed_count)
-            yield from self._deliver(poll, short)
+            yield from self._deliver(poll, letter.without_payload())
         return self._advance(poll)
 
-    def _deliver(self, poll: Poll, text: bytes) -> Flow[None]:
+    def _deliver(self, poll: Poll, letter: DeadLetter) -> Flow[None]:
         try:
-            yield from self._publish_dead_letter(poll, text)
+            yield from self._publish_dead_letter(poll, letter)
         except TopicNotFoundError:
             with suppress(TopicExistsError):  # another subscriber was faster
                 yield from self._retries.ask(calls.create_topic(self._dead_letters, {}))
-            yield from self._publish_dead_letter(poll, text)
+            yield from self._publish_dead_letter(poll, letter)
 
-    def _publish_dead_letter(self, poll: Poll, text: bytes) -> Flow[None]:
+    def _publish_dead_letter(self, poll: Poll, letter: DeadLetter) -> Flow[None]:
         opened = self._plan.open_one()
-        replacing = self._replace_by_dead_letter(poll, text, opened)
+        replacing = self._replace_by_dead_letter(poll, letter, opened)
         yield from during(opened.protocol, replacing, self._stop)
 
-    def _replace_by_dead_letter(self, poll: Poll, text: bytes, opened: Opened[C]) -> Flow[None]:
+    def _replace_by_dead_letter(
+        self, poll: Poll, letter: DeadLetter, opened: Opened[C]
+    ) -> Flow[None]:
         yield from self._require_position()
-        failed = poll[0]
-        letter = NewMessage(text, key=failed.key, tags=failed.tags, headers=failed.headers)
-        yield from opened.protocol.publish(self._dead_letters, [letter], ttl_s=None)
+        yield from opened.protocol.publish(self._dead_letters, [letter.publishable()], ttl_s=None)
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
 
     def _pause(self, failed_count: int, *, at_least_s: float = 0.0) -> Flow[None]:
@@ -476,46 +466,6 @@ def with_fixed_start(
         return question
     offsets = yield from ask(calls.offsets(topic, isolation=question.isolation))
     return replace(question, start=offsets.end, inclusive=offsets.end is None)
-
-
-def dead_letter(topic: TopicId, message: Message, *, reason: str, attempts: int) -> bytes:
-    """A dead letter with the payload of the message."""
-    return _dead_letter(topic, message, {"payload": _form(message.payload)}, reason, attempts)
-
-
-def dead_letter_without_payload(
-    topic: TopicId, message: Message, *, reason: str, attempts: int
-) -> bytes:
-    """A dead letter with the size of the payload. The message can be read from its topic by its id
-    until it expires."""
-    return _dead_letter(topic, message, {"size": len(message.payload)}, reason, attempts)
-
-
-def _dead_letter(
-    topic: TopicId, message: Message, content: Mapping[str, object], reason: str, attempts: int
-) -> bytes:
-    # A file name in the reason may contain half a surrogate pair, which has no UTF-8.
-    shown = reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
-    return _json(
-        {
-            "topic": str(topic),
-            "id": message.id.hex(),
-            "timestamp": message.timestamp,
-            **content,
-            "reason": shown,
-            "attempts": attempts,
-        }
-    )
-
-
-def _form(payload: bytes) -> object:
-    plain = payload_to_json(payload)
-    base64 = {"base64": b64encode(payload).decode("ascii")}
-    return plain if len(_json(plain)) <= len(_json(base64)) else base64
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
 def is_unrelated_to_messages(error: TuffError) -> bool:

@@ -1,0 +1,109 @@
+"""`tuff dlq`, against a real server."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import tuff
+from tests.cli.conftest import Tuff
+from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
+from tuff.protocol.requests import Message
+
+
+def give_up(client: tuff.Client, topic: tuff.TopicId, *payloads: bytes, group: str | None) -> None:
+    """Publish messages, and a dead letter of each."""
+    dead = dead_letter_topic_of(topic)
+    for each in (topic, dead, retry_topic_of(topic)):
+        if each.name not in client.topics.list(topic.namespace):
+            client.topics.create(each)
+    for payload in payloads:
+        sent = client.publish(topic, tuff.NewMessage(payload, key="k"))
+        message = Message(sent.first_id, payload, b"k")
+        letter = DeadLetter(topic=topic, message=message, reason="no", attempts=3, group=group)
+        client.publish(dead, letter.publishable())
+
+
+def payloads(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
+    return [each.payload for each in client.poll(topic, isolation="committed")]
+
+
+def test_dead_letters_are_listed_and_replayed_once(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "given-up")
+    give_up(client, topic, b"a", b"b", group=None)
+    client.publish(dead_letter_topic_of(topic), "none")
+
+    first, second, none = json.loads(run("dlq", "ls", "cli:given-up", "--json").stdout)
+    assert (first["payload"], first["reason"], first["attempts"], first["key"]) == (
+        "a", "no", 3, "k",
+    )  # fmt: skip
+    assert "payload" not in none
+    assert second["id"] in run("dlq", "ls", "cli:given-up").stdout
+    assert second["id"] not in run("dlq", "ls", "cli:given-up", "--limit", "1").stdout
+
+    said = run("dlq", "replay", "cli:given-up", "--limit", "1")
+    assert said.stdout == "replayed 1 dead letter of cli:given-up\n"
+    assert payloads(client, topic) == [b"a", b"b", b"a"]
+    left = json.loads(run("dlq", "ls", "cli:given-up", "--json").stdout)
+    assert [each["id"] for each in left] == [second["id"], none["id"]]
+    rest = json.loads(run("dlq", "replay", "cli:given-up", "--json").stdout)
+    assert (rest["replayed"], rest["passedOver"]) == (1, [none["id"]])
+    again = json.loads(run("dlq", "replay", "cli:given-up", "--json").stdout)
+    assert (again["replayed"], again["passedOver"]) == (0, [])
+    assert payloads(client, topic) == [b"a", b"b", b"a", b"b"]
+    assert json.loads(run("dlq", "ls", "cli:given-up", "--json").stdout) == []
+    assert len(json.loads(run("dlq", "ls", "cli:given-up", "--all", "--json").stdout)) == 3
+
+
+def test_the_message_of_a_group_goes_to_that_group_alone(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "given-up-by-a-group")
+    give_up(client, topic, b"bad", group="workers")
+
+    run("dlq", "replay", "cli:given-up-by-a-group")
+
+    assert payloads(client, topic) == [b"bad"]
+    with client.consumer("workers", topic, retry=tuff.RetryPolicy(delays=())) as consumer:
+        found = [batch for batch in (consumer.poll(10), consumer.poll(10)) if batch is not None]
+    retried = next(batch for batch in found if batch.letter is not None)
+    assert (retried.attempt, retried[0].payload, retried[0].key) == (1, b"bad", b"k")
+
+
+def test_a_message_that_was_too_large_for_its_letter_is_read_from_its_topic(
+    run: Tuff, client: tuff.Client
+) -> None:
+    topic, other = tuff.TopicId("cli", "large-given-up"), tuff.TopicId("cli", "elsewhere")
+    client.topics.create(other)
+    give_up(client, topic, b"whole", group="workers")
+    (message,) = client.poll(dead_letter_topic_of(topic))
+    letter = tuff.read_dead_letter(message)
+    client.topics.delete(dead_letter_topic_of(topic))
+    client.topics.create(dead_letter_topic_of(topic))
+    client.publish(dead_letter_topic_of(topic), letter.without_payload().publishable())
+
+    run("dlq", "replay", "cli:large-given-up", "--to", "cli:elsewhere")
+
+    assert payloads(client, other) == [b"whole"]
+
+
+def test_a_replay_that_is_killed_continues(run: Tuff, client: tuff.Client) -> None:
+    topic = tuff.TopicId("cli", "killed")
+    give_up(client, topic, *(b"%d" % number for number in range(400)), group=None)
+    command = [sys.executable, "-m", "tuff.cli", "--url", client.url, "dlq", "replay", "cli:killed"]
+    with subprocess.Popen([*command, "--limit", "400"], stdout=subprocess.PIPE) as process:
+        while len(payloads(client, topic)) < 420:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+
+    run("dlq", "replay", "cli:killed")
+
+    assert sorted(payloads(client, topic)) == sorted(b"%d" % n for n in [*range(400)] * 2)
+
+
+@pytest.mark.parametrize("arguments", [("ls",), ("replay",)])
+def test_a_topic_without_dead_letters_is_named(run: Tuff, arguments: tuple[str, ...]) -> None:
+    said = run("dlq", *arguments, "cli:nothing")
+
+    assert said.returncode == 1
+    assert "cli:nothing.dlq" in said.stderr

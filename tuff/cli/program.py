@@ -20,6 +20,7 @@ from tuff.cli.options import Session, command_line, server_options
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.pub import pub
 from tuff.cli.snapshot_log_table import log, snapshot, table
+from tuff.cli.sql import sql
 from tuff.cli.status import status
 from tuff.cli.tail import tail
 from tuff.cli.topics import topics
@@ -136,7 +137,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, dlq, tx, sinks, holds, positions),
+    *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
 ):
     program.add_command(command)

@@ -165,6 +165,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.spark.kill --kills 200",
     ),
     Program(
+        name="spark-kill-parts", promises=(1, 4, 9),
+        attack="the same with four partitions in each topic; each key keeps its order",
+        scaled="tests.spark.kill --kills 3 --partitions 4",
+        full="tests.spark.kill --kills 100 --partitions 4",
+    ),
+    Program(
         name="spark-spec", promises=(4,),
         attack="two workers of Spark run one task at once, executors die; its rows are there once",
         scaled="tests.spark.speculation",

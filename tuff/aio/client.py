@@ -322,10 +322,16 @@ class AsyncClient:
         )
         return await self._send(calls.poll(topic, question))
 
-    async def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+    async def poll_batch(
+        self, topic: TopicId, question: PollQuestion, *, attributes: bool = False
+    ) -> PollBatch:
         """One read whose messages come as an Arrow record batch; client and server need pyarrow.
-        `question` has the parameters of `poll`."""
-        return await self._send(poll_batch(topic, question))
+        `question` has the parameters of `poll`. `attributes` adds the columns `key`, `tags` and
+        `headers`, each null for a message without.
+
+        Raises: as `poll`; NotAcceptableError: the server has no pyarrow, or no attributes.
+        """
+        return await self._send(poll_batch(topic, question, attributes=attributes))
 
     async def subscribe(
         self,

@@ -32,6 +32,8 @@ COMMANDS = [
     ("tx", "commit", "1"),
     ("tx", "abort", "1"),
     ("tx", "invalidate", "1"),
+    ("tx", "prepared"),
+    ("tx", "resolve", "1", "abort"),
     ("sinks", "ls"),
     ("sinks", "show", "s"),
     ("sinks", "rm", "s", "--yes"),

@@ -36,6 +36,8 @@ COMMANDS = [
     ("tx", "abort", "1"),
     ("tx", "invalidate", "1"),
     ("sql", "resolve", "SQLITE", "--database", "shop", "--once"),
+    ("tx", "prepared"),
+    ("tx", "resolve", "1", "abort"),
     ("sinks", "ls"),
     ("sinks", "show", "s"),
     ("sinks", "rm", "s", "--yes"),

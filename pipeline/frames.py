@@ -106,7 +106,8 @@ def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str)
     if found["count"]:
         raise ArchiveError(
             f"{what} lacks {found['count']} messages of the topic, the first with id "
-            f"{found['first']}; it belongs to another archive, or to another topic of that name"
+            f"{found['first']}; it belongs to another archive, or to another topic of that name, "
+            "or version 0.1.0 has written it without keys, tags and headers (docs/pipelines.md)"
         )
 
 

@@ -475,7 +475,8 @@ _TRANSACTIONS: dict[str, Schema] = {
             **_PREPARED,
         }
     ),
-    "ResolveRequest": _request({"outcome": _one_of("commit", "abort")}, required=("outcome",)),
+    "Resolution": _one_of("commit", "abort"),
+    "ResolveRequest": _request({"outcome": ref("Resolution")}, required=("outcome",)),
     "ResolveResponse": _reply(
         {"state": ref("TransactionState"), "published": _array(ref("PublishResponse"))},
         optional=("published",),
@@ -1046,6 +1047,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
+        method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",
+        summary="The prepared transactions", reply="PreparedList", errors=_NAMED,
+        query=("database",),
+    ),
+    Endpoint(
         method="GET", path=f"{_TX_PATH}/invalid", name="listInvalid", tag="transactions",
         summary="The invalid list, and which of its pointers can be pruned", reply="InvalidList",
     ),
@@ -1095,11 +1101,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TX_ID_PATH}/resolve", name="resolve", tag="transactions",
         summary="End a prepared transaction as its database did", body="ResolveRequest",
         reply="ResolveResponse", errors=(*_ENDED, "transaction_not_prepared"),
-    ),
-    Endpoint(
-        method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",
-        summary="The prepared transactions", reply="PreparedList", errors=_NAMED,
-        query=("database",),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/abort", name="abort", tag="transactions",

@@ -36,7 +36,14 @@ from tx.edits import (
 )
 from tx.message_rows import EndedRows, MessageRows
 from tx.monitoring import TransactionCounters
-from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
+from tx.outcomes import (
+    EndedState,
+    OpenTransaction,
+    Outcome,
+    Preparation,
+    ended_error,
+    prepared_error,
+)
 from tx.settings import TransactionSettings
 from tx.timeouts import Timeouts
 from tx.write_gates_and_key_locks import TransactionLocks
@@ -468,7 +475,9 @@ class Completion:
         await self._locks.close(transaction_id)
         try:
             if not may_be_prepared:
-                await self._require_unprepared(self._durable.state.find(transaction_id))
+                found = self._durable.state.find(transaction_id)
+                if isinstance(found, OpenTransaction) and found.prepared is not None:
+                    await self._raise_prepared(found, found.prepared)
             return await self._abort(transaction_id)
         finally:
             self._locks.open(transaction_id)
@@ -509,8 +518,9 @@ class Completion:
     async def _invalidate_durably(self, transaction_id: int) -> Outcome:
         await self._locks.released(transaction_id)
         found = self._durable.state.find(transaction_id)
-        await self._require_unprepared(found)
         if isinstance(found, OpenTransaction):
+            if found.prepared is not None:
+                await self._raise_prepared(found, found.prepared)
             self._invalidate(found, InvalidReason.INVALIDATED)
         outcome = self._outcome(transaction_id)
         await self._durable.synced(outcome.lsn)
@@ -525,8 +535,7 @@ class Completion:
             BadRequestError: it has no lease.
             TransactionNotInProgressError (its kinds).
         """
-        opened = await self._durable.within_time(self._require_open(pointer))
-        await self._durable.within_time(self._require_unprepared(opened))
+        opened = await self._durable.within_time(self._require_unprepared(pointer))
         self._timeouts.renew(opened)
         return opened
 
@@ -570,17 +579,21 @@ class Completion:
                 await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
         return found
 
-    async def _require_unrefused(self, pointer: int) -> OpenTransaction:
+    async def _require_unprepared(self, pointer: int) -> OpenTransaction:
         opened = await self._require_open(pointer)
-        if opened.conflict is not None:
-            await self._raise_conflict(opened.transaction_id, opened.conflict)
-        await self._require_unprepared(opened)
+        if opened.prepared is not None:
+            await self._raise_prepared(opened, opened.prepared)
         return opened
 
-    async def _require_unprepared(self, found: OpenTransaction | Outcome) -> None:
-        if isinstance(found, OpenTransaction) and found.prepared is not None:
-            await self._durable.synced(found.prepared.lsn)
-            raise prepared_error(found)
+    async def _raise_prepared(self, opened: OpenTransaction, prepared: Preparation) -> NoReturn:
+        await self._durable.synced(prepared.lsn)
+        raise prepared_error(opened)
+
+    async def _require_unrefused(self, pointer: int) -> OpenTransaction:
+        opened = await self._require_unprepared(pointer)
+        if opened.conflict is not None:
+            await self._raise_conflict(opened.transaction_id, opened.conflict)
+        return opened
 
     def _record_refusal(self, edit: Refused) -> None:
         self._counters.conflicts += 1

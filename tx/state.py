@@ -13,7 +13,12 @@ from typing import assert_never
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.pointer_list import PointerList
 from tuff.protocol.transaction import POINTERS_PER_MS, TransactionType
-from tx.conflicts import CommittedChanges, Committers
+from tx.conflicts import (
+    CommittedChanges,
+    Committers,
+    PreparedTransactions,
+    in_order_of_preparation,
+)
 from tx.edits import (
     Aborted,
     BlockKept,
@@ -43,7 +48,6 @@ from tx.outcomes import (
     Preparation,
     lost_outcome,
 )
-from tx.prepared import PreparedTransactions, in_order_of_preparation
 from tx.snapshot_view import View, ViewChange, with_all
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run

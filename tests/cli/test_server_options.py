@@ -35,6 +35,8 @@ COMMANDS = [
     ("tx", "commit", "1"),
     ("tx", "abort", "1"),
     ("tx", "invalidate", "1"),
+    ("tx", "prepared"),
+    ("tx", "resolve", "1", "abort"),
     ("sql", "resolve", "SQLITE", "--database", "shop", "--once"),
     ("sinks", "ls"),
     ("sinks", "show", "s"),

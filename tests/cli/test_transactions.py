@@ -159,3 +159,27 @@ def test_a_count_of_one_is_singular(run: Tuff, client: tuff.Client) -> None:
     assert said[0].startswith("1 topic\n")
     assert said[1].startswith("1 transaction in progress\n")
     assert "\n1 message waits, " in said[2]
+
+
+def test_an_operator_resolves_what_a_database_decided(run: Tuff, client: tuff.Client) -> None:
+    topic = topic_of(client, "prepared")
+    entry = tuff.PublishEntry(topic=topic, payloads=[b"paid"])
+    one = client.transactions.start(client="shop")
+    answer = client.transactions.prepare(one, "orders", [b"k"], [entry])
+
+    (listed,) = json.loads(run("tx", "prepared", "--database", "orders", "--json").stdout)
+    table = run("tx", "prepared").stdout
+    shown = run("tx", "show", str(one.transaction_id)).stdout
+    resolved = run("tx", "resolve", str(one.transaction_id), "commit").stdout
+
+    assert listed == {
+        "transactionId": str(one.transaction_id), "database": "orders", "client": "shop",
+        "preparedAt": answer.prepared_at_ms, "topics": ["default:prepared"], "changeCount": 1,
+    }  # fmt: skip
+    assert "orders" in table
+    assert "decided by" in shown
+    assert resolved == f"transaction {one.transaction_id} is committed\n"
+    assert payloads(client, topic) == [b"paid"]
+    with pytest.raises(tuff.TransactionCommittedError):
+        client.transactions.resolve(one, "abort")
+    assert client.transactions.prepared() == []

@@ -60,6 +60,7 @@ class State:
             "refused": lambda edit: self.open[edit["transaction_id"]].update(
                 conflict=edit["conflict"]
             ),
+            "prepared": self._prepare,
             "committed": lambda edit: self._end(edit, "committed"),
             "aborted": self._abort,
             "invalidated": self._invalidate,
@@ -112,6 +113,12 @@ class State:
         opened = self.open[edit["transaction_id"]]
         opened["changes"] = sorted({*(opened["changes"] or ()), *edit["changes"]})
 
+    def _prepare(self, edit: Value) -> None:
+        self._name_changes(edit)
+        self.open[edit["transaction_id"]]["prepared"] = {
+            name: edit[name] for name in ("lsn", "at_ms", "database", "published")
+        }
+
     def _end(self, edit: Value, state: str, reason: str | None = None) -> None:
         transaction_id = edit["transaction_id"]
         opened, pointers = self.open.pop(transaction_id), self.pointers[transaction_id]
@@ -138,6 +145,8 @@ class State:
         for start, stop in edit["lost"]:
             self.invalid.update(range(start, stop))
         for opened in self.open.values():
+            if "prepared" in opened:
+                continue
             latest = edit["at_ms"] + opened["timeout_ms"]
             opened["expires_at_ms"] = min(opened["expires_at_ms"], latest)
             opened["survived_crash"] = opened["survived_crash"] or edit["is_after_crash"]

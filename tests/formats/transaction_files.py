@@ -20,6 +20,7 @@ Take = Callable[[Any], Any]
 FRAME_BYTES_MAX = 1 << 30
 MAGICS = {b"TUFFTXLG": "txlog", b"TUFFTXSN": "snapshot"}
 VERSION = 1
+PREPARED_VERSION = 2  # of a snapshot with prepared transactions
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -138,6 +139,8 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
                          "sink": text, "epoch": number, "run_id": text}),
     13: ("sink_forgotten", {"at_ms": number, "sink": text}),
     14: ("block_kept", {"at_ms": number, "block": pair}),
+    15: ("prepared", {**_OF, "changes": many(blob), "database": text,
+                      "published": many(DETAIL)}),
 }  # fmt: skip
 
 
@@ -159,7 +162,8 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    if version != VERSION or frame is None:
+    versions = (VERSION, PREPARED_VERSION) if MAGICS[data[:8]] == "snapshot" else (VERSION,)
+    if version not in versions or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
     header = unpack(frame[0])
     if not isinstance(header, dict) or header.keys() != HEADER_MEMBERS:
@@ -244,6 +248,8 @@ COMMIT = record({"lsn": number, "transaction_id": number, "client": text, "chang
 SINK = record({"name": text, "epoch": number, "run_id": text, "transaction_id": number,
                "state": maybe(STATE), "reason": maybe(REASON), "updated_ms": number,
                "lsn": number, "fenced": many(text)})  # fmt: skip
+PREPARED = record({"lsn": number, "at_ms": number, "database": text,
+                   "published": many(DETAIL)})  # fmt: skip
 LISTS = record({"started": many(number), "ended": many(number), "added": many(number),
                 "cleared": many(number)})  # fmt: skip
 
@@ -265,6 +271,7 @@ class _Snapshot:
             5: lambda given: self.value["outcomes"].extend(map(OUTCOME, given)),
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
             7: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
+            8: self._prepared,
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")
@@ -282,6 +289,11 @@ class _Snapshot:
     def _open(self, data: Any) -> Value:
         opened, lists = data
         return {**OPENED(opened), **self._next_lists(lists)}
+
+    def _prepared(self, items: Sequence[Any]) -> None:
+        by_id = {opened["transaction_id"]: opened for opened in self.value["open"]}
+        for transaction_id, prepared in items:
+            by_id[transaction_id]["prepared"] = PREPARED(prepared)
 
     def _view(self, items: Sequence[Any]) -> None:
         read_pointer, lists, shorts = items

@@ -78,8 +78,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit does not wait for key locks of others",
         "tx/commit_and_abort.py",
-        "            if holder is None:\n                return opened, entries, changes\n",
-        "            return opened, entries, changes\n",
+        "            if (holder := self._locks.claimed_by(changes)) is not None:\n",
+        "            if (holder := None) is not None:\n",
         (
             "tests/tx/test_commit_and_abort.py::test_a_claim_holds_equal_changes_and_every_other_ending",
         ),
@@ -169,7 +169,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a commit cut off between its rows and its record stays open",
         "tx/manager.py",
-        "            if not cut_off.isdisjoint(opened.pointers):\n",
+        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):\n",
         "            if False:\n",
         (
             "tests/tx/test_recovery.py::test_a_commit_with_rows_and_without_a_record_is_invalid_after_a_crash",

@@ -49,6 +49,8 @@ STATUS_OF_CODE = {
     "transaction_committed": 409,
     "transaction_aborted": 409,
     "transactions_in_progress": 409,
+    "transaction_prepared": 409,
+    "transaction_not_prepared": 409,
     "sink_in_use": 409,
     "sink_epoch_superseded": 409,
     "sink_epoch_open": 409,
@@ -68,6 +70,7 @@ STATUS_OF_CODE = {
     "internal": 500,
     "damaged_record": 500,
     "transactions_unavailable": 503,
+    "too_many_prepared": 503,
     "storage_unavailable": 503,
     "archive_unavailable": 503,
     "shutting_down": 503,
@@ -133,5 +136,7 @@ def test_a_caller_can_catch_all_endings_of_a_transaction_at_once() -> None:
 def test_trying_again_is_safe_only_where_the_server_did_nothing() -> None:
     safe = {code for code, kind in BY_CODE.items() if kind.retry_safe}
 
-    assert safe == {"overloaded", "ownership_moving", "shutting_down", "starting"}
+    assert safe == {
+        "overloaded", "ownership_moving", "shutting_down", "starting", "too_many_prepared",
+    }  # fmt: skip
     assert OverloadedError("full").retry_safe

@@ -264,7 +264,7 @@ BUGS = (
     planted(
         "clean-stop-loses-transactions-in-progress",
         "tx/manager.py",
-        "            if not cut_off.isdisjoint(opened.pointers):",
+        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
         "            if True:",
     ),
     # Retention holds, named positions, and the epochs and leases of sinks

@@ -81,3 +81,27 @@ def test_rows_and_messages_agree_after_a_kill(
     assert client.transactions.prepared() == []
     assert items(dsn) == (["apple"] if committed else [])
     assert [each.payload for each in client.poll(ORDERS)] == ([b"apple"] if committed else [])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_messages_that_do_not_fit_into_memory_follow_the_rows(
+    client: tuff.Client, dsn: str, fails: bool
+) -> None:
+    large = ["x" * 400_000] * 5
+    shop = PsycopgDatabase(dsn, "shop")
+
+    def sell() -> None:
+        with psycopg.connect(dsn) as connection, client.sql_transaction(shop, connection) as tx:
+            connection.execute("INSERT INTO orders VALUES ('apple')")
+            tx.publish(ORDERS, *large)
+            if fails:
+                raise KeyError("apple")
+
+    if fails:
+        with pytest.raises(KeyError):
+            sell()
+    else:
+        sell()
+
+    found = [each.payload.decode() for each in client.poll(ORDERS)]
+    assert (items(dsn), found) == (([], []) if fails else (["apple"], large))

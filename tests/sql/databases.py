@@ -52,8 +52,8 @@ class Postgresql:
         home.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             shutil.chown(home, "postgres", "postgres")
-            for parent in list(home.parents)[:-2]:  # up to /tmp
-                parent.chmod(parent.stat().st_mode | 0o011)
+            # Only root may enter a new temporary directory, and PostgreSQL runs as another user.
+            home.parent.chmod(home.parent.stat().st_mode | 0o011)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "-D", str(home / "data"), "-A", "trust", "-U", "postgres", "--no-sync")

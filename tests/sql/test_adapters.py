@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import tuff
+from tests.http.client import until
 from tests.sql.deciding_server import FIRST_POINTER, AsyncDecidingServer, DecidingServer
 from tests.sql.test_psycopg import ORDERS
 from tuff.sql.asyncpg import AsyncpgDatabase
@@ -309,11 +310,11 @@ def test_a_resolver_settles_on_a_loop(
     assert (items(dsn, path), server.visible) == (["apple"], ["sold one apple"])
 
 
-SLOW_COMMIT = """
-CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON orders
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow();
+WAITING_COMMIT = """
+CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON orders
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION waits();
 """
 
 
@@ -322,17 +323,20 @@ def test_a_cancellation_during_the_commit_leaves_both_or_neither(
     server: DecidingServer, dsn: str, path: Path, library: OnLoop
 ) -> None:
     with psycopg.connect(dsn) as connection:
-        connection.execute(SLOW_COMMIT)
+        connection.execute(WAITING_COMMIT)
+    holder = psycopg.connect(dsn, autocommit=True)
+    holder.execute("SELECT pg_advisory_lock(1)")
+
+    def commit_waits() -> bool:
+        return bool(holder.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall())
 
     async def work(client: tuff.AsyncClient, one: Library) -> None:
-        prepared = asyncio.Event()
-        server.at["prepare"] = prepared.set
         task = asyncio.get_running_loop().create_task(sell_async(client, one))
-        await prepared.wait()
-        await asyncio.sleep(0.2)  # into the commit, which takes a second
+        await asyncio.to_thread(until, commit_waits)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        holder.close()
         await client.sql_resolver(one.shop).once()
 
     on_a_loop(server, dsn, library, work)

@@ -84,7 +84,8 @@ class AsyncClient:
     without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
     `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
     `https` the certificate of the server is checked against the authorities that this machine
-    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
+    authorities.
     `transport`: sends the calls (default: by HTTP); for tests.
 
     Raises:

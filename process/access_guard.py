@@ -18,13 +18,13 @@ from access.principals import (
 )
 from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
-from tuff.protocol.errors import ForbiddenError, UnauthenticatedError
+from tuff.protocol.errors import UnauthenticatedError
 from tuff.protocol.exchange import Reply, Request, Route
 
 log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
-KNOWN_COUNT_MAX = 10_000  # values of Authorization whose principal is remembered
+ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 _SCHEME = "bearer "
 
 Stamp = tuple[int, int, int]  # of a file: it differs after each change
@@ -60,29 +60,28 @@ class AccessGuard:
         self._file = file
         self._stamp = _stamp(file)
         self._principals = read_access_file(file)
-        self._known: dict[str, Principal] = {}  # by the value of Authorization
+        # Calls that the principals may do: Authorization, operation, namespace and topic.
+        self._allowed: set[tuple[str | None, str, str | None, str | None]] = set()
         self._failure: str | None = None
 
     def guarded(self, route: Route) -> Route:
         """The route, for principals that may call it. Raises: KeyError: its right is not known."""
-        needed = REQUIREMENTS[f"{route.method} {route.path}"]
-        if needed.scope is Scope.OPEN:
+        operation, handler = f"{route.method} {route.path}", route.handler
+        if REQUIREMENTS[operation].scope is Scope.OPEN:
             return route
-        handler = route.handler
 
         def handle(request: Request) -> Awaitable[Reply]:
-            require(self._principal_of(request), needed, request.parameters, request.body)
+            self._require(operation, request)
             return handler(request)
 
         return route._replace(handler=handle)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
-        needed = REQUIREMENTS[f"{route.method} {route.path}"]
-        handler = route.handler
+        operation, handler = f"{route.method} {route.path}", route.handler
 
         def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
-            require(self._principal_of(request), needed, request.parameters, request.body)
+            self._require(operation, request)
             return handler(request, stream)
 
         return route._replace(handler=handle)
@@ -91,7 +90,7 @@ class AccessGuard:
         """Whether the principal of a request may administer the server; False without one."""
         try:
             return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
-        except (UnauthenticatedError, ForbiddenError):
+        except UnauthenticatedError:
             return False
 
     def reload_if_changed(self) -> None:
@@ -106,7 +105,8 @@ class AccessGuard:
         except AccessFileError as error:
             self._failure = str(error)
             return  # the check of the health says so, and its change is logged
-        self._principals, self._known, self._failure = principals, {}, None
+        self._principals, self._failure = principals, None
+        self._allowed.clear()
         log.info("read the access file: %d principals", len(principals.by_name))
 
     def check(self) -> Check:
@@ -117,19 +117,23 @@ class AccessGuard:
             )
         return Check(Status.OK, f"{len(self._principals.by_name)} principals have access")
 
+    def _require(self, operation: str, request: Request) -> None:
+        """Raises: UnauthenticatedError, ForbiddenError."""
+        parameters = request.parameters
+        call = (request.authorization, operation, parameters.get("ns"), parameters.get("t"))
+        if call in self._allowed:
+            return
+        needed = REQUIREMENTS[operation]
+        require(self._principal_of(request), needed, parameters, request.body)
+        if needed.of_topics is not None:
+            return  # the next body may name other topics
+        if len(self._allowed) >= ALLOWED_COUNT_MAX:
+            self._allowed.clear()
+        self._allowed.add(call)
+
     def _principal_of(self, request: Request) -> Principal:
         """Raises: UnauthenticatedError."""
         authorization = request.authorization
-        if authorization is not None and (known := self._known.get(authorization)) is not None:
-            return known
-        found = self._authenticate(authorization)
-        assert authorization is not None
-        if len(self._known) >= KNOWN_COUNT_MAX:
-            self._known.clear()
-        self._known[authorization] = found
-        return found
-
-    def _authenticate(self, authorization: str | None) -> Principal:
         if authorization is None:
             raise UnauthenticatedError(
                 "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "

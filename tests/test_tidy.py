@@ -24,9 +24,8 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", 
 ROOT_FILES = {
     ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
     "access", "admin", "benchmarks", "cluster", "conf", "coprocessor", "docs", "examples",
-    "messaging", "metadata", "pipeline", "process", "pyproject.toml", "pyspark_tuff", "pyspark_tuff_table",
-    "server.py", "snapshots",
-    "tests", "tuff", "tx",
+    "messaging", "metadata", "pipeline", "process", "pyproject.toml", "pyspark_tuff",
+    "pyspark_tuff_table", "server.py", "snapshots", "tests", "tuff", "tx",
 }  # fmt: skip
 MAY_SLEEP = ("tests/http/", "tests/faults/")  # real processes: they wait for what they can't drive
 

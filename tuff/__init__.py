@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
     from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
+    from tuff.protocol.errors import ForbiddenError as ForbiddenError
     from tuff.protocol.errors import GroupError as GroupError
     from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
     from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionTimedOutError as TransactionTimedOutError
     from tuff.protocol.errors import TransactionUnknownError as TransactionUnknownError
     from tuff.protocol.errors import TuffError as TuffError
+    from tuff.protocol.errors import UnauthenticatedError as UnauthenticatedError
     from tuff.protocol.errors import UnavailableError as UnavailableError
     from tuff.protocol.errors import UnknownMemberError as UnknownMemberError
     from tuff.protocol.errors import UnreleasedInstanceIdError as UnreleasedInstanceIdError

@@ -90,9 +90,10 @@ class Client:
     all durations here. `retries`: how often a call is repeated, after pauses that grow from 0.1 to
     2 seconds, if that is safe: reads, calls that the server says it did not execute, and calls
     without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
-    `token`: sent as `Authorization: Bearer`; no server requires it yet. With `https` the
-    certificate of the server is checked against the authorities that this machine trusts, or by
-    `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
+    `https` the certificate of the server is checked against the authorities that this machine
+    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
+    authorities.
     `transport`: sends the calls (default: by HTTP); for tests.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
+from tuff.cli.access import access
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.dlq import dlq
@@ -68,6 +69,8 @@ _NEXT = {
 }
 # Codes of errors whose text itself says what to do, or that nothing can be done.
 _WITHOUT_ADVICE = {
+    "unauthenticated",
+    "forbidden",
     "command_refused",
     "wrong_file",
     "damaged_file",
@@ -138,7 +141,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 for command in (
     *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
-    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
+    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)
 

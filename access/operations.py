@@ -117,6 +117,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/transactions": _TRANSACT,
     "GET /v1/transactions": _ADMINISTER,
     "POST /v1/transactions/run": _COMMIT,
+    "GET /v1/transactions/prepared": _TRANSACT,  # a resolver of a database needs it
     "GET /v1/transactions/invalid": _ADMINISTER,
     "POST /v1/transactions/invalid/truncate": _ADMINISTER,
     "POST /v1/transactions/snapshot": _ADMINISTER,
@@ -126,6 +127,8 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"GET {_TX}": _TRANSACT,
     f"POST {_TX}/can-commit": _TRANSACT,
     f"POST {_TX}/commit": _COMMIT,
+    f"POST {_TX}/prepare": _COMMIT,
+    f"POST {_TX}/resolve": _TRANSACT,
     f"POST {_TX}/abort": _TRANSACT,
     f"POST {_TX}/invalidate": _TRANSACT,
     f"POST {_TX}/checkpoint": _TRANSACT,

@@ -255,11 +255,10 @@ def _noted(route: Route, ownership: Ownership) -> Route:
 
 
 def _topic_of(request: Request) -> TopicId:
-    """The topic, partition or log of a group by which the owner is found. Raises:
-    InvalidNameError."""
+    """The topic or log of a group by which the owner is found. Raises: InvalidNameError."""
     if "g" in request.parameters:
         return group_log(request)
-    return topic_id(request.parameters["ns"], request.parameters["t"]).log
+    return topic_id(request.parameters["ns"], request.parameters["t"]).unit
 
 
 def _may_wait(request: Request) -> bool:

@@ -243,7 +243,7 @@ class RowsOfOwners:
         write is under way any more."""
         for entry in entries:
             assert entry.pointer is not None
-            self.note_topic(entry.pointer, entry.topic.log)
+            self.note_topic(entry.pointer, entry.topic.unit)
             self._carried[entry.pointer].is_final = True
         details: dict[int, RollbackDetail] = {}
         left = list(enumerate(entries))
@@ -347,7 +347,7 @@ class RowsOfOwners:
         # the topic away, or has ended and is fenced.
         await self._in_thread(self._servers().fence_ended)
         for entry in await self._shared_index():
-            self.note_topic(entry.pointer, entry.topic)
+            self.note_topic(entry.pointer, entry.topic.unit)
             self._carried[entry.pointer].is_final |= entry.final
             if entry.kind == MESSAGE_ROWS:
                 self._note_publish(entry.pointer, entry.written_ms)
@@ -396,13 +396,13 @@ class RowsOfOwners:
         """The entries of each server, with their places in the commit."""
         groups: dict[Server, list[tuple[int, PublishEntry]]] = {}
         for index, entry in entries:
-            groups.setdefault(await self._owner_of(entry.topic.log), []).append((index, entry))
+            groups.setdefault(await self._owner_of(entry.topic.unit), []).append((index, entry))
         return groups
 
     def _forget_owners(self, entries: Iterable[PublishEntry]) -> None:
         """What is remembered of the owners may be old: read it again."""
         for entry in entries:
-            self._ownership.forget(entry.topic.log)
+            self._ownership.forget(entry.topic.unit)
 
     async def _check(self, server: Server, entries: Sequence[PublishEntry]) -> None:
         forms = [json_forms.publish_entry_to_json(entry) for entry in entries]

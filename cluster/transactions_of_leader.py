@@ -97,12 +97,12 @@ class TransactionsOfLeader:
     # What messaging asks.
 
     async def enter(self, pointer: int, topic: TopicId, /) -> WritePermit:
-        permit = await self._enter(_Key(pointer, topic, is_rollback=False))
+        permit = await self._enter(_Key(pointer, topic.unit, is_rollback=False))
         assert permit is not None
         return permit
 
     async def enter_rollback(self, pointer: int, topic: TopicId, /) -> WritePermit | None:
-        return await self._enter(_Key(pointer, topic, is_rollback=True))
+        return await self._enter(_Key(pointer, topic.unit, is_rollback=True))
 
     async def snapshot(self) -> Transaction:
         return await self._snapshots.result()

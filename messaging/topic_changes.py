@@ -78,7 +78,6 @@ class TopicChanges:
         filled = self._filled(properties)
         partitions = ONE_PARTITION
         if partition_count > 1:
-            self._require_partitions_here()
             partitions = ONE_PARTITION.resized(partition_count)
         found = self._state.topics.find_or_add(topic)
 
@@ -97,8 +96,6 @@ class TopicChanges:
         numbers. Raises: TopicNotFoundError, InvalidTopicPropertiesError."""
         found = require_topic(self._store, self._state, topic)[0]
         filled = self._filled(properties)
-        if (partition_count or 1) > 1:
-            self._require_partitions_here()
 
         def decide(_batch: WriteBatch) -> dict[Topic, TopicRecord]:
             # Even if the clock was set back, region observers may have removed messages that had
@@ -221,13 +218,6 @@ class TopicChanges:
             )
         return filled
 
-    def _require_partitions_here(self) -> None:
-        if self._state.topics.is_shared:
-            raise InvalidTopicPropertiesError(
-                "a topic in a cluster has one partition for now; leave partitions out, or create "
-                "several topics"
-            )
-
     def _logs(self, topic: TopicId, partitions: Partitions) -> list[Topic]:
         """The partitions besides the topic itself."""
         numbers = partitions.readable[1:]
@@ -252,9 +242,10 @@ class TopicChanges:
     ) -> dict[Topic, TopicRecord]:
         """The records of a deleted partition and of the log of its delayed messages."""
         changed = {log: _without_names(log, record, batch)}
-        for each in filter(None, map(self._state.topics.maybe_find, log.id.with_logs[1:])):
-            if each.decided is not None and each.decided.generation > 0:
-                changed[each] = deleted(each.decided)
+        for each in self._state.topics.unit(log.id.unit):
+            is_alive = each.decided is not None and each.decided.generation > 0
+            if each.id.is_delayed_log and each.id.home == log.id and is_alive:
+                changed[each] = deleted(each.require_decided())
         return changed
 
     def _new_partitions(

@@ -34,8 +34,7 @@ class TopicHandover:
 
         Raises: UnavailableError (its kinds): none of them is served, and it can be repeated.
         """
-        parts = frozenset(part for topic in topics for part in topic.with_logs)
-        loaded = await self._store.read(partial(load_topics, topics=parts))
+        loaded = await self._store.read(partial(load_topics, units=frozenset(topics)))
         # In a batch: the topics are served once it is durable that this server is above the floor.
         # And a store that failed and was opened again before would have forgotten the time.
         await self._committer.submit(Write(partial(self._add, loaded, floor), internal=True))
@@ -47,8 +46,9 @@ class TopicHandover:
         Raises: UnavailableError (its kinds): it is still served. TopicNotFoundError, and
         OwnershipMovingError: it is not served here.
         """
-        # The log of its delayed messages goes with it, since one batch writes both.
-        parts = [self._state.topics.find(each) for each in topic.with_logs]
+        # Its partitions and the logs of delayed messages go with it: one batch writes several.
+        self._state.topics.find(topic)
+        parts = self._state.topics.unit(topic)
         _set_released(parts, is_released=True)
         try:
             # Batches are written one after the other: with this one, all earlier ones are durable.
@@ -67,7 +67,7 @@ class TopicHandover:
         except BaseException:
             _set_released(parts, is_released=False)
             raise
-        for each in parts:
+        for each in self._state.topics.unit(topic):
             self._state.remove_topic(each)
         return floor
 
@@ -76,7 +76,7 @@ class TopicHandover:
         return sorted(
             topic.id
             for topic in self._state.topics
-            if not (topic.is_released or topic.id.is_delayed_log)
+            if not topic.is_released and topic.id == topic.id.unit
         )
 
     def generation(self, topic: TopicId) -> int:
@@ -101,7 +101,8 @@ class TopicHandover:
         index = self._state.index
 
         def is_settled() -> bool:
-            return not any(index.is_settling(each) for each in topic.with_logs)
+            parts = self._state.topics.unit(topic)
+            return not any(index.is_settling(each.id) for each in parts)
 
         def build(batch: WriteBatch) -> bool:
             batch.force()

@@ -11,6 +11,7 @@ has a topic row; that of the topic itself, which is partition 0, says which othe
 import asyncio
 import json
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -255,6 +256,7 @@ class TopicRegistry:
         self.is_shared = is_shared
         self._log_woken = log_woken
         self._topics: dict[TopicId, Topic] = {}
+        self._units: defaultdict[TopicId, list[Topic]] = defaultdict(list)  # what has one owner
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -262,7 +264,7 @@ class TopicRegistry:
     def load(self, topic: TopicId, record: TopicRecord | str | None) -> None:
         """Add a topic from its metadata row, or the reason why the row can't be read; None: it has
         no row yet."""
-        loaded = self._topics[topic] = self._new(topic)
+        loaded = self._add(topic)
         if isinstance(record, str):
             loaded.damage = record
         elif record is not None:
@@ -272,13 +274,20 @@ class TopicRegistry:
     def is_foreign(self, topic: TopicId) -> bool:
         """Whether another server of the cluster owns a topic, or is about to: nothing of it may be
         written here."""
-        found = self._topics.get(topic)
+        found = self._topics.get(topic.unit)
         return self.is_shared and (found is None or found.is_released)
+
+    def unit(self, topic: TopicId) -> list[Topic]:
+        """The topic, its partitions, and the logs of their delayed messages."""
+        return list(self._units.get(topic, ()))
 
     def remove(self, topic: TopicId) -> None:
         """Forget a topic that another server owns from now on. Requests under way that hold it are
         refused, and its long polls wake."""
         found = self._topics.pop(topic)
+        self._units[topic.unit].remove(found)
+        if not self._units[topic.unit]:
+            del self._units[topic.unit]
         found.is_released = True
         found.wake()
 
@@ -287,7 +296,7 @@ class TopicRegistry:
         OwnershipMovingError: this server of a cluster does not own it."""
         found = self._topics.get(topic) or self._topics.get(topic.log)
         if found is None:
-            raise (ownership_moving if self.is_shared else topic_not_found)(topic)
+            raise (ownership_moving if self.is_foreign(topic) else topic_not_found)(topic)
         return found
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
@@ -297,15 +306,15 @@ class TopicRegistry:
     def find_or_add(self, topic: TopicId) -> Topic:
         """The topic, added if it is new; it exists for clients once it has a durable row. Raises:
         OwnershipMovingError: this server of a cluster does not own it."""
-        if self.is_shared:
-            return self.find(topic)
-        found = self._topics.get(topic)
-        if found is None:
-            found = self._topics[topic] = self._new(topic)
-        return found
+        if self.is_foreign(topic):
+            raise ownership_moving(topic)
+        return self._topics.get(topic) or self._add(topic)
 
-    def _new(self, topic: TopicId) -> Topic:
-        return Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
+    def _add(self, topic: TopicId) -> Topic:
+        made = Topic(topic, woken=self._log_woken if topic.is_delayed_log else None)
+        self._topics[topic] = made
+        self._units[topic.unit].append(made)
+        return made
 
     def live(self) -> Iterator[TopicId]:
         """All topics and logs of groups that exist, in byte order; partitions and the logs of

@@ -14,6 +14,7 @@ from cluster.draining import Drain
 from cluster.leader import KEY as LEADER_KEY
 from cluster.leader import Election, FilesRecord, Tenancy
 from cluster.membership import Membership
+from cluster.other_owners import OtherOwners
 from cluster.peers import Peers, Spawn
 from cluster.reach import Reach, may_lead
 from cluster.request_counts import RequestCounts, counted
@@ -103,6 +104,7 @@ class ClusterMember:
         messaging.groups.log_changed = self.note_change
         self._handover = TopicHandover(messaging.store, messaging.state, messaging.committer)
         self.peers = peers
+        messaging.groups.other_owners = OtherOwners(self, peers)
         self._open_metadata = open_metadata
         self._new_cluster_id = new_cluster_id
         self._now_ms = now_ms

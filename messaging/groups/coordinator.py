@@ -8,9 +8,10 @@ as one batch, and they are applied once they are durable. Requests of one group 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from messaging.groups import decisions
 from messaging.groups.decisions import Heartbeat, Join, Sessions
@@ -35,7 +36,6 @@ from tuff.protocol.errors import (
     DamagedRecordError,
     GroupNotEmptyError,
     GroupNotFoundError,
-    OwnershipMovingError,
     TopicExistsError,
     TopicNotFoundError,
     TuffError,
@@ -48,6 +48,8 @@ from tuff.protocol.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
+FOREIGN_MS = 1_000  # between two questions to another server about one topic
+FOREIGN_COUNT_MAX = 10_000  # topics of which the answer is remembered
 RECORDS_COUNT_MAX = 5_000  # of a log behind its summary; a coordinator reads them in some 100 ms
 
 
@@ -88,6 +90,17 @@ class _Group:
     first_ms: int | None = None  # the time of the oldest record in the log
 
 
+class OtherOwners(Protocol):
+    """The topics of the other servers of a cluster. Both raise TopicNotFoundError, and
+    UnavailableError (its kinds): nobody can tell now."""
+
+    async def partitions(self, topic: TopicId) -> list[int]:
+        """The numbers of the partitions that can be read, ascending."""
+
+    async def ends(self, partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
+        """The ids of the earliest and the last message."""
+
+
 class GroupCoordinator:
     """Coordinates the groups whose logs this server owns. Lives on the event loop."""
 
@@ -115,7 +128,10 @@ class GroupCoordinator:
         self._log_ttl_s = log_ttl_s
         # Called when the log of a group was created or deleted: the servers of a cluster list them.
         self.log_changed: Callable[[TopicId], Awaitable[None]] = _ignore
+        self.other_owners: OtherOwners | None = None  # None: this is a single server
         self._groups: dict[TopicId, _Group] = {}
+        # The partitions of other servers' topics, and until when, in ms, they are not asked again.
+        self._foreign: dict[TopicId, tuple[list[str], int]] = {}
         self._turns: dict[TopicId, asyncio.Lock] = {}
 
     async def tick(self) -> None:
@@ -139,7 +155,7 @@ class GroupCoordinator:
         payload_from_json(request.client, what="client")  # the log is UTF-8
         await self._create_log(group_log)
         async with self._turn(group_log) as group:
-            partitions = self._partitions(group_log, group, request.topics)
+            partitions = await self._partitions(group_log, group, request.topics)
             records = decisions.join(group.state, request, partitions)
             await self._write(group_log, group, records)
             return self._heard(group, request.member_id)
@@ -147,7 +163,7 @@ class GroupCoordinator:
     async def heartbeat(self, group_log: TopicId, request: Heartbeat) -> MemberView:
         """Raises: GroupNotFoundError, UnknownMemberError, FencedMemberEpochError."""
         async with self._turn(group_log) as group:
-            partitions = self._partitions(group_log, group)
+            partitions = await self._partitions(group_log, group)
             records = decisions.heartbeat(group.state, request, partitions)
             await self._write(group_log, group, records)
             return self._heard(group, request.member_id)
@@ -155,7 +171,7 @@ class GroupCoordinator:
     async def leave(self, group_log: TopicId, member_id: str, *, keeps_assignment: bool) -> None:
         """Raises: GroupNotFoundError, UnknownMemberError."""
         async with self._turn(group_log) as group:
-            partitions = self._partitions(group_log, group)
+            partitions = await self._partitions(group_log, group)
             records = decisions.leave(
                 group.state, member_id, partitions, keeps_assignment=keeps_assignment
             )
@@ -252,14 +268,14 @@ class GroupCoordinator:
         after = state.offsets[name].after if name in state.offsets else None
         end = behind_ms = None
         try:
-            ends = await self._offsets.offsets(partition)
-        except (TopicNotFoundError, OwnershipMovingError):
+            earliest, end = await self._ends(partition)
+        except (TopicNotFoundError, UnavailableError):
             pass
         else:
-            end, behind_ms = ends.end, 0
-            if ends.end is not None and ends.earliest is not None:
-                first = ends.earliest if after is None else max(after, ends.earliest)
-                behind_ms = max(0, ends.end.publish_timestamp_ms - first.publish_timestamp_ms)
+            behind_ms = 0
+            if end is not None and earliest is not None:
+                first = earliest if after is None else max(after, earliest)
+                behind_ms = max(0, end.publish_timestamp_ms - first.publish_timestamp_ms)
         return PartitionLag(
             partition=name,
             member_id=state.owners.get(name),
@@ -268,15 +284,48 @@ class GroupCoordinator:
             behind_ms=behind_ms,
         )
 
-    def _partitions(
+    async def _ends(self, partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
+        if self.other_owners is not None and self._state.topics.is_foreign(partition):
+            return await self.other_owners.ends(partition)
+        found = await self._offsets.offsets(partition)
+        return found.earliest, found.end
+
+    async def _partitions(
         self, group_log: TopicId, group: _Group, more: Iterable[str] = ()
     ) -> dict[str, list[str]]:
-        """The partitions to be assigned of all subscribed topics, and of `more`."""
+        """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
+        OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
-        return {
-            topic: partitions_of(self._state, TopicId(group_log.namespace, topic))
-            for topic in topics
-        }
+        found = {}
+        for name in sorted(topics):
+            topic = TopicId(group_log.namespace, name)
+            if self.other_owners is not None and self._state.topics.is_foreign(topic):
+                known = group.state.partitions.get(name)
+                found[name] = await self._foreign_partitions(self.other_owners, topic, known)
+            else:
+                found[name] = partitions_of(self._state, topic)
+        return found
+
+    async def _foreign_partitions(
+        self, owners: OtherOwners, topic: TopicId, known: Sequence[str] | None
+    ) -> list[str]:
+        """Asked for each second at most. While nobody can tell: those that the group `known`."""
+        now_ms = self._state.now_ms()
+        partitions, until_ms = self._foreign.get(topic, ([], 0))
+        if now_ms < until_ms <= now_ms + FOREIGN_MS:
+            return partitions
+        try:
+            partitions = [topic.partition(each).name for each in await owners.partitions(topic)]
+        except TopicNotFoundError:
+            partitions = []
+        except UnavailableError:
+            if known is None:
+                raise
+            partitions = list(known)
+        if len(self._foreign) >= FOREIGN_COUNT_MAX:
+            self._foreign.clear()
+        self._foreign[topic] = partitions, now_ms + FOREIGN_MS
+        return partitions
 
     @asynccontextmanager
     async def _turn(self, group_log: TopicId) -> AsyncIterator[_Group]:
@@ -333,7 +382,7 @@ class GroupCoordinator:
     async def _fence(self, group_log: TopicId, group: _Group) -> None:
         over = group.sessions.over(group.state, now_ms=self._state.now_ms())
         if over:
-            partitions = self._partitions(group_log, group)
+            partitions = await self._partitions(group_log, group)
             await self._write(group_log, group, decisions.fence(group.state, over, partitions))
             group.sessions.forget_others(group.state)
             log.info("fenced %d members of the group %s", len(over), group_log)
@@ -432,9 +481,7 @@ class GroupCoordinator:
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
     """The names of the partitions of a topic that can be read, in the order of their numbers; none
-    if the topic does not exist. What another server of a cluster owns is taken to exist."""
-    if state.topics.is_foreign(topic):
-        return [topic.partition(0).name]
+    if the topic does not exist."""
     found = state.topics.maybe_find(topic)
     record = None if found is None else found.durable
     if record is None or record.generation < 0:

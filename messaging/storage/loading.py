@@ -119,14 +119,18 @@ class LoadedTopics:
     index: list[IndexedRange]
 
 
-def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
-    """The state of these topics. Takes a few calls for each, and one scan of the pointer index.
-    Raises: StoreError."""
+def load_topics(store: Store, units: Collection[TopicId]) -> LoadedTopics:
+    """The state of these topics and logs of groups, with partitions and logs of delayed messages,
+    also of those that were deleted: the next one of that name begins above their generation.
+    Takes a few calls for each, and one scan of the pointer index. Raises: StoreError."""
     found: dict[TopicId, TopicRecord | str] = {}
-    for topic in topics:
-        key = topic_key(topic)
-        if (value := store.get(key)) is not None:
-            found[topic] = _record(topic, key, value)
+    for unit in units:
+        # The key of a topic is its name with a colon, so it begins those of the partitions.
+        start = topic_key(unit)
+        for key, value in scan_reporting_corruption(store, start, prefix_stop(start)):
+            topic = _topic_of(key)
+            if topic.unit == unit:
+                found[topic] = _record(topic, key, value)
     due_ms: dict[TopicId, int] = {}
     for topic, record in list(found.items()):
         if isinstance(record, TopicRecord) and record.generation > 0:
@@ -135,9 +139,9 @@ def load_topics(store: Store, topics: Collection[TopicId]) -> LoadedTopics:
             if not topic.is_delayed_log:
                 due_ms |= _next_due_ms(store, {topic: record}, below=prefix)
     return LoadedTopics(
-        records={topic: found.get(topic) for topic in topics},
+        records={**dict.fromkeys(units), **found},
         due_ms=due_ms,
-        index=[entry for entry in load_index(store) if entry.topic in topics],
+        index=[entry for entry in load_index(store) if entry.topic.unit in units],
     )
 
 
@@ -202,14 +206,18 @@ def _unreadable(name: str, error: DamagedRowError) -> StoreError:
 def _load_topics(store: Store) -> dict[TopicId, TopicRecord | str]:
     topics: dict[TopicId, TopicRecord | str] = {}
     for key, value in scan_reporting_corruption(store, TOPICS, prefix_stop(TOPICS)):
-        try:
-            topic = split_topic(key[1:])
-        except ValueError as error:
-            raise StoreDamagedError(
-                f"the topic row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
-            ) from None
+        topic = _topic_of(key)
         topics[topic] = _record(topic, key, value)
     return topics
+
+
+def _topic_of(key: bytes) -> TopicId:
+    try:
+        return split_topic(key[1:])
+    except ValueError as error:
+        raise StoreDamagedError(
+            f"the topic row {key.hex()} is damaged in its key ({error}); use `tuff salvage`"
+        ) from None
 
 
 def _record(topic: TopicId, key: bytes, value: bytes) -> TopicRecord | str:

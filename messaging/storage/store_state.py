@@ -245,11 +245,8 @@ class StoreState:
         """This server owns these topics from now on. The sequencer is above all of their rows.
         Those that it owns already stay as they are: what was loaded may be older."""
         last = self.sequencer.last
-        new = {
-            topic: record
-            for topic, record in loaded.records.items()
-            if self.topics.maybe_find(topic) is None
-        }
+        units = {each.unit for each in loaded.records if self.topics.is_foreign(each)}
+        new = {topic: record for topic, record in loaded.records.items() if topic.unit in units}
         for topic, record in new.items():
             self.topics.load(topic, record)
             if topic in loaded.due_ms:
@@ -257,7 +254,7 @@ class StoreState:
             if isinstance(record, TopicRecord) and record.generation > 0:
                 # A read that was under way when the topic was given away may have been cached.
                 self.tail_cache.forget(prefix_of(topic, record.generation))
-        index = [entry for entry in loaded.index if entry.topic in new]
+        index = [entry for entry in loaded.index if entry.topic.unit in units]
         self.index.load(index, now_ms=self.now_ms())
         # What these know of other topics' rows was learnt from the batches of this server.
         self.tail_cache.skip_to(last)

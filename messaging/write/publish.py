@@ -154,6 +154,8 @@ def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
 
 def _published(published: "Published", media_type: MediaType) -> Reply:
     headers = _ids(published) if published.delayed is None else _delayed_ids(published.delayed)
+    if published.partitions:
+        headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
     if published.rollback is None:
         return Reply(headers=headers)
     if media_type is MediaType.AVRO:
@@ -165,10 +167,7 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
 def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
     first = published.first.hex()
     last = first if published.last is published.first else published.last.hex()
-    headers = (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
-    if not published.partitions:
-        return headers
-    return (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
+    return (("Tuff-First-Id", first), ("Tuff-Last-Id", last))
 
 
 def _delayed_ids(delayed: "DelayedRange") -> tuple[tuple[str, str], ...]:
@@ -241,7 +240,8 @@ class Publisher:
         if (due_ms := target.due_ms) is None:
             return Published(first_id, last_id, detail, None, target.numbers or ())
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
-        return Published(first_id, last_id, detail, DelayedRange(*ids, len(due_ms)))
+        delayed = DelayedRange(*ids, len(due_ms))
+        return Published(first_id, last_id, detail, delayed, target.numbers or ())
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
@@ -322,25 +322,23 @@ class Publisher:
                     f"a ttl of {longest_s} s is longer than that of the topic {topic_id}, which is "
                     f"{record.ttl_s} s"
                 )
+        is_several = record.partitions is not ONE_PARTITION and record.is_several(topic_id)
         due_ms = None
         if entry.delays is not None:
             due_ms = _due_times_ms(entry.delays, now_ms=self._state.now_ms())
-            self._require_log_readable(topic, entry)
-        if record.partitions is ONE_PARTITION or not record.is_several(topic_id):
-            return _Target(topic, record.generation, entry, due_ms)
-        if due_ms is not None:
-            raise InvalidDelayError(
-                f"delayed messages are for one partition, and {topic_id} has several: name it, as "
-                f"in {topic_id.name}:{record.partitions.active[-1]}"
-            )
-        return _Target(topic, record.generation, entry, numbers=[])
+            numbers = record.partitions.active if is_several else ()
+            self._require_logs_readable(self._logs(topic, numbers) or [topic], entry)
+        return _Target(topic, record.generation, entry, due_ms, [] if is_several else None)
 
-    def _require_log_readable(self, topic: Topic, entry: PublishEntry | PublishRequest) -> None:
+    def _require_logs_readable(
+        self, topics: Sequence[Topic], entry: PublishEntry | PublishRequest
+    ) -> None:
         # Before a row of any entry is put: a commit writes all of its entries or none.
         if entry.pointer is not None:
-            log = self._state.topics.maybe_find(topic.id.delayed_log)
-            if log is not None:
-                log.require_readable()
+            for topic in topics:
+                log = self._state.topics.maybe_find(topic.id.delayed_log)
+                if log is not None:
+                    log.require_readable()
 
     def _put_all(
         self, targets: Sequence[_Target], batch: WriteBatch, *, final: bool
@@ -370,7 +368,10 @@ class Publisher:
         # of them gets this order, and the publisher knows the id of each message.
         first, last = batch.next_offsets(len(target.entry.payloads))
         for part in parts:
-            self._put_scattered(part, batch, first, final=final)
+            if part.due_ms is None:
+                self._put_scattered(part, batch, first, final=final)
+            else:
+                self._put_delayed(part, part.due_ms, batch, first, final=final)
         return first, last
 
     def _parts(self, target: _Target) -> Sequence[_Target]:
@@ -387,7 +388,13 @@ class Publisher:
             parts = [Part(number, entry) for number in self._stored_in(target)]
         logs = self._logs(topic, [part.number for part in parts])
         return [
-            _Target(log, log.require_decided().generation, part.entry, places=part.places)
+            _Target(
+                log,
+                log.require_decided().generation,
+                part.entry,
+                _selected(target.due_ms, part.places),
+                places=part.places,
+            )
             for log, part in zip(logs, parts, strict=True)
         ]
 
@@ -407,7 +414,9 @@ class Publisher:
     ) -> tuple[Offset, Offset]:
         payloads = target.entry.payloads
         if target.due_ms is not None:
-            return self._put_delayed(target, target.due_ms, batch, final=final)
+            offsets = batch.next_offsets(len(payloads))
+            self._put_delayed(target, target.due_ms, batch, offsets[0], final=final)
+            return offsets
         if payloads:
             offsets = _put_messages(target, batch)
             batch.published(target.topic, count=len(payloads), size_bytes=sum(map(len, payloads)))
@@ -440,13 +449,20 @@ class Publisher:
             self._index(target, batch, MESSAGE_ROWS, (offsets[0], offsets[-1]), final=final)
 
     def _put_delayed(
-        self, target: _Target, due_ms: Sequence[int], batch: WriteBatch, *, final: bool
-    ) -> tuple[Offset, Offset]:
-        """Put delayed rows, or under a transaction the messages of the log that contain them."""
-        entry = target.entry
-        offsets = batch.next_offsets(len(entry.payloads))
-        number, prefix = offsets[0].to_int(), target.topic.prefix(target.generation)
-        ids = [DelayedId(each, Offset.from_int(number + at)) for at, each in enumerate(due_ms)]
+        self,
+        target: _Target,
+        due_ms: Sequence[int],
+        batch: WriteBatch,
+        start: Offset,
+        *,
+        final: bool,
+    ) -> None:
+        """Put delayed rows, or under a transaction the messages of the log that contain them, with
+        offsets by their places in the publish."""
+        entry, prefix = target.entry, target.topic.prefix(target.generation)
+        places = range(len(due_ms)) if target.places is None else target.places
+        offsets = [offset_after(start, place) for place in places]
+        ids = list(map(DelayedId, due_ms, offsets))
         keys = [delayed_key(prefix, each) for each in ids]
         values = inline_values(
             keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
@@ -455,16 +471,18 @@ class Publisher:
             batch.delayed += zip(keys, values, strict=True)
             note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
             batch.on_durable(note)
-            return offsets
+            return
         log = self._state.topics.find_or_add(target.topic.id.delayed_log)
         generation = _open_log(log, batch)
         messages = list(map(log_message, ids, values))
         held = PublishEntry(topic=log.id, payloads=messages, pointer=entry.pointer)
-        in_log = _Target(log, generation, held)
-        _put_messages(in_log, batch, offsets)
+        in_log = _Target(log, generation, held, places=places)
+        if target.places is not None:
+            self._put_scattered(in_log, batch, start, final=final)
+            return
+        _put_messages(in_log, batch, (offsets[0], offsets[-1]))
         batch.published(log, count=len(messages), size_bytes=sum(map(len, messages)))
-        self._index(in_log, batch, MESSAGE_ROWS, offsets, final=final)
-        return offsets
+        self._index(in_log, batch, MESSAGE_ROWS, (offsets[0], offsets[-1]), final=final)
 
     def _put_reference(self, target: _Target, batch: WriteBatch) -> tuple[Offset, Offset]:
         """Put a row that publishes the stored messages. It contains their range, so that a later
@@ -602,6 +620,13 @@ def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
             "the epoch is later"
         )
     return due_ms
+
+
+def _selected(values: Sequence[int] | None, places: Sequence[int] | None) -> Sequence[int] | None:
+    """Those at these places; `places` None: all."""
+    if values is None or places is None:
+        return values
+    return [values[place] for place in places]
 
 
 def _open_log(delayed_log: Topic, batch: WriteBatch) -> int:

@@ -124,7 +124,7 @@ class TransactionRows:
         return [
             CarriedPointer(
                 pointer=pointer,
-                topics=self._homes([pointer]),
+                topics=self._units([pointer]),
                 is_final=pointer in finals,
                 first_publish_ms=index.first_publish_ms(pointer),
             )
@@ -132,11 +132,11 @@ class TransactionRows:
         ]
 
     def has_ended_in(self, pointer: int, topic: TopicId) -> bool:
-        """Whether this server serves the topic, and no index row there is left on disk that the
-        pointer has: its rows are durably marked or settled."""
+        """Whether this server serves the topic, and no index row there or in a partition is left on
+        disk that the pointer has: its rows are durably marked or settled."""
         if self._state.topics.is_foreign(topic):
             return False
-        return topic not in self._homes([pointer])
+        return topic not in self._units([pointer])
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region
@@ -170,6 +170,10 @@ class TransactionRows:
     def _homes(self, pointers: Collection[int]) -> frozenset[TopicId]:
         """The topics that these pointers published to or stored for, also delayed messages."""
         return frozenset(topic.home for topic in self._state.index.topics(pointers))
+
+    def _units(self, pointers: Collection[int]) -> frozenset[TopicId]:
+        """The same, by what has one owner in a cluster."""
+        return frozenset(topic.unit for topic in self._state.index.topics(pointers))
 
     async def _mark(self, pointers: Sequence[int]) -> None:
         entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]

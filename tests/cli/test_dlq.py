@@ -4,11 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import tuff
 from tests.cli.conftest import Tuff
+from tests.http.process import serve
 from tuff.dead_letters import DeadLetter, dead_letter_topic_of, retry_topic_of
 from tuff.protocol.requests import Message
 
@@ -87,18 +89,20 @@ def test_a_message_that_was_too_large_for_its_letter_is_read_from_its_topic(
     assert payloads(client, other) == [b"whole"]
 
 
-def test_a_replay_that_is_killed_continues(run: Tuff, client: tuff.Client) -> None:
+def test_a_replay_that_is_killed_continues(tmp_path: Path) -> None:
     topic = tuff.TopicId("cli", "killed")
-    give_up(client, topic, *(b"%d" % number for number in range(400)), group=None)
-    command = [sys.executable, "-m", "tuff.cli", "--url", client.url, "dlq", "replay", "cli:killed"]
-    with subprocess.Popen([*command, "--limit", "400"], stdout=subprocess.PIPE) as process:
-        while len(payloads(client, topic)) < 420:
-            assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
+    short = ("groups.session_timeout=1", "groups.heartbeat_interval=0.2")
+    with serve(tmp_path, *short) as server, tuff.Client(server.url) as client:
+        give_up(client, topic, *(b"%d" % number for number in range(400)), group=None)
+        command = [sys.executable, "-m", "tuff.cli", "dlq", "replay", "cli:killed", "--url"]
+        with subprocess.Popen([*command, server.url, "--limit", "400"]) as process:
+            while len(payloads(client, topic)) < 420:
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
 
-    run("dlq", "replay", "cli:killed")
+        subprocess.run([*command, server.url], check=True)
 
-    assert sorted(payloads(client, topic)) == sorted(b"%d" % n for n in [*range(400)] * 2)
+        assert sorted(payloads(client, topic)) == sorted(b"%d" % n for n in [*range(400)] * 2)
 
 
 @pytest.mark.parametrize("arguments", [("ls",), ("replay",)])

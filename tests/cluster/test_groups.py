@@ -7,11 +7,18 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cluster.other_owners import OtherOwners
+from messaging.groups.coordinator import GroupCoordinator
+from messaging.groups.decisions import Heartbeat, Join
+from messaging.groups.state import GroupState
 from tests.cluster.nodes import AUDIT, Node, call, client, nodes
-from tuff.protocol.ids import TopicId
+from tests.messaging.members import Member, new_tables
+from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, TuffError
+from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
 from tuff.protocol.requests import PublishRequest
 
 GROUP_LOG = TopicId("default", "billing:group")
+ORDERS, MISSING = TopicId("default", "orders"), TopicId("default", "missing")
 PATH = "/v1/namespaces/default/groups/billing"
 JOIN = json.dumps({"memberId": "m1", "memberEpoch": 0, "topics": [AUDIT.name]}).encode()
 
@@ -84,3 +91,82 @@ async def test_a_former_owner_forgets_the_group(
     shown = await call(session, "GET", url)
 
     assert json.loads(shown.body)["state"] == "empty"
+
+
+async def test_the_coordinator_asks_the_owner_of_a_topic(
+    pair: tuple[Node, Node],
+) -> None:
+    front, owner = pair
+    topics = owner.components.messaging.topics
+    await topics.create(ORDERS, {}, partition_count=3)
+    await topics.update(ORDERS, {}, partition_count=2)
+    publish = owner.components.messaging.publisher.publish
+    published = await publish(ORDERS.partition(1), PublishRequest(None, [b"one", b"two"]))
+    for topic in (ORDERS, MISSING):
+        front.owners.of_topics[topic] = owner.owner
+    asked = OtherOwners(front.owners, front.peers)
+
+    assert await asked.partitions(ORDERS) == [0, 1, 2]
+    earliest, end = await asked.ends(ORDERS.partition(1))
+    assert (earliest, end) == (published.first, published.last)
+    assert await asked.ends(ORDERS.partition(0)) == (None, None)
+    with pytest.raises(TopicNotFoundError):
+        await asked.partitions(MISSING)
+    with pytest.raises(OwnershipMovingError, match="has just come to this server"):
+        await asked.partitions(AUDIT)
+
+
+class Remote:
+    """The topics of another server: their partitions, or the error with which it answers."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] | TuffError = [0, 1, 2]
+        self.asked_count = 0
+
+    async def partitions(self, _topic: TopicId) -> list[int]:
+        self.asked_count += 1
+        if isinstance(self.numbers, TuffError):
+            raise self.numbers
+        return self.numbers
+
+    async def ends(self, _partition: TopicId) -> tuple[MessageId | None, MessageId | None]:
+        return MessageId(1_000, 0), MessageId(5_000, 0)
+
+
+async def test_a_group_shares_the_partitions_of_a_topic_of_another_server() -> None:
+    remote = Remote()
+    async with Member(new_tables(), "a").serving() as a:
+        await a.handover.take([GROUP_LOG], NO_FLOOR)
+        groups = a.service.groups
+        groups.other_owners = remote
+        join = Join(member_id="m1", topics=("orders",), assignor="sticky")
+
+        remote.numbers = OwnershipMovingError("moving")
+        with pytest.raises(OwnershipMovingError):
+            await groups.join(GROUP_LOG, join)
+        remote.numbers = [0, 1, 2]
+        joined = await groups.join(GROUP_LOG, join)
+        assert sorted(joined.assigned) == ["orders:0", "orders:1", "orders:2"]
+        assert [each.behind_ms for each in await groups.lags(GROUP_LOG, await state(groups))] == [
+            4_000
+        ] * 3
+
+        # What the group knows is kept while nobody can tell, and a change is noticed.
+        asked_count = remote.asked_count
+        for numbers in (OwnershipMovingError("moving"), [0, 1, 2, 3]):
+            remote.numbers = numbers
+            a.clock.now_ms += 2_000
+            beat = Heartbeat(
+                member_id="m1",
+                epoch=joined.epoch,
+                group_epoch=joined.group_epoch,
+                owned=frozenset(joined.assigned),
+            )
+            joined = await groups.heartbeat(GROUP_LOG, beat)
+            count = 3 if isinstance(numbers, TuffError) else 4
+            assert len(joined.assigned) == count
+        assert remote.asked_count == asked_count + 2
+
+
+async def state(groups: GroupCoordinator) -> GroupState:
+    return await groups.committed(GROUP_LOG)

@@ -214,6 +214,46 @@ def test_a_transaction_over_topics_of_three_servers_is_seen_whole_or_not_at_all(
     assert after == [[b"committed", b"with the commit"], *[[b"committed"]] * (len(TOPICS) - 1)]
 
 
+def test_a_topic_with_partitions_is_published_to_and_consumed_through_any_server(
+    cluster: Cluster,
+) -> None:
+    """Its owner is killed; the members of a group go on, and each message comes once."""
+    topic, copies = tuff.TopicId("cluster", "orders"), tuff.TopicId("cluster", "copies")
+    numbers = range(400)
+    with tuff.Client(cluster.urls, retries=30) as client:
+        client.topics.create(topic, partitions=8)
+        client.topics.create(copies)
+        for each, server_id in ((copies, "s1"), (topic, "s2")):
+            if cluster.owner(each) != server_id:
+                client.cluster.move(each, server_id)
+        for number in numbers[:200]:
+            client.publish(topic, tuff.NewMessage(str(number), key=str(number % 10)))
+        with client.transaction() as tx:
+            for number in numbers[200:]:
+                tx.publish(topic, tuff.NewMessage(str(number), key=str(number % 10)))
+
+        cluster.servers["s2"].kill()
+        seen: list[int] = []
+
+        def copy(batch: tuff.Batch, tx: tuff.TransactionContext) -> None:
+            tx.publish(copies, *(message.payload for message in batch))
+            seen.extend(int(message.payload) for message in batch)
+            if len(set(seen)) == len(numbers):
+                consumer.stop()
+
+        with client.consumer("copying", topic, mode="exactly_once") as consumer:
+            consumer.run(copy)
+        copied = [int(each.payload) for each in client.poll(copies, isolation="committed")]
+        found = client.groups.show("cluster", "copying").partitions
+
+    assert sorted(copied) == list(numbers)
+    for key in range(10):
+        of_key = [number for number in copied if number % 10 == key]
+        assert of_key == sorted(of_key)
+    assert len(found) > 1
+    assert {each.behind_ms for each in found} == {0}
+
+
 def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cluster) -> None:
     with tuff.Client(cluster.urls, retries=30) as client:
         first = client.transactions.start(timeout=300)

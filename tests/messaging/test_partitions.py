@@ -20,18 +20,16 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TopicRecord
-from tests.messaging.members import Member, new_tables
 from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
-    InvalidDelayError,
     InvalidTopicPropertiesError,
     PartitionRequiredError,
     PartitionRetiredError,
     StorageUnavailableError,
     TopicNotFoundError,
 )
-from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.partitioning import murmur2, partition_index
 from tuff.protocol.requests import Delay, PublishEntry, PublishRequest, RollbackDetail
 
@@ -345,13 +343,64 @@ async def test_a_retired_partition_is_deleted_when_its_messages_are_gone(
     assert service.topics.get(ORDERS).partitions == Partitions((0, 3), (), 4)
 
 
-async def test_delayed_messages_are_for_one_partition_and_outlive_its_retirement(
+@pytest.mark.parametrize("pointer", [None, 7])
+async def test_delayed_messages_are_divided_by_key(
+    world: World, service: MessagingService, pointer: int | None
+) -> None:
+    await create(service, 3)
+    keys = [b"%d" % number for number in range(12)]
+    delays = [Delay(1_000 + int(key), is_time=False) for key in keys]
+    if pointer is not None:
+        world.transactions.start(pointer)
+
+    request = keyed(*keys, pointer=pointer)._replace(delays=delays)
+    published = await service.publisher.publish(ORDERS, request)
+    if pointer is not None:
+        world.commit(service, pointer)
+    await looked(service)
+
+    found = {
+        number: await service.delayed.listed(ORDERS.partition(number), count_max=100)
+        for number in range(3)
+    }
+    assert {number: [each.row.payload for each in rows] for number, rows in found.items()} == {
+        number: [key for key in keys if partition_index(key, 3) == number] for number in range(3)
+    }
+    ids = sorted((each.id for rows in found.values() for each in rows), key=lambda id: id.offset)
+    assert published.delayed is not None
+    assert (ids[0], ids[-1]) == (published.delayed.first, published.delayed.last)
+    first = ids[0].offset.to_int()
+    assert [each.offset.to_int() - first for each in ids] == list(range(12))
+    assert list(published.partitions) == [0, 1, 2]
+    await service.delayed.cancel(ORDERS.partition(partition_index(keys[5], 3)), ids[5])
+    world.clock.now_ms += 2_000
+    await looked(service)
+    assert await read_all(service) == {
+        number: [key for key in keys if partition_index(key, 3) == number and key != keys[5]]
+        for number in range(3)
+    }
+
+
+async def test_delayed_messages_of_an_aborted_transaction_enter_no_partition(
     world: World, service: MessagingService
+) -> None:
+    await create(service, 3)
+    world.transactions.start(7)
+    request = keyed(b"a", b"b", b"c", pointer=7)._replace(delays=[Delay(10, is_time=False)] * 3)
+    await service.publisher.publish(ORDERS, request)
+    await world.abort(service, 7)
+
+    world.clock.now_ms += 1_000
+    await looked(service)
+
+    assert await read_all(service) == {0: [], 1: [], 2: []}
+
+
+async def test_a_delayed_message_outlives_the_retirement_of_its_partition(
+    service: MessagingService,
 ) -> None:
     await create(service, 2)
     delayed = request(b"later")._replace(delays=[Delay(1_000_000, is_time=False)])
-    with pytest.raises(InvalidDelayError, match=r"name it, as in orders:1"):
-        await service.publisher.publish(ORDERS, delayed)
     with pytest.raises(PartitionRequiredError):
         await service.delayed.listed(ORDERS, count_max=10)
 
@@ -361,6 +410,13 @@ async def test_delayed_messages_are_for_one_partition_and_outlive_its_retirement
 
     assert len(await service.delayed.listed(ORDERS.partition(1), count_max=10)) == 1
     assert await service.delayed.listed(ORDERS.partition(0), count_max=10) == []
+
+
+async def looked(service: MessagingService) -> None:
+    """Let the service look at all topics whose time has come."""
+    service.state.look_times.changed.set()
+    for _ in range(200):
+        await asyncio.sleep(0)
 
 
 class _EnteringStore(MemoryStore):
@@ -552,18 +608,3 @@ async def test_a_failed_write_changes_all_partitions_or_none(
 
         after, changed = tables(), 4 if change == "publish" else 3
         assert len({*after} - {*before}) == changed
-
-
-async def test_a_topic_in_a_cluster_has_one_partition() -> None:
-    async with Member(new_tables(), "a").serving() as member:
-        await member.handover.take([ORDERS], NO_FLOOR)
-        with pytest.raises(InvalidTopicPropertiesError, match="has one partition for now"):
-            await create(member.service, 2)
-        await create(member.service, 1)
-        with pytest.raises(InvalidTopicPropertiesError, match="has one partition for now"):
-            await member.service.topics.update(ORDERS, {"ttl": "5"}, partition_count=2)
-        await member.service.topics.update(ORDERS, {"ttl": "5"}, partition_count=1)
-        await member.service.publisher.publish(ORDERS.partition(0), request(b"one"))
-
-        assert await read(member.service, 0) == [b"one"]
-        assert member.handover.topics() == [ORDERS]

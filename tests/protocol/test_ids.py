@@ -138,12 +138,16 @@ def test_other_parts_of_a_name_are_refused(name: str) -> None:
         TopicId("n", name)
 
 
-def test_a_topic_is_owned_with_its_log_of_delayed_messages() -> None:
-    assert TopicId("shop", "orders").with_logs == (
-        TopicId("shop", "orders"),
-        TopicId("shop", "orders:delayed"),
-    )
-    assert TopicId("shop", "billing:group").with_logs == (TopicId("shop", "billing:group"),)
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("orders", "orders"), ("orders:0", "orders"), ("orders:12", "orders"),
+        ("orders:delayed", "orders"), ("orders:12:delayed", "orders"),
+        ("orders:group", "orders:group"),
+    ],
+)  # fmt: skip
+def test_a_topic_is_owned_with_its_partitions_and_logs(name: str, unit: str) -> None:
+    assert TopicId("shop", name).unit == TopicId("shop", unit)
 
 
 @pytest.mark.parametrize("number", [0, 1, 12, 9999])

@@ -166,12 +166,14 @@ def _batches(client: Client, consumer: Consumer, dead: TopicId) -> Iterator[Batc
 
 
 def _is_done(client: Client, dead: TopicId) -> bool:
-    found = [
-        each
-        for each in client.groups.show(dead.namespace, GROUP).partitions
-        if each.partition.base == dead
-    ]
-    return bool(found) and all((each.after or FIRST_ID) >= (each.end or FIRST_ID) for each in found)
+    """Whether everything that a reader can receive now was replayed or passed over."""
+    after = {
+        each.partition: each.after for each in client.groups.show(dead.namespace, GROUP).partitions
+    }
+    ends = {
+        each: client.offsets(each, isolation="committed").end for each in _partitions(client, dead)
+    }
+    return all((after.get(each) or FIRST_ID) >= (end or FIRST_ID) for each, end in ends.items())
 
 
 def _partitions(client: Client, dead: TopicId) -> list[TopicId]:

@@ -115,10 +115,10 @@ class TopicId:
         return TopicId(self.namespace, self.name + _DELAYED)
 
     @property
-    def with_logs(self) -> tuple["TopicId", ...]:
-        """What one server owns together: the topic, and its `delayed_log`, which the log of a
-        consumer group does not have."""
-        return (self,) if self.name.endswith(GROUP_LOG) else (self, self.delayed_log)
+    def unit(self) -> "TopicId":
+        """What one server owns as a whole: a topic with its partitions and the logs of its delayed
+        messages, or the log of a consumer group."""
+        return self if self.name.endswith(GROUP_LOG) else self.base
 
     @property
     def is_delayed_log(self) -> bool:

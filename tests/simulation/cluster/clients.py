@@ -18,7 +18,7 @@ from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.observations import Applied, Tx
 from tuff.protocol.exchange import Reply
 from tuff.protocol.exchange import Request as HttpRequest
-from tuff.protocol.ids import MessageId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -49,12 +49,13 @@ class Clients:
         self.refusals: dict[str, int] = {}  # for the statistics
 
     async def create(self, process: Process, topic: ObservedTopic) -> Reply:
-        return await self._call(process, "PUT", _path(topic), {})
+        properties = {} if topic.id.number is None else {"partitions": "2"}
+        return await self._call(process, "PUT", _path(topic.id.unit), properties)
 
     async def delete(self, process: Process, topic: ObservedTopic) -> None:
         request = Request(invoked=self._world.moment(), invoked_ms=self._world.now_ms())
         topic.deletions.append(request)
-        reply = await self._call(process, "DELETE", _path(topic))
+        reply = await self._call(process, "DELETE", _path(topic.id.unit))
         self._end(request, reply)
 
     async def truncate(self, process: Process, topic: ObservedTopic, before: bytes) -> None:
@@ -63,7 +64,7 @@ class Clients:
         )
         topic.truncations.append(request)
         body = {"before": before.hex()}
-        self._end(request, await self._call(process, "POST", f"{_path(topic)}/truncate", body))
+        self._end(request, await self._call(process, "POST", f"{_path(topic.id)}/truncate", body))
 
     async def publish(
         self, process: Process, topic: ObservedTopic, tx: Tx | None = None
@@ -74,7 +75,7 @@ class Clients:
         body: dict[str, object] = {"messages": [publish.payload]}
         if tx is not None:
             body["transactionWritePointer"] = str(tx.id)
-        reply = await self._call(process, "POST", f"{_path(topic)}/publish", body)
+        reply = await self._call(process, "POST", f"{_path(topic.id)}/publish", body)
         self._end(publish, reply)
         if reply.status == 200:
             if has_ended:
@@ -112,7 +113,7 @@ class Clients:
             where += "&isolation=committed"
         elif reader is not None:
             where += f"&tx={reader.id}&undecided=skip"
-        reply = await self._call(process, "GET", f"{_path(topic)}/messages?{where}")
+        reply = await self._call(process, "GET", f"{_path(topic.id)}/messages?{where}")
         if reply.status != 200:
             if reader is not None:
                 self._learn(reader, reply, invoked)
@@ -241,5 +242,5 @@ class Clients:
         request.completed, request.completed_ms = self._world.moment(), self._world.now_ms()
 
 
-def _path(topic: ObservedTopic) -> str:
-    return f"/v1/namespaces/{topic.id.namespace}/topics/{topic.id.name}"
+def _path(topic: TopicId) -> str:
+    return f"/v1/namespaces/{topic.namespace}/topics/{topic.name}"

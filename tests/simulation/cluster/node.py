@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from cluster.rows_of_owners import RowsOfOwners
 from cluster.topic_ownership import TopicOwnership
@@ -206,7 +207,7 @@ class Process:
 
     def _epoch_of(self, topic: TopicId | None) -> int | None:
         """The epoch in which this process owns a topic; None if it doesn't."""
-        return None if topic is None else self.ownership.topics().get(topic)
+        return None if topic is None else self.ownership.topics().get(topic.unit)
 
     # What the shared systems ask (`metadata.Caller`, `tables.Caller`).
 
@@ -257,4 +258,4 @@ class Process:
 
 def _published_topic(target: str) -> TopicId | None:
     parts = target.split("/")
-    return TopicId(parts[3], parts[5]) if parts[-1] == "publish" else None
+    return TopicId(parts[3], unquote(parts[5])) if parts[-1] == "publish" else None

@@ -74,7 +74,8 @@ BUGS = (
             ),
             Change(
                 "messaging/topic_handover.py",
-                "        for each in parts:\n            self._state.remove_topic(each)\n",
+                "        for each in self._state.topics.unit(topic):\n"
+                "            self._state.remove_topic(each)\n",
                 "        _set_released(parts, is_released=False)\n",
             ),
         ),
@@ -84,6 +85,18 @@ BUGS = (
         "cluster/topic_ownership.py",
         "        self._cached.pop(topic, None)\n        self._are_members_old",
         "        self._are_members_old",
+    ),
+    planted(
+        "partitions-left-behind-by-a-move",
+        "messaging/storage/loading.py",
+        "            if topic.unit == unit:\n",
+        "            if topic == unit:\n",
+    ),
+    planted(
+        "end-reported-while-a-partition-has-rows",
+        "messaging/write/settle_and_mark.py",
+        "        return topic not in self._units([pointer])\n",
+        "        return topic not in self._homes([pointer])\n",
     ),
     planted(
         "offsets-below-the-floor",

@@ -53,7 +53,7 @@ class OperationRunner:
     def owner(self) -> Process | None:
         """The process that owns the topic, as far as it knows."""
         for process in self.world.open:
-            if self.topic().id in process.ownership.topics():
+            if self.topic().id.unit in process.ownership.topics():
                 return process
         return None
 
@@ -168,7 +168,7 @@ class OperationRunner:
         owner.threads.hang_named("store-writer")
         self.world.request(owner, self.clients.publish(owner, topic))
         self.world.run(100)
-        self.world.request(other, willing(other.ownership.move(taken.id, owner.server_id)))
+        self.world.request(other, willing(other.ownership.move(taken.id.unit, owner.server_id)))
         self.world.run(400)
         self.world.request(owner, self.clients.publish(owner, taken))
         self.world.run(200)
@@ -261,7 +261,7 @@ class OperationRunner:
         self.world.run(200)
         # With other messages in the tables a new leader would know of the commit.
         owned = leader.ownership.topics()
-        topics = [each for each in self.world.topics if each.id not in owned][:1]
+        topics = [each for each in self.world.topics if each.id.unit not in owned][:1]
         self.world.late_calls["/v1/cluster/final"] = late_ms = (3_000, 22_000)[self.c % 2]
         self.world.request(leader, self.clients.commit(leader, tx, topics=topics))
         self.world.run(200)
@@ -374,7 +374,9 @@ class OperationRunner:
     def move(self) -> None:
         owner, to = self.owner(), self.slot()
         if owner is not None:
-            self.world.request(owner, willing(owner.ownership.move(self.topic().id, to.server_id)))
+            self.world.request(
+                owner, willing(owner.ownership.move(self.topic().id.unit, to.server_id))
+            )
 
     def drain(self) -> None:
         self.send(lambda process: willing(process.ownership.drain()) if process.is_open else _no())

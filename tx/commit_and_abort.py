@@ -551,7 +551,8 @@ class Completion:
                 self._durable.sync_soon(self._invalidate(opened, reason))
 
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
-        """The transaction, or how it ended; an end is only reported once it is durable.
+        """The transaction, or how it ended. That it ended, or is prepared, is only reported once it
+        is durable.
 
         Raises:
             TransactionUnknownError: it never was, or ended too long ago.
@@ -559,6 +560,8 @@ class Completion:
         found = self._durable.state.find(pointer)
         if isinstance(found, Outcome):
             await self._durable.synced_in_time(found.lsn)
+        elif found.prepared is not None:
+            await self._durable.synced_in_time(found.prepared.lsn)
         return found
 
     def topics(self, transaction: OpenTransaction | Outcome) -> list[str]:

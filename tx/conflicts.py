@@ -89,6 +89,12 @@ class PreparedTransactions:
     def __iter__(self) -> Iterator[OpenTransaction]:
         return iter(self._by_id.values())
 
+    @property
+    def last_lsn(self) -> int:
+        """The LSN of the newest prepare; 0 without one."""
+        newest = next(reversed(self._by_id.values()), None)
+        return 0 if newest is None or newest.prepared is None else newest.prepared.lsn
+
     def __contains__(self, transaction_id: int) -> bool:
         return transaction_id in self._by_id
 

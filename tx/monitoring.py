@@ -2,7 +2,7 @@
 §5.2)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tx.durable_state import DurableState, ServiceState
 from tx.edits import InvalidReason
@@ -111,8 +111,7 @@ class Monitoring:
             for each in state.prepared
             if each.prepared is not None and database in (None, each.prepared.database)
         ]
-        last_lsn = max((each.prepared.lsn for each in found if each.prepared), default=0)
-        await self._durable.synced_in_time(last_lsn)
+        await self._durable.synced_in_time(state.prepared.last_lsn)
         return found
 
     def long_prepared(self, *, alarm_s: float) -> list[OpenTransaction]:
@@ -130,7 +129,13 @@ class Monitoring:
 
 def overview(state: TransactionState) -> Overview:
     """The pointers, and the transactions in progress."""
-    opened = list(state.open.values())
+    # Others may have been prepared while the caller waited; a crash can still undo that.
+    opened = [
+        each
+        if each.prepared is None or each.prepared.lsn <= state.seen
+        else replace(each, prepared=None)
+        for each in state.open.values()
+    ]
     # A transaction in progress may not see what has ended since it started. When only the view was
     # asked, a table dropped the versions that such a reader still reads. The first to start sees
     # the least.

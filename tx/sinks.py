@@ -243,17 +243,26 @@ class Sinks:
         return await self._durable.within_time(self._show(check_name(name)))
 
     async def _show(self, name: str) -> tuple[Sink, str]:
-        return self._shown(_found(name, await self._durable_sink(name)))
+        while True:
+            sink = _found(name, await self._durable_sink(name))
+            if (lsn := self._last_shown_lsn) <= self._durable.state.seen:
+                return self._shown(sink)
+            await self._durable.synced(lsn)
 
     async def show_all(self) -> list[tuple[Sink, str]]:
         """All of them, by their names."""
         return await self._durable.within_time(self._show_all())
 
     async def _show_all(self) -> list[tuple[Sink, str]]:
-        while (lsn := self._durable.state.sinks.lsn) > self._durable.state.seen:
+        while (lsn := self._last_shown_lsn) > self._durable.state.seen:
             await self._durable.synced(lsn)
         by_name = sorted(self._durable.state.sinks, key=attrgetter("name"))
         return [self._shown(sink) for sink in by_name]
+
+    @property
+    def _last_shown_lsn(self) -> int:
+        state = self._durable.state
+        return max(state.sinks.lsn, state.prepared.last_lsn)
 
     async def forget(self, name: str) -> None:
         """Delete the record of a sink, durably: its next epoch is its first.

@@ -246,8 +246,9 @@ class TransactionState:
 
     @property
     def last_pending_lsn(self) -> int:
-        """The LSN of the newest end of a transaction that is not in the view yet; 0: all are."""
-        return self._pending[-1][0] if self._pending else 0
+        """The LSN of the newest end or prepare that may not be durable yet; 0: there is none."""
+        ended = self._pending[-1][0] if self._pending else 0
+        return max(ended, self.prepared.last_lsn)
 
     def _start(self, edit: Started | EpochBegun) -> None:
         # The view has exactly the ends that were durable at the start: a commit that was pending

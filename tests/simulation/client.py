@@ -31,6 +31,8 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionConflictError,
     TransactionNotInProgressError,
+    TransactionNotPreparedError,
+    TransactionPreparedError,
     TuffError,
     UnavailableError,
 )
@@ -119,26 +121,10 @@ class Client:
         *,
         read_only: bool = False,
     ) -> None:
-        if tx.entries is None:
-            tx.entries = entries
-        surely = (changes or frozenset()) | self._surely_noted(
-            tx, leaves_them=changes is None and not read_only
-        )
-        tx.named |= surely
-        tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
+        publish = self._to_publish(tx, changes, entries, read_only=read_only)
         invoked = self._observed.moment()
         tx.commit_invoked = min(tx.commit_invoked, invoked)
         tx.may_be_undone |= read_only
-        for each in tx.entries:
-            each.retry()
-        publish = [
-            PublishEntry(
-                topic=self._observed.topics[each.topic].id,
-                payloads=each.payloads,
-                pointer=each.pointer,
-            )
-            for each in tx.entries
-        ]
         with self._learning_from(tx, invoked):
             outcome = await self._server.transactions.completion.commit(
                 tx.id, changes=changes, publish=publish, read_only=read_only
@@ -146,6 +132,33 @@ class Client:
             # A read-only commit waits for no sync, so a crash may undo it after its reply.
             if not read_only:
                 self._committed(tx, outcome, invoked)
+
+    def _to_publish(
+        self,
+        tx: Tx,
+        changes: frozenset[bytes] | None,
+        entries: list[Publish],
+        *,
+        read_only: bool = False,
+    ) -> list[PublishEntry]:
+        """What a commit or prepare publishes: the entries of the first one. Notes its changes."""
+        if tx.entries is None:
+            tx.entries = entries
+        surely = (changes or frozenset()) | self._surely_noted(
+            tx, leaves_them=changes is None and not read_only
+        )
+        tx.named |= surely
+        tx.surely = frozenset(surely if tx.surely is None else tx.surely & surely)
+        for each in tx.entries:
+            each.retry()
+        return [
+            PublishEntry(
+                topic=self._observed.topics[each.topic].id,
+                payloads=each.payloads,
+                pointer=each.pointer,
+            )
+            for each in tx.entries
+        ]
 
     def _surely_noted(self, tx: Tx, *, leaves_them: bool) -> frozenset[bytes]:
         """The changes of can-commits that a successful commit certainly includes.
@@ -161,9 +174,12 @@ class Client:
         if tx.published is not None and tx.published != outcome.published:
             raise BrokenPromiseError(f"promise 9: a repeated commit of {tx.id} published again")
         self.note_state(tx, invoked, outcome.state.value, None)
-        if tx.published is None and len(outcome.published) == len(tx.entries or ()):
-            tx.published = outcome.published
-            for publish, detail in zip(tx.entries or (), outcome.published, strict=True):
+        self._published(tx, outcome.published)
+
+    def _published(self, tx: Tx, published: tuple[RollbackDetail, ...]) -> None:
+        if tx.published is None and len(published) == len(tx.entries or ()):
+            tx.published = published
+            for publish, detail in zip(tx.entries or (), published, strict=True):
                 self._done(publish, detail.first, detail.last)
 
     async def run(self, run: Run) -> None:
@@ -188,6 +204,33 @@ class Client:
             each.pointer = detail.pointer
             self._done(each, detail.first, detail.last)
 
+    async def prepare(self, tx: Tx, changes: frozenset[bytes], entries: list[Publish]) -> None:
+        publish = self._to_publish(tx, changes, entries)
+        invoked = self._observed.moment()
+        tx.prepare_invoked = min(tx.prepare_invoked, invoked)
+        with self._learning_from(tx, invoked):
+            opened = await self._server.transactions.completion.prepare(
+                tx.id, database="d", changes=changes, publish=publish
+            )
+            assert opened.prepared is not None
+            self.note_state(tx, invoked, "prepared", None)
+            self._published(tx, opened.prepared.published)
+
+    async def resolve(self, tx: Tx, outcome: str) -> None:
+        invoked = self._observed.moment()
+        tx.resolved.add(outcome)
+        completion = self._server.transactions.completion
+        if outcome == "commit":
+            tx.commit_invoked = min(tx.commit_invoked, invoked)
+        else:
+            tx.abort_invoked = min(tx.abort_invoked, invoked)
+        with self._learning_from(tx, invoked):
+            if outcome == "commit":
+                self._committed(tx, await completion.commit_prepared(tx.id), invoked)
+            else:
+                ended = await completion.abort_prepared(tx.id)
+                self.note_state(tx, invoked, ended.state.value, _reason(ended))
+
     async def abort(self, tx: Tx) -> None:
         invoked = self._observed.moment()
         tx.abort_invoked = min(tx.abort_invoked, invoked)
@@ -206,7 +249,8 @@ class Client:
         with self._learning_from(tx, invoked):
             found = await self._server.transactions.completion.outcome(tx.pointers[-1])
             if isinstance(found, OpenTransaction):
-                self.note_state(tx, invoked, "in_progress", None)
+                is_prepared = found.prepared is not None
+                self.note_state(tx, invoked, "prepared" if is_prepared else "in_progress", None)
                 now, then = found.transaction, tx.snapshot
                 if (now.read_pointer, *now.invalids, *now.in_progress) != (
                     then.read_pointer, *then.invalids, *then.in_progress,
@@ -254,6 +298,10 @@ class Client:
                 self._observed, tx, error.key, error.transaction
             )
             require(5, faults)
+        except TransactionPreparedError:
+            self.note_state(tx, invoked, "prepared", None)
+        except TransactionNotPreparedError:
+            self.note_state(tx, invoked, "in_progress", None)
         except TransactionNotInProgressError as error:
             reason = error.members.get("reason")
             self.note_state(tx, invoked, state_named_by(error), reason and str(reason))

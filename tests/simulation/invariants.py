@@ -218,7 +218,7 @@ def refusals_have_a_reason(
         yield f"{tx.id} is long, and was refused for a conflict"
     elif other is None or key not in other.named or key not in tx.named:
         yield f"{tx.id} was refused for {key!r} of {other_id}, which did not change both"
-    elif other.is_lost:
+    elif other.is_lost and other.prepare_invoked == NEVER:
         yield f"{tx.id} was refused for {other.id}, which is {other.state}"
     elif _sees(tx.snapshot, other, every=True):
         yield f"{tx.id} was refused for {other.id}, which it sees"
@@ -232,7 +232,7 @@ def blocking_is_bounded(
 ) -> Violations:
     """After a tick, no reader has waited behind one transaction for longer than `max_block`."""
     tx = observed.owner(read.blocked_by or 0)
-    if tx is None or tx.first_publish_boot_ms is None:
+    if tx is None or tx.first_publish_boot_ms is None or tx.prepare_invoked < NEVER:
         return
     waited_ms = boot_ms - max(tx.first_publish_boot_ms, running_since_ms)
     # The server's clock may be slower than this one by a thousandth.
@@ -258,7 +258,7 @@ def endings_stand(observed: Observations, tx: Tx) -> Violations:
     crash or a failed log loses no transaction that starts after it."""
     invoked, _, state, reason = tx.seen[-1]
     for _, completed, earlier, earlier_reason in tx.seen[:-1]:
-        if completed > invoked or earlier in ("in_progress", "committing"):
+        if completed > invoked or earlier in ("in_progress", "committing", "prepared"):
             continue
         if (earlier, state) == ("invalid", "aborted") and tx.abort_invoked < NEVER:
             continue
@@ -266,6 +266,25 @@ def endings_stand(observed: Observations, tx: Tx) -> Violations:
             yield f"{tx.id} was {earlier} ({earlier_reason}), and is {state} ({reason})"
     if reason == "lost_in_crash" and not any(crash > tx.completed for crash in observed.crashed):
         yield f"{tx.id} was lost in a crash, and there was none since its start"
+
+
+def only_a_resolve_ends_what_is_prepared(observed: Observations, tx: Tx) -> Violations:
+    """A transaction that was reported as prepared ends only as a resolve said, and none is prepared
+    or committed without a request."""
+    invoked, _, state, reason = tx.seen[-1]
+    was_prepared = any(
+        earlier == "prepared" and completed <= invoked for _, completed, earlier, _ in tx.seen[:-1]
+    )
+    if was_prepared and state in ("in_progress", "committing"):
+        yield f"{tx.id} was prepared, and is {state}"
+    if was_prepared and state in ("aborted", "invalid") and "abort" not in tx.resolved:
+        yield f"{tx.id} was prepared, and is {state} ({reason}) without a resolve"
+    if was_prepared and state == "committed" and "commit" not in tx.resolved:
+        yield f"{tx.id} was prepared, and committed without a resolve"
+    if state == "prepared" and tx.prepare_invoked == NEVER:
+        yield f"{tx.id} is prepared without a request"
+    if state == "committed" and tx.commit_invoked == NEVER and tx.prepare_invoked < NEVER:
+        yield f"{tx.id} was to be prepared, and committed by itself"
 
 
 def nothing_is_forgotten(observed: Observations, tx: Tx) -> Violations:
@@ -294,7 +313,7 @@ READ_CHECKS: dict[int, tuple[OfRead, ...]] = {
 }
 STATE_CHECKS: dict[int, tuple[OfTx, ...]] = {
     5: (snapshots_hold_nothing_undecided,),
-    9: (endings_stand,),
+    9: (endings_stand, only_a_resolve_ends_what_is_prepared),
 }
 
 

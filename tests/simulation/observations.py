@@ -64,6 +64,8 @@ class Tx:
     surely: frozenset[bytes] | None = None  # changes that every commit of it named
     commit_invoked: int = NEVER
     abort_invoked: int = NEVER
+    prepare_invoked: int = NEVER
+    resolved: set[str] = field(default_factory=set)  # outcomes with which a resolve was requested
     entries: "list[Publish] | None" = None
     published: object = None
     first_shown: int = NEVER  # the first moment at which a reader of committed rows got a row of it

@@ -267,6 +267,58 @@ BUGS = (
         "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
         "            if True:",
     ),
+    # Prepared transactions
+    planted(
+        "time-out-invalidates-a-prepared-transaction",
+        "tx/state.py",
+        "        self._deadlines.discard(transaction_id, opened.expires_at_ms)\n",
+        "        pass\n",
+    ),
+    planted(
+        "max-block-invalidates-a-prepared-transaction",
+        "tx/timeouts.py",
+        "            if opened is not None and opened.prepared is None:\n",
+        "            if opened is not None:\n",
+    ),
+    planted(
+        "claim-of-a-prepared-transaction-lost-in-a-restart",
+        "tx/state.py",
+        "            self.prepared.add(opened)\n",
+        "            pass\n",
+    ),
+    planted(
+        "resolve-acknowledged-before-it-is-durable",
+        "tx/commit_and_abort.py",
+        "            await self._durable.synced(lsn)\n"
+        "            return self._outcome(transaction_id)\n",
+        "            return self._outcome(transaction_id)\n",
+    ),
+    planted(
+        "prepared-transaction-aborted-by-a-plain-abort",
+        "tx/commit_and_abort.py",
+        "            if not may_be_prepared:\n",
+        "            if False:\n",
+    ),
+    planted(
+        "interrupted-prepare-committed-by-recovery",
+        "tx/manager.py",
+        "                yield Invalidated(now_ms, opened.transaction_id, reason, topics)\n",
+        "                from tx.edits import Committed\n"
+        "                one = opened.transaction_id\n"
+        "                yield Committed(now_ms, one, frozenset(), False, (), topics, None)\n",
+    ),
+    planted(
+        "prepare-reported-before-it-is-durable",
+        "tx/commit_and_abort.py",
+        "            await self._durable.synced_in_time(found.prepared.lsn)\n",
+        "            pass\n",
+    ),
+    planted(
+        "prepared-transaction-undone-by-recovery",
+        "tx/manager.py",
+        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
+        "            if not cut_off.isdisjoint(opened.pointers):",
+    ),
     # Retention holds, named positions, and the epochs and leases of sinks
     planted(
         "retention-ignores-holds",

@@ -68,6 +68,16 @@ PROFILES = (
         },
     ),
     Profile(
+        "prepared transactions, with equal changes, after crashes and after every limit",
+        {
+            "start": 8, "start_brief": 3, "start_long": 1, "prepare": 14, "resolve": 5,
+            "commit": 8, "abort": 2, "invalidate": 2, "late_request": 2, "burst": 2, "hang_log": 3,
+            "heal": 3, "kill": 4, "power_cut": 3, "power_cut_soon": 2, "restart": 2, "tick": 3,
+            "wait": 3, "wait_long": 3, "ask": 3, "snapshot": 2, "poll": 3, "fail_sync": 1,
+        },
+        {"messaging.max_block": 1},
+    ),
+    Profile(
         "starts of a server whose message store can't be opened",
         {
             "start": 6, "start_long": 1, "publish_tx": 8, "store": 1, "reference": 1,

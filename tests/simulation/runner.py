@@ -104,6 +104,22 @@ class OperationRunner:
             publish.is_final = True
         self.commit(entries)
 
+    def prepare(self) -> None:
+        tx = self.tx()
+        if tx is None:
+            return
+        entries = []
+        for topic in list(self.observed.topics.values())[: self.c % 3] if not tx.entries else []:
+            entries.append(publish := self.new_publish(topic, tx))
+            publish.is_final = True
+        self.send(self.client.prepare(tx, self.changes(), entries))
+
+    def resolve(self) -> None:
+        prepared = [tx for tx in self.observed.transactions.values() if tx.state == "prepared"]
+        tx = prepared[self.a % len(prepared)] if prepared else self.tx()
+        if tx is not None:
+            self.send(self.client.resolve(tx, "commit" if self.b % 3 else "abort"))
+
     def new_publish(self, topic: ObservedTopic, tx: Tx | None) -> Publish:
         publish = Publish(
             invoked=self.observed.moment(),
@@ -218,8 +234,8 @@ class OperationRunner:
     def burst(self) -> None:
         """Several requests for one transaction at once."""
         self._some(
-            "can_commit", "publish_tx", "commit", "abort", "commit_publish", "invalidate",
-            "clear_invalid", "publish_tx", "tick", "poll",
+            "can_commit", "publish_tx", "prepare", "commit", "abort", "commit_publish", "resolve",
+            "invalidate", "clear_invalid", "publish_tx", "tick", "poll",
         )  # fmt: skip
 
     def concurrent_recoveries(self) -> None:

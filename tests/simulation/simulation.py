@@ -17,6 +17,7 @@ from tests.simulation.server import simulated
 from tests.simulation.world import World
 
 LAST_WAIT_MS = 90_000_000  # longer than any transaction of any history may live
+CLAIM_WAIT_MS = 6_000  # longer than a commit waits for a prepared transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,14 @@ class _Simulation:
         world.clock.thaw()
         world.server.messaging.polls.stop_waiting()
         world.run(chance, None)
+        world.advance(CLAIM_WAIT_MS)
+        world.run(chance, None)
         world.require_answers()
         world.advance(LAST_WAIT_MS)
         world.read_everything(chance)
         world.crash(chance, cuts_power=False)
         world.ask_everything(chance)
+        world.resolve_everything(chance)
         for tx in world.observed.transactions.values():
             if not tx.is_over:
                 raise BrokenPromiseError(f"promise 9: {tx.id} is still {tx.state} after its time")

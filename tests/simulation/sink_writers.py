@@ -13,7 +13,7 @@ from tests.simulation.server import SimulatedServer
 from tuff.protocol.errors import (
     SinkEpochOpenError,
     SinkError,
-    TransactionNotInProgressError,
+    TransactionError,
     UnavailableError,
 )
 from tx.sinks import EpochRequest
@@ -57,7 +57,7 @@ async def ask(
         if error.members["epoch"] in writer.committed:
             raise BrokenPromiseError(f"promise 9: {error.detail}, and it has") from None
         return
-    except (UnavailableError, SinkError, TransactionNotInProgressError):
+    except (UnavailableError, SinkError, TransactionError):
         return
     if opened is None:
         writer.committed.setdefault(epoch, observed.moment())

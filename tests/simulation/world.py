@@ -214,6 +214,13 @@ class World:
         questions = [self.client.ask(tx) for tx in self.observed.transactions.values()]
         self.server.complete_all(questions, chance)
 
+    def resolve_everything(self, chance: random.Random) -> None:
+        """Let the databases decide. After that all have ended."""
+        prepared = [tx for tx in self.observed.transactions.values() if tx.state == "prepared"]
+        for tx in prepared:
+            outcome = "commit" if tx.id % 2 else "abort"
+            self.server.complete(self.client.resolve(tx, outcome), chance)
+
     def _read_everything(self, chance: random.Random) -> None:
         self.ask_everything(chance)
         for writer in self.writers:

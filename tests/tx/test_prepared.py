@@ -221,6 +221,28 @@ async def test_a_prepare_whose_rows_fail_is_invalid_and_claims_nothing(service: 
     assert outcome.state.value == "committed"
 
 
+async def test_no_view_shows_it_as_prepared_before_that_is_durable(service: Service) -> None:
+    tx = await begin_epoch(service, 1, "run")
+    await service.sinks.show("s")
+    assert isinstance(service.disk, Disk)
+    service.disk.hold()
+    preparing = asyncio.create_task(prepared(service, tx=tx))
+    await turns()
+    shown: list[asyncio.Task[object]] = [
+        asyncio.create_task(service.completion.outcome(tx.transaction_id)),
+        asyncio.create_task(service.monitoring.overview()),
+        asyncio.create_task(service.monitoring.prepared(None)),
+        asyncio.create_task(service.sinks.show("s")),
+        asyncio.create_task(service.sinks.show_all()),
+    ]
+    await turns()
+
+    assert [each.done() for each in shown] == [False] * 5
+
+    service.disk.release()
+    await asyncio.gather(preparing, *shown)
+
+
 @pytest.mark.parametrize("call", ["prepare", "resolve"])
 async def test_an_answer_waits_until_its_edit_is_durable(service: Service, call: str) -> None:
     tx = await service.begin()

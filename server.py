@@ -54,6 +54,12 @@ if __name__ == "__main__" and sys.argv[1:2] == ["hbase"]:
     wall_ms = time.time_ns() // 1_000_000
     sys.exit(hbase_tables.main(sys.argv[2:], elapsed_s=time.perf_counter, now_ms=wall_ms))
 
+if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
+    with _server_libraries():
+        from admin import access_file
+
+    sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
+
 _TOOLS = ("fsck", "salvage", "backup", "restore", "inspect")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
@@ -142,7 +148,7 @@ class Server:
         """Serve until SIGTERM or SIGINT, or the end of the input; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore_hangup)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         if until_stdin_closes:
             try:
                 asyncio.get_running_loop().add_reader(STDIN, self._read_stdin)
@@ -214,6 +220,12 @@ class Server:
         host = self._settings.server.host
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    def _hang_up(self) -> None:
+        if self._settings.server.access_file:
+            self._components.reload_access()
+            return
+        log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
+
     def _read_stdin(self) -> None:
         if not os.read(STDIN, STDIN_BYTES):
             asyncio.get_running_loop().remove_reader(STDIN)
@@ -269,17 +281,19 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
     }
     log.info("server starting", extra={"fields": fields})
     host = settings.server.host
-    if host not in LOOPBACK_HOSTS:
+    if host not in LOOPBACK_HOSTS and settings.server.access_file:
         log.warning(
-            "server.host=%s is not a loopback address, and the server has no access control: every "
+            "server.host=%s is not a loopback address, and the server has no TLS: tokens and "
+            "messages are readable on the way; put a proxy with TLS in front of it",
+            host,
+        )
+    elif host not in LOOPBACK_HOSTS:
+        log.warning(
+            "server.host=%s is not a loopback address, and the server has no access file: every "
             "client that reaches it can read, write and stop transactions; put a proxy that "
             "authenticates clients in front of it",
             host,
         )
-
-
-def _ignore_hangup() -> None:
-    log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
 
 
 def _die(reason: str) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_tuff.columns import source_schema
+from pyspark_tuff.options import load_options
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -36,7 +37,7 @@ class MemorySource(DataSource):
         return "memory"
 
     def schema(self) -> StructType:
-        return source_schema(include_transaction=False)
+        return source_schema(load_options({"subscribe": "memory"}))
 
     def reader(self, schema: StructType) -> "MemoryReader":
         return MemoryReader(Path(self.options["path"]))

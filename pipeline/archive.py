@@ -1,5 +1,7 @@
 """`archive`: writes closed hours of a topic to Parquet, each verified before it is recorded.
 
+Each partition of a topic is archived as a log of its own. In these functions `topic` is one.
+
 An hour is closed once all messages up to a later one are decided. From then on no message is added
 to it, and none in it changes (protocol §3.6). So two reads of it return the same messages.
 
@@ -21,9 +23,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.frames import (
-    COLUMNS,
     archived,
     check,
+    in_files,
     messages_of,
     move,
     require_archived,
@@ -158,7 +160,7 @@ def archive_hour(
     staging = archive.staging(topic) / f"hour={hour.number}"
     write_files(source, staging)
     row = replace(row, files=files_in(staging))
-    check(spark.read.parquet(str(staging)).select(*COLUMNS), row, what=f"{what}, as written,")
+    check(in_files(spark, staging), row, what=f"{what}, as written,")
     move(staging, archive.root / row.path)
     archive.record(topic, [row])
     return row
@@ -269,28 +271,62 @@ def _has_files(directory: Path) -> bool:
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Then remove from the topic the messages that are archived without a gap. Their keys, "
-    "tags and headers are lost: the archive does not have them.",
+    help="Then remove from the topic the messages that are archived without a gap.",
 )
 @json_option
 @click.pass_obj
 def main(settings: Settings, *, topic: TopicId, root: Path, truncate: bool, as_json: bool) -> None:
     """Archive the closed hours of TOPIC to Parquet, verified."""
+    from pyspark_tuff.planning import partitions_of
+
     archive = Archive(root)
     with archive.locked(), settings.client() as client:
-        client.topics.get(topic)  # before Spark, which starts slowly
+        logs = partitions_of(client, topic)  # before Spark, which starts slowly
         if truncate:
-            require_same_archive(client, archive, topic)
+            for log in logs:
+                require_same_archive(client, archive, log)
         with settings.spark() as spark:
-            rows = archive_topic(spark, client, archive, topic, settings.options)
-            reached_ms = None
-            if truncate:
-                reached_ms = truncate_archived(spark, client, archive, topic, settings.options)
-    if not rows:
+            results = [
+                _archive_log(spark, client, archive, log, settings.options, truncate=truncate)
+                for log in logs
+            ]
+    if len(logs) == 1:
+        logs = [topic]
+    if not any(result.rows for result in results):
         report("no further hour is closed: an hour is closed once a later message is decided")
-    sentence = f"{messages_in_hours(topic, rows)} archived"
+    sentences = [result.sentence(log) for log, result in zip(logs, results, strict=True)]
+    rows = [row for result in results for row in result.rows]
+    reached_ms = min((result.reached_ms or 0 for result in results), default=0) or None
+    form = {"hours": len(rows), "messages": message_count(rows), "truncatedBefore": reached_ms}
+    print_result(form, "\n".join(sentences), as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What the job has done with one partition. `reached_ms`: as `truncate_archived` returns."""
+
+    rows: Sequence[Row]
+    is_truncated: bool
+    reached_ms: int | None
+
+    def sentence(self, topic: TopicId) -> str:
+        said = f"{messages_in_hours(topic, self.rows)} archived"
+        if self.is_truncated:
+            said += f"\nthe topic is truncated before {moment(self.reached_ms) or 'nothing'}"
+        return said
+
+
+def _archive_log(
+    spark: "SparkSession",
+    client: Client,
+    archive: Archive,
+    log: TopicId,
+    options: Mapping[str, str],
+    *,
+    truncate: bool,
+) -> _Result:
+    rows = archive_topic(spark, client, archive, log, options)
+    reached_ms = None
     if truncate:
-        sentence += f"\nthe topic is truncated before {moment(reached_ms) or 'nothing'}"
-    messages = message_count(rows)
-    form = {"hours": len(rows), "messages": messages, "truncatedBefore": reached_ms}
-    print_result(form, sentence, as_json=as_json)
+        reached_ms = truncate_archived(spark, client, archive, log, options)
+    return _Result(rows=rows, is_truncated=truncate, reached_ms=reached_ms)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pipeline.frames import in_order, move, sync_files, whole_json
+from pipeline.frames import ATTRIBUTES, in_order, move, sync_files, whole_json
 from pipeline.job import (
     Settings,
     create,
@@ -23,6 +23,7 @@ from pipeline.job import (
     print_hours,
     root_option,
     sink_of,
+    sink_of_partition,
     topic_argument,
 )
 from pipeline.retry_dead_letters import dead_letter
@@ -83,9 +84,10 @@ def lineage(events: "DataFrame") -> "DataFrame":
 
 
 def not_events(events: "DataFrame", topic: TopicId) -> "DataFrame":
-    """A dead letter for each message that is not an event, in a column `value`, with its id."""
+    """A dead letter for each message that is not an event, in a column `value`, with its id and
+    its attributes."""
     value = dead_letter(topic, reason=NOT_AN_EVENT).alias("value")
-    return events.where("kind is null").select("id", value)
+    return events.where("kind is null").select("id", value, *ATTRIBUTES)
 
 
 def audit_topic(
@@ -112,7 +114,7 @@ def audit_topic(
         _replace(counts(events), out, "counts", path)
         _replace(lineage(events), out, "edges", path)
         # Last: the commit of this write records that the hour is done.
-        bad = in_order(not_events(events, topic)).select("value")
+        bad = in_order(not_events(events, topic)).select("value", *ATTRIBUTES)
         writer = bad.write.format("tuff").mode("append")
         writer.options(**options, **epoch_options(sink, row), topic=str(dead)).save()
         done.append(row)
@@ -176,11 +178,14 @@ def main(
 ) -> None:
     """Count the events of TOPIC by hour, from its archive, and find the edges of its lineage."""
     named, archive, name = Members(**members), Archive(root), sink or sink_of("audit", topic)
-    archive.require(topic)
+    logs = archive.logs(topic)
     with archive.locked(), settings.client() as client:
         create(client, dead_letter_topic_of(topic))  # before Spark, which starts slowly
         with settings.spark() as spark:
-            rows = audit_topic(
-                spark, client, archive, topic, out, named, settings.options, sink=name
-            )
+            rows = []
+            for log in logs:
+                of_log = sink_of_partition(name, topic, log)
+                rows += audit_topic(
+                    spark, client, archive, log, out, named, settings.options, sink=of_log
+                )
     print_hours(topic, rows, done="audited", sink=name, as_json=as_json)

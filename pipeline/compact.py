@@ -85,8 +85,8 @@ def _days_over(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 def main(settings: Settings, *, topic: TopicId, root: Path, as_json: bool) -> None:
     """Merge the archived hours of each day of TOPIC into one file."""
     archive = Archive(root)
-    archive.require(topic)
+    logs = archive.logs(topic)
     with archive.locked(), settings.spark() as spark:
-        days = compact_topic(spark, archive, topic)
+        days = [day for log in logs for day in compact_topic(spark, archive, log)]
     sentence = f"{counted(len(days), 'day')} of {topic} compacted"
     print_result({"days": days}, sentence, as_json=as_json)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark_tuff.checkpoint_offsets import partition_of
 from tuff.archive_manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.ids import TopicId
@@ -14,7 +15,13 @@ from tuff.protocol.ids import TopicId
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-COLUMNS = ("id", "value", "timestamp", "generation")
+ATTRIBUTES = ("key", "tags", "headers")
+COLUMNS = ("id", "value", "timestamp", "generation", *ATTRIBUTES)
+# Of the columns in files; those of files that were written before there were attributes are null.
+_SCHEMA = (
+    "id binary, value binary, timestamp timestamp, generation int, key binary, "
+    "tags array<string>, headers array<struct<name: string, value: binary>>"
+)
 FILE_MESSAGE_COUNT_MAX = 1_000_000  # a larger hour or day has several files, in order
 # Of uncompressed columns; a reader of a few messages decodes one whole row group.
 ROW_GROUP_BYTES = 8 << 20
@@ -42,6 +49,8 @@ _FACTS = (
     "lower(hex(max(id))) as last",
     "min(generation) as generation",
     "max(generation) as last_generation",
+    # A null leaves the hash as it is. So a message without attributes has the checksum that it had
+    # before there were attributes.
     f"bit_xor(xxhash64({', '.join(COLUMNS)})) as checksum",
 )
 
@@ -97,7 +106,8 @@ def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str)
     if found["count"]:
         raise ArchiveError(
             f"{what} lacks {found['count']} messages of the topic, the first with id "
-            f"{found['first']}; it belongs to another archive, or to another topic of that name"
+            f"{found['first']}; it belongs to another archive, or to another topic of that name, "
+            "or version 0.1.0 has written it without keys, tags and headers (docs/pipelines.md)"
         )
 
 
@@ -109,20 +119,27 @@ def messages_of(
     start_ms: int,
     stop_ms: int,
 ) -> "DataFrame":
-    """The messages of a topic from `start_ms` to before `stop_ms`; all of them must be decided."""
-    reader = spark.read.format("tuff").options(**options, subscribe=str(topic))
+    """The messages of a partition from `start_ms` to before `stop_ms`; all of them must be decided.
+    A topic is its partition 0."""
+    # By its number: the topic itself would be all of its partitions, if it gets further ones.
+    reader = spark.read.format("tuff").options(**options, subscribe=str(partition_of(topic)))
     bounds = {"startingTimestamp": str(start_ms), "endingTimestamp": str(stop_ms)}
     # Messages that expired before are no data loss here; the summary covers the others.
     reader = reader.options(isolation="committed", failOnDataLoss="false", **bounds)
-    return reader.load().select(*COLUMNS)
+    return reader.option("includeAttributes", "true").load().select(*COLUMNS)
 
 
 def archived(spark: "SparkSession", archive: Archive, row: Row) -> "DataFrame":
     """The archived messages of one row, unordered. Raises: ArchiveError: unreadable files."""
     with _readable(row.path):
-        frame = spark.read.parquet(str(archive.root / row.path)).select(*COLUMNS)
+        frame = in_files(spark, archive.root / row.path)
     # A file of a day has other hours too; Parquet skips row groups outside of this range.
     return frame.where(f"id between X'{row.summary.first}' and X'{row.summary.last}'")
+
+
+def in_files(spark: "SparkSession", directory: Path) -> "DataFrame":
+    """All messages in the files of a directory."""
+    return spark.read.schema(_SCHEMA).parquet(str(directory))
 
 
 @contextmanager

@@ -88,10 +88,19 @@ class Settings:
 def sink_of(job: str, *topics: TopicId) -> str:
     """The default name of a job's sink: `JOB/TOPIC` or `JOB/TOPIC/TARGET`.
 
-    The names of two topics can exceed the limit of a sink's name. Such a name is cut, and ends in
-    `::` and a hash of the whole name; no shorter name contains `::`.
+    A name above the limit of a sink's name is cut, and ends in `::` and a hash of the whole name;
+    no shorter name contains `::`.
     """
-    name = "/".join((job, *map(str, topics)))
+    return _sink_named("/".join((job, *map(str, topics))))
+
+
+def sink_of_partition(sink: str, topic: TopicId, log: TopicId) -> str:
+    """The sink for an archived log of a topic: `sink` itself for that of the name of the topic, and
+    with the number of the partition for others. Each counts its own hours."""
+    return sink if log == topic.log else _sink_named(f"{sink}:{log.number}")
+
+
+def _sink_named(name: str) -> str:
     if len(name) <= SINK_NAME_LENGTH_MAX:
         return name
     end = "::" + hashlib.sha256(name.encode("ascii")).hexdigest()[:HASH_LENGTH]

@@ -40,12 +40,17 @@ class CheckpointError(TuffError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """How far a reader has read one generation of a topic; `position` None: nothing yet."""
+    """How far a reader has read one generation of a partition; `position` None: nothing yet."""
 
     name: str
     topic: TopicId
     generation: int
     position: MessageId | None
+
+    @property
+    def topic_name(self) -> str:
+        """The name of the partition's log, which for partition 0 is that of the topic."""
+        return str(self.topic.log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class Lag:
 
 
 def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
-    """The topics of a query, under the name of its directory. Raises: CheckpointError."""
+    """What a query reads, under the name of its directory. Raises: CheckpointError."""
     for topic, position in written_up_to(checkpoint).items():
         yield Reader(
             name=checkpoint.absolute().name,
@@ -75,7 +80,7 @@ def readers_of_checkpoint(checkpoint: Path) -> Iterator[Reader]:
 
 
 def written_up_to(checkpoint: Path) -> "dict[TopicId, Position]":
-    """The position of each topic up to which the query has written; empty before its first batch.
+    """The position up to which the query has written each partition; empty before its first batch.
 
     Raises: CheckpointError.
     """
@@ -116,14 +121,17 @@ def _sources(file: Path) -> list[str]:
 
 
 def readers_of_topic(client: Client, topic: TopicId) -> Iterator[Reader]:
-    """The readers with a named position on a topic. Raises: TopicNotFoundError."""
-    for known in client.topics.positions(topic):
-        yield Reader(
-            name=known.name,
-            topic=topic,
-            generation=known.generation,
-            position=known.position,
-        )
+    """The readers with a named position on a partition of a topic. Raises: TopicNotFoundError."""
+    from pyspark_tuff.planning import partitions_of
+
+    for partition in partitions_of(client, topic):
+        for known in client.topics.positions(partition):
+            yield Reader(
+                name=known.name,
+                topic=partition,
+                generation=known.generation,
+                position=known.position,
+            )
 
 
 def lag_of(client: Client, reader: Reader) -> Lag:
@@ -199,7 +207,7 @@ def prometheus(lags: Sequence[Lag]) -> str:
         registry=registry,
     )
     for lag in lags:
-        named = (lag.reader.name, str(lag.reader.topic))
+        named = (lag.reader.name, lag.reader.topic_name)
         messages.labels(*named).set(lag.count)
         behind.labels(*named).set(lag.behind_ms / 1000)
         broken.labels(*named).set(lag.state != "ok")
@@ -251,7 +259,13 @@ def main(
 
 def _print_lags(lags: Sequence[Lag]) -> None:
     rows = [
-        (lag.reader.name, lag.reader.topic, lag.state, _shown_count(lag), seconds(lag.behind_ms))
+        (
+            lag.reader.name,
+            lag.reader.topic_name,
+            lag.state,
+            _shown_count(lag),
+            seconds(lag.behind_ms),
+        )
         for lag in lags
     ]
     columns = ("reader", "topic", "state", "messages", "behind")
@@ -266,7 +280,7 @@ def _form(lag: Lag) -> dict[str, object]:
     position = lag.reader.position
     return {
         "reader": lag.reader.name,
-        "topic": str(lag.reader.topic),
+        "topic": lag.reader.topic_name,
         "generation": lag.reader.generation,
         "position": None if position is None else position.hex(),
         "state": lag.state,

@@ -1,7 +1,7 @@
 """`replay`: writes an archive back into a topic, in order, each hour once.
 
 One task writes each hour in one transaction, hour after hour, so the target has the order of the
-source. Message ids and publish times are new; the payloads are identical.
+source. Message ids and publish times are new; the payloads and the attributes are identical.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.frames import in_order
+from pipeline.frames import ATTRIBUTES, in_order
 from pipeline.job import (
     Settings,
     epoch_options,
@@ -19,6 +19,7 @@ from pipeline.job import (
     print_hours,
     root_option,
     sink_of,
+    sink_of_partition,
     topic_argument,
 )
 from tuff.archive_manifest import Archive, Row
@@ -54,7 +55,7 @@ def replay_topic(
 
 def replay_hour(frame: "DataFrame", target: TopicId, options: Mapping[str, str]) -> None:
     """Write these messages, in order, in one transaction."""
-    writer = in_order(frame).select("value").write.format("tuff").mode("append")
+    writer = in_order(frame).select("value", *ATTRIBUTES).write.format("tuff").mode("append")
     writer.options(**options, topic=str(target)).save()
 
 
@@ -85,15 +86,20 @@ def main(
     as_json: bool,
 ) -> None:
     """Write the archive of TOPIC into another topic, in order, each message once."""
-    if target == topic:
+    if target.base == topic.base:
         raise click.UsageError(
             f"the target is {topic} itself: the replayed messages would be archived again"
         )
     archive = Archive(root)
-    archive.require(topic)
+    logs = archive.logs(topic)
     name = sink or sink_of("replay", topic, target)
     with archive.locked(), settings.client() as client:
         client.topics.get(target)  # before Spark, which starts slowly
         with settings.spark() as spark:
-            rows = replay_topic(spark, client, archive, topic, target, settings.options, sink=name)
+            rows = []
+            for log in logs:
+                of_log = sink_of_partition(name, topic, log)
+                rows += replay_topic(
+                    spark, client, archive, log, target, settings.options, sink=of_log
+                )
     print_hours(topic, rows, done=f"replayed to {target}", sink=name, as_json=as_json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.frames import IS_TEXT, whole_json
+from pipeline.frames import ATTRIBUTES, IS_TEXT, whole_json
 from pipeline.job import Settings, create, json_option, print_result, sink_of, topic_argument
 from tuff.blocking.client import Client
 from tuff.cli.output import counted
@@ -29,7 +29,8 @@ NOT_A_DEAD_LETTER = "it is not a dead letter with a payload and a number of atte
 
 
 def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
-    """The target of each message of the retry topic, as columns `topic` and `value`.
+    """The target of each message of the retry topic, as columns `topic` and `value`, with the
+    attributes that it has there, which are those of the message that failed.
 
     The payload of a dead letter with fewer than `attempts` attempts goes to `topic`. All other
     messages go to the dead letter topic, except those of consumer groups, which stay: their group
@@ -58,6 +59,7 @@ def routed(frame: "DataFrame", topic: TopicId, *, attempts: int) -> "DataFrame":
         .when(is_dead_letter, col("value"))
         .otherwise(dead_letter(retry_topic_of(topic), reason=NOT_A_DEAD_LETTER))
         .alias("value"),
+        *ATTRIBUTES,
     )
 
 
@@ -74,6 +76,7 @@ def retry_topic(
     source = retry_topic_of(topic)
     create(client, dead_letter_topic_of(topic))
     reader = spark.readStream.format("tuff").option("startingOffsets", "earliest")
+    reader = reader.option("includeAttributes", "true")
     frame = reader.options(**options, subscribe=str(source)).load()
     moved = routed(frame, topic, attempts=attempts)
     # The sink outlives the checkpoint: after a deletion of the checkpoint no message moves twice.

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from access.principals import AccessFileError
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
 from messaging.read import offsets_and_splits, poll
@@ -31,6 +32,7 @@ from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
 from process import backup_stream, health, metrics
+from process.access_guard import AccessGuard
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
@@ -123,6 +125,7 @@ class Components:
             jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
             is_accepted=settings.server.accept_clock,
         )
+        self._access = _access_guard(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -179,9 +182,13 @@ class Components:
     def listener(self) -> Listener:
         """A listener that serves every route."""
         server = self._settings.server
+        routes, streams = self._routes(), backup_stream.routes(self._backups)
+        if self._access is not None:
+            routes = [self._access.guarded(each) for each in routes]
+            streams = [self._access.guarded_stream(each) for each in streams]
         service = HttpService(
-            self._routes(),
-            backup_stream.routes(self._backups),
+            routes,
+            streams,
             self._dispatcher,
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
@@ -207,10 +214,18 @@ class Components:
             shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
-            *health.routes(lambda: self._is_open and self._guard.is_compared, self._checks),
+            *self._health_routes(),
             *metrics.routes(self._metrics),
             _openapi_route(),
         ]
+
+    def _health_routes(self) -> list[Route]:
+        def started() -> bool:
+            return self._is_open and self._guard.is_compared
+
+        if self._access is None:
+            return health.routes(started, self._checks)
+        return health.routes(started, self._checks, self._access.may_administer)
 
     async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
@@ -252,6 +267,7 @@ class Components:
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
         self._disks.query()
+        self.reload_access()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
@@ -264,6 +280,11 @@ class Components:
         await self.transactions.tick()
         await self._link.tick()
         self._log_health()
+
+    def reload_access(self) -> None:
+        """Read the access file again, if there is one and it has changed."""
+        if self._access is not None:
+            self._access.reload_if_changed()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -460,6 +481,7 @@ class Components:
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
+            **({} if self._access is None else {"access": self._access.check()}),
         }
 
     def _check_transactions(self) -> Check:
@@ -598,6 +620,16 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _access_guard(settings: Settings) -> AccessGuard | None:
+    """Raises: SettingsError: the access file is not valid."""
+    if not settings.server.access_file:
+        return None
+    try:
+        return AccessGuard(Path(settings.server.access_file))
+    except AccessFileError as error:
+        raise SettingsError(f"server.access_file: {error}") from None
 
 
 def _engine(

@@ -105,8 +105,13 @@ def _change(was: Status, now: Status) -> str:
     return f"changed from {was.value} to {now.value}"
 
 
-def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
-    """The three health endpoints.
+def routes(
+    started: Callable[[], bool],
+    checks: Checks,
+    shows_details: Callable[[Request], bool] = lambda _request: True,
+) -> list[Route]:
+    """The three health endpoints. `shows_details`: whether the client of a request may see why a
+    check has its status.
 
     A check that is down makes the server not ready; one that is degraded only says so, since
     messaging goes on.
@@ -124,13 +129,13 @@ def routes(started: Callable[[], bool], checks: Checks) -> list[Route]:
 
     async def ready(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = checks()
+        found, is_shown = checks(), shows_details(request)
         worst = worst_of(*(check.status for check in found.values()))
         form = {
             "status": worst.value,
             "version": __version__,
             "checks": {
-                name: {"status": check.status.value, "detail": check.detail}
+                name: {"status": check.status.value, "detail": check.detail if is_shown else ""}
                 for name, check in found.items()
             },
         }

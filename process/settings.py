@@ -34,7 +34,8 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
-    allow_remote: bool = False  # until there is access control, only loopback is served
+    allow_remote: bool = False  # without TLS, tokens and messages are readable on the way
+    access_file: str = ""  # the principals and their rights; empty: every client may do everything
     allowed_hosts: tuple[str, ...] = ()  # what requests may name as Host, besides its own
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
@@ -69,7 +70,7 @@ class ServerSettings:
         _require(
             self.allow_remote or self.host in LOOPBACK_HOSTS,
             "server.host is a loopback address unless server.allow_remote is true, since there is "
-            "no access control yet",
+            "no TLS: a proxy in front of the server has to provide it",
             self.host,
         )
 
@@ -96,6 +97,11 @@ class Settings:
         )
 
     def _require_shared(self) -> None:
+        if self.server.access_file:
+            raise ValueError(
+                "server.access_file must be '' in a cluster, whose servers can't prove themselves "
+                f"to each other yet; it is {self.server.access_file!r}"
+            )
         store, observers = self.messaging.store, self.messaging.observer_directory
         if store != "hbase":
             raise ValueError(

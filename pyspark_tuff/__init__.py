@@ -50,7 +50,7 @@ class DefaultSource(DataSource):
 
             with options.connection.connect(LOADER_NAME) as client:
                 require_topics(client, options.topics, option="subscribe")
-        return source_schema(include_transaction=options.include_transaction)
+        return source_schema(options)
 
     @without_traceback
     def reader(self, schema: StructType) -> "BatchReader":

@@ -3,8 +3,11 @@
     {"topics":{"ns:topic":{"gen":"1","id":"<40 hex digits>"}},"v":"1"}
 
 `id` is the last message id that was read, and the next batch begins after it. "" is before the
-first message. Spark runs a batch if the texts of two offsets differ. So members are sorted, and all
-values are strings (decision 0024).
+first message. A partition is named as its log is: `ns:topic` is partition 0, also of a topic with
+several, so a checkpoint from before further partitions were added stays valid. In memory partition
+0 has its own name, `ns:topic:0`, which is valid in requests whatever the topic has by then. Spark
+runs a batch if the texts of two offsets differ. So members are sorted, and all values are strings
+(decision 0024).
 """
 
 from collections.abc import Mapping
@@ -29,6 +32,11 @@ class Position:
 Positions = Mapping[TopicId, Position]
 
 
+def partition_of(topic: TopicId) -> TopicId:
+    """The partition whose log a name is: partition 0 for the name of a topic."""
+    return topic.partition(topic.number or 0)
+
+
 def continued(position: Position | None, *, generation: int) -> Position:
     """Where the read of a generation continues: at its beginning if another one was read before."""
     if position is None or position.generation != generation:
@@ -49,8 +57,8 @@ def before_time(time_ms: int) -> str:
 def to_json(positions: Positions) -> dict[str, object]:
     """The offset as Spark stores it; equal positions give equal text."""
     topics = {
-        str(topic): {"gen": str(position.generation), "id": position.id}
-        for topic, position in sorted(positions.items(), key=lambda pair: str(pair[0]))
+        str(topic.log): {"gen": str(position.generation), "id": position.id}
+        for topic, position in sorted(positions.items(), key=lambda pair: str(pair[0].log))
     }
     return {"topics": topics, "v": VERSION}
 
@@ -73,7 +81,8 @@ def _position(name: str, value: object) -> tuple[TopicId, Position]:
             case {"gen": str() as generation, "id": str() as id} if generation.isdecimal():
                 if id != BEGINNING:
                     MessageId.from_hex(id)
-                return TopicId(*name.split(":", 1)), Position(generation=int(generation), id=id)
+                topic = partition_of(TopicId(*name.split(":", 1)))
+                return topic, Position(generation=int(generation), id=id)
     except (InvalidMessageIdError, TypeError):
         pass
     raise OffsetError(

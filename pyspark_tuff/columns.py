@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -18,11 +19,14 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tuff.errors import OptionError
-from pyspark_tuff.options import WriteOptions
+from pyspark_tuff.options import ReadOptions, WriteOptions
+from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import Array, ListArray, RecordBatch
+
+    from tuff.new_messages import Publishable
 
 TOPIC = "topic"
 VALUE = "value"
@@ -34,20 +38,38 @@ COLUMNS: dict[str, DataType] = {
     "timestamp": TimestampType(),
     "generation": IntegerType(),
 }
+KEY, TAGS, HEADERS = "key", "tags", "headers"
+ATTRIBUTES: dict[str, DataType] = {
+    KEY: BinaryType(),
+    TAGS: ArrayType(StringType()),
+    HEADERS: ArrayType(StructType().add("name", StringType()).add(VALUE, BinaryType())),
+}
 
 
-def source_schema(*, include_transaction: bool) -> StructType:
-    """All columns; `write_pointer` is null for messages without a transaction."""
+def source_schema(options: ReadOptions) -> StructType:
+    """All columns; `write_pointer` is null for messages without a transaction, and so is each
+    attribute for messages without."""
     schema = StructType()
     for name, kind in COLUMNS.items():
         schema = schema.add(name, kind, nullable=False)
-    return schema.add(WRITE_POINTER, LongType()) if include_transaction else schema
+    if options.include_transaction:
+        schema = schema.add(WRITE_POINTER, LongType())
+    if options.include_attributes:
+        for name, kind in ATTRIBUTES.items():
+            schema = schema.add(name, kind)
+    return schema
 
 
-def check_projection(schema: StructType, *, include_transaction: bool) -> None:
+def check_projection(schema: StructType, options: ReadOptions) -> None:
     """Raises: OptionError: the user's schema has an unknown column, or one of another type."""
-    hints = {} if include_transaction else {WRITE_POINTER: "; set includeTransaction=true for it"}
-    check_columns(schema, source_schema(include_transaction=include_transaction), hints)
+    hints = {WRITE_POINTER: "; set includeTransaction=true for it"}
+    hints |= dict.fromkeys(ATTRIBUTES, "; set includeAttributes=true for it")
+    check_columns(schema, source_schema(options), hints)
+
+
+def has_attributes(schema: StructType) -> bool:
+    """Whether a read has to ask for the attributes of messages."""
+    return not ATTRIBUTES.keys().isdisjoint(schema.fieldNames())
 
 
 def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]) -> None:
@@ -68,9 +90,11 @@ def check_columns(schema: StructType, ours: StructType, hints: Mapping[str, str]
             )
 
 
-def shown_name(topic: TopicId, namespace: str) -> str:
-    """The name of a topic in rows: without its namespace if that is the option `namespace`."""
-    return topic.name if topic.namespace == namespace else str(topic)
+def shown_name(partition: TopicId, options: ReadOptions) -> str:
+    """The name of a partition in rows: its own if `subscribe` has it, else that of its topic;
+    without its namespace if that is the option `namespace`."""
+    topic = partition if partition in options.topics else partition.base
+    return topic.name if topic.namespace == options.namespace else str(topic)
 
 
 def batch_of(messages: "RecordBatch", schema: StructType, *, topic: str) -> "RecordBatch":
@@ -80,15 +104,59 @@ def batch_of(messages: "RecordBatch", schema: StructType, *, topic: str) -> "Rec
 
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = [
-        pa.repeat(topic, len(messages)) if name == TOPIC else messages.column(name)
-        for name in wanted.names
+        pa.repeat(topic, len(messages))
+        if field.name == TOPIC
+        else messages.column(field.name).cast(field.type)
+        for field in wanted
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
+def messages_of(batch: "RecordBatch", *, attributes: bool) -> "list[Publishable]":
+    """The rows of a write as messages, with their attributes if a write takes them.
+
+    Raises: BadRequestError: a payload, or a part of an attribute, is null.
+    """
+    import pyarrow as pa
+
+    from tuff.new_messages import NewMessage
+
+    refuse_nulls(batch.column(VALUE), VALUE)
+    payloads: list[bytes] = batch.column(VALUE).cast(pa.binary()).to_pylist()
+    given = [name for name in batch.schema.names if attributes and name in ATTRIBUTES]
+    if not any(batch.column(name).null_count < len(batch) for name in given):
+        return [*payloads]
+    for name in given:
+        if name != KEY:
+            _refuse_nulls_within(batch.column(name), name)
+    rows = batch.select(given).to_pylist()
+    return [
+        NewMessage(
+            payload,
+            key=row.get(KEY),
+            tags=row.get(TAGS) or (),
+            headers=[(each["name"], each[VALUE]) for each in row.get(HEADERS) or ()],
+        )
+        for payload, row in zip(payloads, rows, strict=True)
+    ]
+
+
+def _refuse_nulls_within(column: "ListArray", name: str) -> None:
+    elements = column.flatten()
+    parts = [elements, *elements.flatten()] if name == HEADERS else [elements]
+    for part in parts:
+        refuse_nulls(part, name)
+
+
+def refuse_nulls(column: "Array", name: str) -> None:
+    """Raises: BadRequestError: the column, or a part of it, has a null."""
+    if column.null_count:
+        raise BadRequestError(f"column {name} has a null, and a message has none; filter it out")
+
+
 def check_written(schema: StructType, options: WriteOptions) -> None:
     """Raises: OptionError: rows of this schema can't be written as messages."""
-    kinds = {field.name: field.dataType for field in schema}
+    kinds, known = {field.name: field.dataType for field in schema}, {VALUE, TOPIC}
     if VALUE not in kinds:
         raise OptionError(
             f"a write needs a column value, binary or string; these rows have {', '.join(kinds)}"
@@ -98,12 +166,29 @@ def check_written(schema: StructType, options: WriteOptions) -> None:
         if TOPIC not in kinds:
             raise OptionError("set the option topic, or add a string column topic to the rows")
         _check_type(TOPIC, kinds[TOPIC], (StringType,))
-    extra = kinds.keys() - {VALUE, TOPIC}
+    if options.include_attributes:
+        _check_attributes(kinds)
+        known |= ATTRIBUTES.keys()
+    extra = kinds.keys() - known
     if extra and not options.ignores_extra_columns:
         raise OptionError(
             f"messages have no {', '.join(sorted(extra))}; drop these columns, or set "
             "ignoreExtraColumns=true"
         )
+
+
+def _check_attributes(kinds: Mapping[str, DataType]) -> None:
+    if KEY in kinds:
+        _check_type(KEY, kinds[KEY], (BinaryType, StringType))
+    for name in (TAGS, HEADERS):
+        # As Arrow does: names and types count, and not which parts may be null.
+        wanted = ATTRIBUTES[name].simpleString()
+        if name in kinds and kinds[name].simpleString() != wanted:
+            raise OptionError(
+                f"column {name} has the type {kinds[name].simpleString()}, and a write takes "
+                f"{wanted}; cast it, drop it, or set includeAttributes=false and "
+                "ignoreExtraColumns=true"
+            )
 
 
 def _check_type(name: str, kind: DataType, allowed: tuple[type[DataType], ...]) -> None:

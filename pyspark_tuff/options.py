@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import tuff
 from pyspark_tuff.errors import OptionError
+from tuff.protocol.attributes import TagFilter
+from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId, TopicId, check_name
 
 if TYPE_CHECKING:
@@ -38,13 +40,16 @@ NUMBER_MAX = (1 << 63) - 1  # the largest signed number of 64 bits
 CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
 READ_OPTIONS = (
     *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "startingOffsets", "startingTimestamp",
-    "isolation", "minPartitions", "fetchSize", "failOnDataLoss", "includeTransaction",
+    "isolation", "tags", "minPartitions", "fetchSize", "failOnDataLoss", "includeTransaction",
+    "includeAttributes",
 )  # fmt: skip
 BATCH_READ_OPTIONS = (*READ_OPTIONS, "endingOffsets", "endingTimestamp")
 STREAM_READ_OPTIONS = (
     *READ_OPTIONS, "maxMessagesPerTrigger", "positionName", "holdName", "holdMaxAge",
 )  # fmt: skip
-WRITE_OPTIONS = (*CONNECTION_OPTIONS, "topic", "lease", "ignoreExtraColumns")
+WRITE_OPTIONS = (
+    *CONNECTION_OPTIONS, "topic", "lease", "ignoreExtraColumns", "includeAttributes",
+)  # fmt: skip
 BATCH_WRITE_OPTIONS = (*WRITE_OPTIONS, "transaction", "txnAppId", "txnVersion")
 STREAM_WRITE_OPTIONS = (*WRITE_OPTIONS, "sinkId")
 # Options that Spark adds to those of a streaming sink.
@@ -79,7 +84,8 @@ class Boundaries:
     named: Mapping[TopicId, Boundary]
 
     def of(self, topic: TopicId) -> Boundary:
-        return self.named.get(topic, self.others)
+        """That of a partition: its own, or that of its topic, which is for all partitions."""
+        return self.named.get(topic, self.named.get(topic.base, self.others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +123,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read. `topics` is empty if `pattern` selects topics of the namespace."""
+    """The options of a read. `topics` is empty if `pattern` selects topics of the namespace.
+    `tags` None: messages with any tags, and without."""
 
     connection: Connection
     namespace: str
@@ -126,10 +133,12 @@ class ReadOptions:
     starting: Boundaries
     ending: Boundaries
     isolation: ReadIsolation
+    tags: str | None
     min_partitions: int
     fetch_size: int
     fail_on_data_loss: bool
     include_transaction: bool
+    include_attributes: bool
     max_messages: int | None
     position_name: str | None
     hold_name: str | None
@@ -138,14 +147,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of a write. `topic` None: a column names it. `sink` and `version` identify a
-    repeatable batch job. A stream has `sink` only, or None for the query's id."""
+    """The options of a write. `topic` None: a column names it. `include_attributes`: columns with
+    attributes are written. `sink` and `version` identify a repeatable batch job. A stream has
+    `sink` only, or None for the query's id."""
 
     connection: Connection
     namespace: str
     topic: TopicId | None
     lease_s: float | None
     ignores_extra_columns: bool
+    include_attributes: bool
     transaction: int | None
     sink: str | None
     version: int | None
@@ -290,11 +301,13 @@ def _read_options(
         starting=starting,
         ending=ending,
         isolation=_isolation(options, isolation, allowed),
+        tags=_tags(options),
         min_partitions=options.number("minPartitions", at_least=1, at_most=PARTITION_COUNT_MAX)
         or DEFAULT_MIN_PARTITIONS,
         fetch_size=options.number("fetchSize", at_least=1) or DEFAULT_FETCH_SIZE,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_transaction=options.flag("includeTransaction", default=False),
+        include_attributes=options.flag("includeAttributes", default=False),
         max_messages=options.number("maxMessagesPerTrigger", at_least=1),
         position_name=options.text("positionName"),
         hold_name=options.text("holdName"),
@@ -306,12 +319,16 @@ def _write_options(
     options: Given, *, sink: str | None, version: int | None, transaction: int | None
 ) -> WriteOptions:
     namespace, topic = options.namespace(), options.text("topic")
+    ignores_extra_columns = options.flag("ignoreExtraColumns", default=False)
     return WriteOptions(
         connection=options.connection(),
         namespace=namespace,
         topic=None if topic is None else topic_named(topic, namespace),
         lease_s=options.seconds("lease"),
-        ignores_extra_columns=options.flag("ignoreExtraColumns", default=False),
+        ignores_extra_columns=ignores_extra_columns,
+        # A frame with such columns could be written with `ignoreExtraColumns` only, before there
+        # were attributes. What it writes stays the same.
+        include_attributes=options.flag("includeAttributes", default=not ignores_extra_columns),
         transaction=transaction,
         sink=sink,
         version=version,
@@ -323,7 +340,14 @@ def _topics(options: Given, namespace: str) -> tuple[tuple[TopicId, ...], str | 
     if (names is None) == (pattern is None):
         raise OptionError("give either subscribe (topics, with commas) or subscribePattern")
     if names is not None:
-        return tuple(sorted({topic_named(name, namespace) for name in names.split(",")})), None
+        topics = {topic_named(name, namespace) for name in names.split(",")}
+        for topic in topics:
+            if topic != topic.base and topic.base in topics:
+                raise OptionError(
+                    f"subscribe names the topic {topic.base}, which is all of its partitions, and "
+                    f"the partition {topic}; leave one of the two out"
+                )
+        return tuple(sorted(topics)), None
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -331,6 +355,16 @@ def _topics(options: Given, namespace: str) -> tuple[tuple[TopicId, ...], str | 
             f"subscribePattern {pattern!r} is not a regular expression: {error}"
         ) from None
     return (), pattern
+
+
+def _tags(options: Given) -> str | None:
+    value = options.text("tags")
+    if value is not None:
+        try:
+            TagFilter.parse(value)
+        except BadRequestError as error:
+            raise OptionError(f"tags {value!r}: {error.detail}") from None
+    return value
 
 
 def _isolation(
@@ -361,7 +395,7 @@ def _check_named(boundaries: Boundaries, topics: Collection[TopicId], what: str)
     """Raises: OptionError: an offset is given for a topic that is not read. Without this check, a
     typing error would silently make the intended topic be read from another offset."""
     for topic in boundaries.named:
-        if topic not in topics:
+        if topic not in topics and topic.base not in topics:
             read = ", ".join(map(str, topics))
             raise OptionError(f"{what} names the topic {topic}, but subscribe has {read}")
 

@@ -1,8 +1,12 @@
 """Plans a read on the driver's host: which messages it takes, and which task reads which of them.
 
-A slice is a range of ids of a topic: it excludes its start and includes its end. It has the id of
-its first message at the time of planning. A task that doesn't find this message knows that messages
-have expired since. Ranges without visible messages are left out, since nothing is lost there.
+Each topic is read by its partitions, of which most topics have one: all `TopicId`s here and in the
+positions of a stream are partitions, with their numbers, unless they are those of an option.
+
+A slice is a range of ids of a partition: it excludes its start and includes its end. It has the id
+of its first message at the time of planning. A task that doesn't find this message knows that
+messages have expired since. Ranges without visible messages are left out, since nothing is lost
+there.
 
 `limit_ends` decides where a micro-batch with a limit ends.
 """
@@ -49,8 +53,8 @@ POLL_COUNT_MAX = 10_000  # messages that the driver counts in one reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Messages of one generation of a topic: after the id `start`, up to and including `end`, as
-    hex digits. `first`: the first of them that was visible at planning."""
+    """Messages of one generation of a partition: after the id `start`, up to and including `end`,
+    as hex digits. `first`: the first of them that was visible at planning."""
 
     topic: TopicId
     generation: int
@@ -68,10 +72,12 @@ class ReadTask(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Which messages are visible: those of the snapshot, if there is one, else by isolation."""
+    """Which messages are visible: those of the snapshot, if there is one, else by isolation; of
+    these the ones that `tags` select, or all if it is None."""
 
     isolation: ReadIsolation
     snapshot: Transaction | None = None
+    tags: str | None = None
 
     @property
     def offsets_isolation(self) -> "IsolationLike":
@@ -88,28 +94,41 @@ class View:
             isolation=None if self.snapshot else self.offsets_isolation,
             undecided="skip" if self.snapshot else "hold",
             through=through,
+            tags=self.tags,
         )
 
 
-def take_view(client: "Client", isolation: ReadIsolation) -> View:
+def take_view(client: "Client", options: ReadOptions) -> View:
     """The view of a batch read.
 
     The transaction of the snapshot ends at once, and the read keeps only its value: visibility
     depends on the snapshot and the write pointer of a message, and on no later event.
     """
-    if isolation is not ReadIsolation.SNAPSHOT:
-        return View(isolation=isolation)
+    view = View(isolation=options.isolation, tags=options.tags)
+    if view.isolation is not ReadIsolation.SNAPSHOT:
+        return view
     snapshot = client.transactions.start("short")
     client.transactions.commit(snapshot, read_only=True)
-    return View(isolation=isolation, snapshot=snapshot)
+    return replace(view, snapshot=snapshot)
 
 
 def topics_of(client: "Client", options: ReadOptions) -> Sequence[TopicId]:
-    """The topics to read, in order; a pattern selects among the topics that exist now."""
+    """The topics to read, as the options name them; a pattern selects among those that exist."""
     if options.pattern is None:
         return options.topics
     names = client.topics.list(options.namespace)
     return [TopicId(options.namespace, n) for n in names if re.fullmatch(options.pattern, n)]
+
+
+def partitions_of(client: "Client", topic: TopicId) -> list[TopicId]:
+    """The partitions of a topic that can be read now, retired ones too; a partition is its own.
+
+    Raises: TopicNotFoundError.
+    """
+    if topic.number is not None:
+        return [topic]
+    info = client.topics.get(topic)
+    return [topic.partition(number) for number in sorted((*info.partitions, *info.retired))]
 
 
 def require_topics(client: "Client", topics: Iterable[TopicId], *, option: str) -> None:
@@ -151,12 +170,9 @@ def boundary_id(boundary: Boundary, offsets: "Offsets") -> str:
 def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[ReadTask]:
     """The tasks of a batch read in this view."""
     slices: list[Slice] = []
-    topics = topics_of(client, options)
-    for topic in topics:
-        try:
-            offsets = client.offsets(topic, isolation=view.offsets_isolation)
-        except TopicNotFoundError:
-            raise topic_not_found(client, topic, option="subscribe") from None
+    found = _offsets_of_all(client, options, view)
+    count = slices_per_topic(options, len(found))
+    for topic, offsets in found.items():
         if offsets.end is None:
             continue
         start = boundary_id(options.starting.of(topic), offsets)
@@ -164,13 +180,24 @@ def plan_batch(client: "Client", options: ReadOptions, view: View) -> list[ReadT
         position = Position(generation=offsets.generation, id=start)
         if may_have_expired(client, topic, position, offsets):
             report_expiry(options, topic, position)
-        count = slices_per_topic(options, len(topics))
         slices += slices_of(client, view, topic, position, end, count=count)
     return tasks_of(slices, options)
 
 
+def _offsets_of_all(client: "Client", options: ReadOptions, view: View) -> "dict[TopicId, Offsets]":
+    """The offsets of all partitions of all topics. Raises: TopicNotFoundError."""
+    found = {}
+    for topic in topics_of(client, options):
+        try:
+            for each in partitions_of(client, topic):
+                found[each] = client.offsets(each, isolation=view.offsets_isolation)
+        except TopicNotFoundError:
+            raise topic_not_found(client, topic, option="subscribe") from None
+    return found
+
+
 def slices_per_topic(options: ReadOptions, topic_count: int) -> int:
-    """The number of slices of each topic, when `topic_count` topics share `minPartitions`."""
+    """The number of slices of each partition, when so many share `minPartitions`."""
     return -(-options.min_partitions // max(topic_count, 1))
 
 
@@ -213,7 +240,7 @@ def first_id(reply: "PollBatch") -> str | None:
 def report_expiry(options: ReadOptions, topic: TopicId, after: Position) -> None:
     """Report that messages after a position may have expired. Raises: DataLossError."""
     report_loss(
-        options, f"messages of {topic} after {after.id} may have expired before they were read"
+        options, f"messages of {topic.log} after {after.id} may have expired before they were read"
     )
 
 
@@ -236,7 +263,11 @@ def _bounds(
 
 
 def _first(client: "Client", view: View, topic: TopicId, start: str, end: str) -> str | None:
-    return first_id(client.poll_batch(topic, view.question(after=start, through=end, limit=1)))
+    while True:
+        reply = client.poll_batch(topic, view.question(after=start, through=end, limit=1))
+        if len(reply) or reply.caught_up or view.tags is None:
+            return first_id(reply)
+        start = reply.next_id.hex()  # the tags have selected nothing so far
 
 
 def limit_ends(

@@ -1,12 +1,13 @@
 """The readers of a batch and of a stream, which Spark calls on the driver's host and in tasks.
 
-A batch reads all topics in one snapshot. A micro-batch reads every topic up to its first undecided
-message. Decided messages never change, so a batch that is run again reads the same messages
-(protocol §6, decision 0024). Messages that expire in between are a data loss, which is reported.
+Topics are read by their partitions, as in `planning`. A batch reads all topics in one snapshot. A
+micro-batch reads every partition up to its first undecided message. Decided messages never change,
+so a batch that is run again reads the same messages (protocol §6, decision 0024). Messages that
+expire in between are a data loss, which is reported.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from pyspark_tuff.checkpoint_offsets import (
     from_json,
     to_json,
 )
-from pyspark_tuff.columns import batch_of, check_projection, shown_name
+from pyspark_tuff.columns import batch_of, check_projection, has_attributes, shown_name
 from pyspark_tuff.errors import batches_without_traceback, without_traceback
 from pyspark_tuff.options import ReadOptions, batch_read_options, stream_read_options
 from pyspark_tuff.planning import (
@@ -39,6 +40,7 @@ from pyspark_tuff.planning import (
     first_id,
     limit_ends,
     may_have_expired,
+    partitions_of,
     plan_batch,
     report_expiry,
     report_loss,
@@ -76,10 +78,10 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = batch_read_options(options)
         self._schema = schema
-        check_projection(schema, include_transaction=self._options.include_transaction)
+        check_projection(schema, self._options)
         # Spark pickles this object for the tasks before it asks for the partitions.
         with self._options.connection.connect(PLANNER_NAME) as client:
-            self._view = take_view(client, self._options.isolation)
+            self._view = take_view(client, self._options)
 
     @without_traceback
     def partitions(self) -> list[InputPartition]:
@@ -98,9 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = stream_read_options(options)
         self._schema = schema
-        check_projection(schema, include_transaction=self._options.include_transaction)
+        check_projection(schema, self._options)
         self._progress = ProgressReporter(self._options)
-        self._view = View(isolation=self._options.isolation)
+        self._view = View(isolation=self._options.isolation, tags=self._options.tags)
         self._client: Client | None = None
         self._first: Positions | None = None
         self._target: Positions | None = None  # where an AvailableNow query ends
@@ -178,30 +180,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _found(self) -> dict[TopicId, "Offsets"]:
-        """The offsets of the topics that exist."""
+        """The offsets of the partitions that exist."""
         client, found = self._connected(), {}
         for topic in topics_of(client, self._options):
             with suppress(TopicNotFoundError):
-                found[topic] = client.offsets(topic, isolation=self._view.offsets_isolation)
+                for each in partitions_of(client, topic):
+                    found[each] = client.offsets(each, isolation=self._view.offsets_isolation)
         return found
 
     def _offsets(self, begin: Positions) -> dict[TopicId, "Offsets"]:
-        """The offsets of the topics that exist, for a query that has read up to `begin`.
+        """The offsets of the partitions that exist, for a query that has read up to `begin`.
 
         Raises:
-            DataLossError: a topic that was read before was deleted.
+            DataLossError: a topic or a partition that was read before was deleted.
             TopicNotFoundError: a topic that the option names does not exist.
         """
         found = self._found()
-        named = begin if self._options.pattern is not None else self._options.topics
-        for topic in sorted(set(named) - found.keys()):
-            if topic in begin:
-                report_loss(self._options, f"topic {topic}, which was read before, was deleted")
-            elif self._options.fail_on_data_loss:
+        for topic in sorted({each for each in begin if self._names(each)} - found.keys()):
+            self._report_deletion(topic, begin[topic], has_others=_has(found, topic.base))
+        for topic in self._options.topics:
+            if _has(found, topic) or _has(begin, topic):
+                continue
+            if self._options.fail_on_data_loss:
                 raise topic_not_found(self._connected(), topic, option="subscribe")
-            else:
-                log.warning("there is no topic %s; continuing with the other topics", topic)
+            log.warning("there is no topic %s; continuing with the other topics", topic)
         return found
+
+    def _names(self, partition: TopicId) -> bool:
+        """Whether the options name this partition or its topic; a pattern names all of `begin`."""
+        options = self._options
+        return options.pattern is not None or not {partition, partition.base}.isdisjoint(
+            options.topics
+        )
+
+    def _report_deletion(self, partition: TopicId, after: Position, *, has_others: bool) -> None:
+        """Report that a partition was deleted. Raises: DataLossError.
+
+        A retired partition is deleted when its messages are gone, while its topic `has_others`.
+        Nothing is lost if this query had read all of it.
+        """
+        if not (has_others and self._was_idle(self._connected(), partition, after)):
+            report_loss(self._options, f"topic {partition.log}, which was read before, was deleted")
 
     def _ends(self, begin: Positions) -> dict[TopicId, Position]:
         """The end of the decided messages of each topic, never before its position in `begin`."""
@@ -215,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after.generation != now.generation:
             report_loss(
                 self._options,
-                f"topic {topic} was deleted and created again: its generation is now "
+                f"topic {topic.log} was deleted and created again: its generation is now "
                 f"{now.generation}, and generation {after.generation} was read up to {after.id}",
             )
             return Position(generation=now.generation, id=last)
@@ -225,11 +244,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             now = client.offsets(topic, isolation=self._view.offsets_isolation)
         except TopicNotFoundError:
-            report_loss(self._options, f"topic {topic} was deleted before this batch was read")
+            report_loss(self._options, f"topic {topic.log} was deleted before this batch was read")
             return False
         if now.generation != after.generation:
             report_loss(
-                self._options, f"topic {topic} was created again before this batch was read"
+                self._options, f"topic {topic.log} was created again before this batch was read"
             )
             return False
         expires = may_have_expired(client, topic, after, now)
@@ -242,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recently that messages published since can't have expired. Then an old position is no data
         loss."""
         position, looked_s = self._idle.get(topic, (None, 0.0))
-        ttl_s = int(client.topics.get(topic).properties["ttl"])
+        ttl_s = int(client.topics.get(topic.base).properties["ttl"])
         return position == after and perf_counter() - looked_s < ttl_s
 
 
@@ -281,6 +300,11 @@ class ProgressReporter:
         self._held[topic] = position, perf_counter()
 
 
+def _has(partitions: Iterable[TopicId], topic: TopicId) -> bool:
+    """Whether a topic, or a partition, is among these partitions."""
+    return any(topic in (each, each.base) for each in partitions)
+
+
 def _limit_to_target(
     ends: Positions, target: Positions, begin: Positions
 ) -> dict[TopicId, Position]:
@@ -307,25 +331,29 @@ def _read_partition(
         return  # if there is no partition, Spark makes an empty one of its own class
     with options.connection.connect(TASK_NAME) as client:
         for piece in partition.slices:
-            name = shown_name(piece.topic, options.namespace)
-            for batch in _batches(client, piece, view, options):
+            name = shown_name(piece.topic, options)
+            for batch in _batches(client, piece, view, options, attributes=has_attributes(schema)):
                 yield batch_of(batch, schema, topic=name)
 
 
 def _batches(
-    client: "Client", piece: Slice, view: View, options: ReadOptions
+    client: "Client", piece: Slice, view: View, options: ReadOptions, *, attributes: bool
 ) -> Iterator["RecordBatch"]:
     after, is_done = piece.start, False
-    expected: str | None = piece.first  # of the first reply
+    expected: str | None = piece.first  # of the first reply with messages
     while not is_done:
         question = view.question(after=after, through=piece.end, limit=options.fetch_size)
-        reply = client.poll_batch(piece.topic, question)
-        if expected is not None and first_id(reply) != expected:
-            report_loss(
-                options,
-                f"messages of {piece.topic} from {expected} on expired after the read was planned",
-            )
-        expected, is_done = None, reply.caught_up
+        reply = client.poll_batch(piece.topic, question, attributes=attributes)
+        is_done = reply.caught_up
+        # A read with tags may end before it has found the first message.
+        if expected is not None and (len(reply) or is_done):
+            if first_id(reply) != expected:
+                report_loss(
+                    options,
+                    f"messages of {piece.topic.log} from {expected} on expired after the read was "
+                    "planned",
+                )
+            expected = None
         if len(reply):
             _check_generation(reply.batch, piece, options)
             yield reply.batch
@@ -338,6 +366,6 @@ def _check_generation(batch: "RecordBatch", piece: Slice, options: ReadOptions) 
     if found != piece.generation:
         report_loss(
             options,
-            f"topic {piece.topic} was created again while it was read: generation {found} after "
-            f"{piece.generation}",
+            f"topic {piece.topic.log} was created again while it was read: generation {found} "
+            f"after {piece.generation}",
         )

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from pyspark_tuff import lease_renewal
-from pyspark_tuff.columns import TOPIC, VALUE, check_written
+from pyspark_tuff.columns import TOPIC, check_written, messages_of, refuse_nulls
 from pyspark_tuff.errors import OptionError, UnknownEpochError, without_traceback
 from pyspark_tuff.options import (
     DEFAULT_EPOCH_LEASE_S,
@@ -41,11 +41,11 @@ from pyspark_tuff.options import (
 from pyspark_tuff.planning import require_topics
 from pyspark_tuff.write_transactions import EpochJob, Job, JoinedJob, OwnJob, Part, TaskResult
 from tuff.blocking.client import Client
-from tuff.protocol.errors import BadRequestError
+from tuff.new_messages import Publishable, checked, size_bytes
 from tuff.protocol.ids import TopicId
 
 if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
+    from pyarrow import RecordBatch
 
 CLIENT_NAME = "pyspark-write"
 RUN_ID_BYTES = 16  # random bytes; two runs of a job never draw the same
@@ -194,8 +194,8 @@ class Attempt:
         self._parts: list[Part] = []
         self._pointer: int | None = None
         self._counts: Counter[TopicId] = Counter()
-        self._waiting: dict[TopicId, list[bytes]] = {}
-        self._waiting_bytes = 0
+        self._waiting: dict[TopicId, list[Publishable]] = {}
+        self._waiting_bytes: Counter[TopicId] = Counter()
 
     def store(self, batches: Iterator["RecordBatch"]) -> tuple[Part, ...]:
         """Store all rows, durably.
@@ -205,45 +205,42 @@ class Attempt:
             ConnectionLostError: rows may be stored twice under this pointer, so the attempt fails.
         """
         for batch in batches:
-            for topic, values in self._by_topic(batch):
-                self._add(topic, values)
+            for topic, messages in self._by_topic(batch):
+                self._add(topic, messages)
         self._flush_all()
         self._end_part()
         return tuple(self._parts)
 
-    def _by_topic(self, batch: "RecordBatch") -> Iterator[tuple[TopicId, list[bytes]]]:
-        import pyarrow as pa
-
-        values = batch.column(VALUE)
-        _refuse_nulls(values, VALUE)
-        payloads: list[bytes] = values.cast(pa.binary()).to_pylist()
+    def _by_topic(self, batch: "RecordBatch") -> Iterator[tuple[TopicId, list[Publishable]]]:
+        messages = messages_of(batch, attributes=self._options.include_attributes)
         if self._options.topic is not None:
-            yield self._options.topic, payloads
+            yield self._options.topic, messages
             return
         names = batch.column(TOPIC)
-        _refuse_nulls(names, TOPIC)
-        found: dict[str, list[bytes]] = {}
-        for name, payload in zip(names.to_pylist(), payloads, strict=True):
-            found.setdefault(name, []).append(payload)
+        refuse_nulls(names, TOPIC)
+        found: dict[str, list[Publishable]] = {}
+        for name, message in zip(names.to_pylist(), messages, strict=True):
+            found.setdefault(name, []).append(message)
         for name, some in found.items():
             yield topic_named(name, self._options.namespace), some
 
-    def _add(self, topic: TopicId, payloads: list[bytes]) -> None:
+    def _add(self, topic: TopicId, messages: list[Publishable]) -> None:
         waiting = self._waiting.setdefault(topic, [])
-        sums = [*accumulate(map(len, payloads), initial=0)]
+        sizes = (size_bytes(checked(message)) for message in messages)
+        sums = [*accumulate(sizes, initial=0)]
         at = 0
-        while at < len(payloads):
+        while at < len(messages):
             # Up to and including the message that reaches FLUSH_BYTES: a request may exceed the
             # limit by that message.
-            enough_bytes = sums[at] + FLUSH_BYTES - self._waiting_bytes
+            enough_bytes = sums[at] + FLUSH_BYTES - self._waiting_bytes.total()
             stop = min(at + FLUSH_COUNT - len(waiting), bisect_left(sums, enough_bytes, lo=at + 1))
-            waiting += payloads[at:stop]
-            stop = min(stop, len(payloads))
-            self._waiting_bytes += sums[stop] - sums[at]
+            waiting += messages[at:stop]
+            stop = min(stop, len(messages))
+            self._waiting_bytes[topic] += sums[stop] - sums[at]
             at = stop
             if len(waiting) >= FLUSH_COUNT:
                 self._flush(topic)
-            elif self._waiting_bytes >= FLUSH_BYTES:
+            elif self._waiting_bytes.total() >= FLUSH_BYTES:
                 self._flush_all()
 
     def _flush_all(self) -> None:
@@ -251,13 +248,13 @@ class Attempt:
             self._flush(topic)
 
     def _flush(self, topic: TopicId) -> None:
-        payloads = self._waiting[topic]
-        if not payloads:
+        messages = self._waiting[topic]
+        if not messages:
             return
-        self._client.store(topic, *payloads, transaction=self._own_pointer())
-        self._counts[topic] += len(payloads)
-        self._waiting_bytes -= sum(map(len, payloads))
-        payloads.clear()
+        self._client.store(topic, *messages, transaction=self._own_pointer())
+        self._counts[topic] += len(messages)
+        del self._waiting_bytes[topic]
+        messages.clear()
         if self._counts.total() >= PART_COUNT:
             self._end_part()
 
@@ -340,8 +337,3 @@ def _local_property(name: str) -> str:
             "write streams with writeStream only"
         )
     return value
-
-
-def _refuse_nulls(column: "Array", name: str) -> None:
-    if column.null_count:
-        raise BadRequestError(f"column {name} has a null, and a message has none; filter it out")

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
     from tuff.aio.groups import AsyncConsumer as AsyncConsumer
     from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
+    from tuff.aio.sql import AsyncSqlResolver as AsyncSqlResolver
+    from tuff.aio.sql import AsyncSqlTransaction as AsyncSqlTransaction
     from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
     from tuff.aio.typed_topic import AsyncTypedTopic as AsyncTypedTopic
     from tuff.blocking.client import Client as Client
     from tuff.blocking.context import TransactionContext as TransactionContext
     from tuff.blocking.groups import Consumer as Consumer
     from tuff.blocking.publisher import Publisher as Publisher
+    from tuff.blocking.sql import SqlResolver as SqlResolver
+    from tuff.blocking.sql import SqlTransaction as SqlTransaction
     from tuff.blocking.subscriber import Subscriber as Subscriber
     from tuff.blocking.typed_topic import TypedTopic as TypedTopic
     from tuff.calls import PollBatch as PollBatch
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import DelayedNotFoundError as DelayedNotFoundError
     from tuff.protocol.errors import EmptyPublishError as EmptyPublishError
     from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
+    from tuff.protocol.errors import ForbiddenError as ForbiddenError
     from tuff.protocol.errors import GroupError as GroupError
     from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
     from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import TransactionTimedOutError as TransactionTimedOutError
     from tuff.protocol.errors import TransactionUnknownError as TransactionUnknownError
     from tuff.protocol.errors import TuffError as TuffError
+    from tuff.protocol.errors import UnauthenticatedError as UnauthenticatedError
     from tuff.protocol.errors import UnavailableError as UnavailableError
     from tuff.protocol.errors import UnknownMemberError as UnknownMemberError
     from tuff.protocol.errors import UnreleasedInstanceIdError as UnreleasedInstanceIdError
@@ -162,6 +168,7 @@ if TYPE_CHECKING:
     from tuff.serializers import TypedMessage as TypedMessage
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
+    from tuff.sql.resolver import SqlSettled as SqlSettled
     from tuff.subscriber_flows import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable
     from tuff.tables.leveldb_table import TransactionalTable as TransactionalTable

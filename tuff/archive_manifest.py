@@ -8,6 +8,10 @@
     row = {"hour":n,"generation":n,"after":ms,"keptFrom":ms,"count":n,"first":id,"last":id,
            "checksum":n,"path":"…","files":[{"name":"…","size":bytes,"crc32":n}…]}
 
+The columns of files are id, value, timestamp, generation, key, tags and headers. The last three are
+null for a message without, and absent in files of version 0.1.0. A topic in a path is a log:
+`NS:NAME:3` is a partition, and `NS:NAME` is partition 0.
+
 `hour` counts hours since 1970. Rows of version 0.1.0 lack `keptFrom` and `files`. The file of a
 day is replaced atomically. Files that no row names are left over from a job that died, and are not
 part of the archive. The jobs of `pipeline` write an archive, and the server reads it.
@@ -87,7 +91,7 @@ class Hour:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A summary of messages, for comparison: `first` and `last` are ids as hex digits; the checksum
-    covers ids, payloads, times and generations, and does not depend on the order."""
+    covers ids, payloads, times, generations and attributes, and does not depend on the order."""
 
     count: int
     first: str
@@ -168,8 +172,22 @@ class Archive:
             raise ArchiveError(f"{self.root} has no archive of {topic}; it has {known}")
         return rows
 
+    def logs(self, topic: TopicId) -> list[TopicId]:
+        """The archived logs of a topic, which are its partitions; of a partition, its own.
+
+        Raises: ArchiveError: none.
+        """
+        if topic.number is not None:
+            self.require(topic)
+            return [topic.log]
+        known = (TopicId(*name.split(":", 1)) for name in self.topics())
+        found = sorted((log for log in known if log.base == topic), key=lambda log: log.number or 0)
+        if not found:
+            self.require(topic)
+        return found
+
     def topics(self) -> list[str]:
-        """The names of the topics that have rows."""
+        """The names of the logs that have rows; `ns:topic:3` is a partition."""
         found = (self.root / "_manifest").glob("topic=*")
         return sorted(unquote(path.name.removeprefix("topic=")) for path in found)
 

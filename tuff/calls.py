@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AVRO_2 = Form(MediaType.AVRO, 2).content_type  # messages with attributes
+_ARROW_2 = Form(MediaType.ARROW, 2).content_type
 Duration = float | timedelta  # a float is in seconds
 IdOrHex = MessageId | str
 Start = MessageId | str | datetime | int
@@ -608,7 +610,8 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollBatch:
     """The messages of one read as a record batch with the columns `id`, `value`, `timestamp`,
-    `generation` and `write_pointer`; the other fields are those of `tuff.Poll`."""
+    `generation` and `write_pointer`, and if they were asked for `key`, `tags` and `headers`; the
+    other fields are those of `tuff.Poll`."""
 
     batch: "RecordBatch"
     next_id: MessageId
@@ -621,9 +624,12 @@ class PollBatch:
         return int(self.batch.num_rows)
 
 
-def poll_batch(topic: TopicId, question: PollQuestion) -> Call[PollBatch]:
+def poll_batch(
+    topic: TopicId, question: PollQuestion, *, attributes: bool = False
+) -> Call[PollBatch]:
     """A read whose reply is an Arrow stream; client and server need pyarrow."""
-    return Call(_poll_request(topic, question, accept=MediaType.ARROW.value), _read_batch)
+    form = _ARROW_2 if attributes else MediaType.ARROW.value
+    return Call(_poll_request(topic, question, accept=form), partial(_read_batch, form=form))
 
 
 def _poll_request(topic: TopicId, question: PollQuestion, *, accept: str) -> Request:
@@ -677,10 +683,10 @@ def _read_poll(response: Response) -> Poll:
     )
 
 
-def _read_batch(response: Response) -> PollBatch:
+def _read_batch(response: Response, *, form: str) -> PollBatch:
     headers = response.headers
     return PollBatch(
-        batch=_read_record_batch(response),
+        batch=_read_record_batch(response, form),
         next_id=MessageId.from_hex(headers["tuff-next"]),
         caught_up=headers.get("tuff-caught-up") == "true",
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
@@ -709,11 +715,11 @@ def _read_messages(response: Response) -> tuple[Message, ...]:
             raise BadRequestError(f"the reply is no {MediaType.AVRO.value}")
 
 
-def _read_record_batch(response: Response) -> "RecordBatch":
+def _read_record_batch(response: Response, form: str) -> "RecordBatch":
     from pyarrow import ArrowInvalid, ipc
 
-    if response.headers.get("content-type") != MediaType.ARROW.value:
-        raise BadRequestError(f"the reply is no {MediaType.ARROW.value}")
+    if response.headers.get("content-type") != form:
+        raise BadRequestError(f"the reply is no {form}")
     try:
         # The columns refer to the bytes of the reply; none is copied.
         with ipc.open_stream(response.body) as stream:

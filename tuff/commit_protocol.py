@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
@@ -410,15 +410,37 @@ class CommitProtocol:
         yield from self._retries.ask(transaction_calls.invalidate(transaction.transaction_id))
 
 
+class Block(Protocol):
+    """The flows of a transaction's block, of this protocol or of one that a database decides."""
+
+    @property
+    def is_in_transaction(self) -> bool: ...
+    @property
+    def has_committed(self) -> bool: ...
+    @property
+    def interrupt(self) -> BaseException | None: ...
+    def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
+    def finish(self) -> Flow[None]: ...
+    def undo(self, cause: BaseException) -> Flow[None]: ...
+    def publish(
+        self,
+        topic: TopicId,
+        messages: Sequence[Publishable],
+        *,
+        ttl_s: int | None,
+        delay: Delay | None = None,
+    ) -> Flow[None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened(Generic[C]):
     """A transaction context and its protocol."""
 
-    protocol: CommitProtocol
+    protocol: Block
     context: C
 
 
-def during(protocol: CommitProtocol, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
+def during(protocol: Block, work: Flow[T], stop: Stop | None = None) -> Flow[T]:
     """Run the flow `work` in a transaction, commit, and return its result.
 
     An interrupt that came during the clean-up after an error is raised instead of that error, since

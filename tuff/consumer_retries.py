@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from tuff import calls
 from tuff.calls import Call
-from tuff.commit_protocol import CommitProtocol, Opened, during
+from tuff.commit_protocol import Block, Opened, during
 from tuff.dead_letters import (
     DeadLetter,
     NotADeadLetterError,
@@ -157,7 +157,7 @@ class ConsumerRetries(Generic[C]):
             return Failure(letter, None)
         return Failure(letter, by_policy_s if delay_s is None else delay_s)
 
-    def publish(self, protocol: CommitProtocol, failures: Collection[Failure]) -> Flow[None]:
+    def publish(self, protocol: Block, failures: Collection[Failure]) -> Flow[None]:
         """Publish the letters in this transaction."""
         for each in failures:
             yield from self._create(each.target)

@@ -10,21 +10,23 @@ Only this module reads the archive, and it is loaded only where one is configure
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from messaging.read.messages import Messages
 from messaging.read.visibility import Query, first_live_number
+from messaging.storage.attributes import encode_attributes
 from tuff.archive_manifest import Archive, ArchiveError, Row, StoredFile, rows_of_day, stored_file
 from tuff.disk.event_loop import InThread
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
 
@@ -34,7 +36,9 @@ DECODED_BYTES_MAX = 67_108_864  # of row groups in memory, of which there is one
 MANIFEST_FILES_MAX = 10_000  # cached days of all topics
 FILES_MAX = 1_000  # whose metadata are in memory
 
-_COLUMNS = ("id", "value")
+# Files that were written before there were attributes have only the first two.
+_ATTRIBUTES = ("key", "tags", "headers")
+_COLUMNS = ("id", "value", *_ATTRIBUTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +82,12 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """A decoded row group."""
+    """A decoded row group. `attributes`: as stored in a log, by the index of the message, of those
+    messages that have any."""
 
     ids: list[bytes]
     values: pa.Array
+    attributes: dict[int, bytes]
     size_bytes: int
 
 
@@ -237,8 +243,14 @@ def _id(number: int) -> bytes:
 def _append(group: _RowGroup, first: bytes, last: bytes, messages: Messages) -> bool:
     start, stop = bisect_left(group.ids, first), bisect_right(group.ids, last)
     count = min(stop - start, messages.room)
+    ids = group.ids[start : start + count]
     values = group.values.slice(start, count).to_pylist()
-    return messages.extend(group.ids[start : start + count], values) == stop - start
+    if not group.attributes:
+        return messages.extend(ids, values) == stop - start
+    for at, (message_id, value) in enumerate(zip(ids, values, strict=True), start):
+        if not messages.append(message_id, value, attributes=group.attributes.get(at)):
+            return False
+    return count == stop - start
 
 
 def _verified(stamp: _Stamp, expected: StoredFile) -> _File:
@@ -262,9 +274,28 @@ def _verified(stamp: _Stamp, expected: StoredFile) -> _File:
 def _decode(file: _File, index: int) -> _RowGroup:
     """Raises: OSError, _DamagedFileError."""
     with _opened(file.stamp.path, file.metadata) as parquet:
-        table = parquet.read_row_group(index, columns=[*_COLUMNS]).combine_chunks()
+        there = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
+        table = parquet.read_row_group(index, columns=there).combine_chunks()
     (values,) = table.column("value").chunks
-    return _RowGroup(table.column("id").to_pylist(), values, table.nbytes)
+    return _RowGroup(
+        table.column("id").to_pylist(), values, _attributes_in(table), size_bytes=table.nbytes
+    )
+
+
+def _attributes_in(table: pa.Table) -> dict[int, bytes]:
+    given = [name for name in table.column_names if name in _ATTRIBUTES]
+    if not any(table.column(name).null_count < len(table) for name in given):
+        return {}
+    return {
+        index: encode_attributes(attributes)
+        for index, row in enumerate(table.select(given).to_pylist())
+        if (attributes := _attributes_of(row)) != NO_ATTRIBUTES
+    }
+
+
+def _attributes_of(row: Mapping[str, Any]) -> Attributes:
+    headers = ((each["name"], each["value"]) for each in row.get("headers") or ())
+    return Attributes(row.get("key"), tuple(row.get("tags") or ()), tuple(headers))
 
 
 @contextmanager

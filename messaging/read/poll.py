@@ -326,8 +326,8 @@ class Polls:
 
 def _starts_in_archive(poll: Poll, query: Query) -> bool:
     """Whether a read asks for messages before the log. One without a start begins with the log. One
-    in a fixed snapshot, or with tags, can't continue in the archive, which does not have the
-    transaction and the tags of a message."""
+    in a fixed snapshot can't continue in the archive, which does not have the transaction of a
+    message. One with tags does not: older files lack them."""
     if poll.start is None or poll.is_fixed or poll.tags is not None:
         return False
     return query.start < first_live_number(query)

@@ -1,7 +1,9 @@
 """`--url`, `--token` and a certificate authority of one's own, for each command with a server."""
 
+import sqlite3
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -13,6 +15,7 @@ import trustme
 from pipeline.command import run as run_pipeline
 from tests.cli.command import tuff_command
 from tuff.cli.program import program
+from tuff.sql.dialects import SQLITE, identity_of, insert
 
 ID = "0" * 40
 COMMANDS = [
@@ -34,6 +37,7 @@ COMMANDS = [
     ("tx", "invalidate", "1"),
     ("tx", "prepared"),
     ("tx", "resolve", "1", "abort"),
+    ("sql", "resolve", "SQLITE", "--database", "shop", "--once"),
     ("sinks", "ls"),
     ("sinks", "show", "s"),
     ("sinks", "rm", "s", "--yes"),
@@ -121,6 +125,15 @@ def test_every_command_with_a_server_is_listed_here() -> None:
     assert sorted(listed) == sorted(commands(program))
 
 
+def sqlite_url(path: Path) -> str:
+    """A database that a program has used under the name shop."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(SQLITE.create_table)
+        connection.execute(insert(identity_of("shop", 1)))
+        connection.commit()
+    return f"sqlite:///{path}"
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_sends_the_token_to_a_server_with_a_private_authority(
     refusing: Refusing,
@@ -134,7 +147,8 @@ def test_a_command_sends_the_token_to_a_server_with_a_private_authority(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
     monkeypatch.setenv("TUFF_TOKEN", "of the environment")
     url = f"https://127.0.0.1:{refusing.server_port}"
-    typed = [str(tmp_path / word) if word == "FILE" else word for word in words]
+    files = {"FILE": str(tmp_path / "FILE"), "SQLITE": sqlite_url(tmp_path / "shop.sqlite")}
+    typed = [files.get(word, word) for word in words]
     refusing.tokens.clear()
 
     behind = tuff_command(*typed, "--token", "secret", "--url", url)

@@ -18,6 +18,7 @@ NAMES = (
     "cluster",
     "context",
     "groups",
+    "sql",
     "subscriber",
     "topics",
     "transactions",

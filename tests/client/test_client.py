@@ -199,6 +199,21 @@ def test_a_batch_has_the_messages_of_a_poll(client: tuff.Client, topic: tuff.Top
     assert (len(first), first.next_id, first.caught_up) == (2, ids[1], False)
 
 
+def test_a_batch_has_the_attributes_if_they_are_asked_for(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    client.publish(topic, tuff.NewMessage("one", key="k", tags=["eu"], headers={"a": "b"}), "two")
+
+    plain = client.poll_batch(topic, ALL)
+    found = client.poll_batch(topic, ALL, attributes=True)
+
+    assert plain.batch.schema.names == found.batch.schema.names[:-3]
+    assert found.batch.select(["key", "tags", "headers"]).to_pylist() == [
+        {"key": b"k", "tags": ["eu"], "headers": [{"name": "a", "value": b"b"}]},
+        {"key": None, "tags": None, "headers": None},
+    ]
+
+
 def test_parts_are_read_side_by_side(client: tuff.Client, topic: tuff.TopicId) -> None:
     client.publish(topic, *[str(number) for number in range(9)])
 

@@ -15,6 +15,7 @@ from tests.http.process import serve
 from tests.messaging.archives import ArchiveJob
 from tuff.archive_manifest import Hour
 from tuff.calls import PollQuestion
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.serializers import STR
 
@@ -99,6 +100,27 @@ def test_without_the_directory_only_reads_before_the_log_are_refused(
     ):
         refused(reply, 503, "archive_unavailable", naming=str(job.archive.root))
     assert payloads(ok(browse(reader))) == ["4", "5"]
+
+
+def test_archived_messages_have_their_attributes_and_those_of_version_0_1_0_have_none(
+    reader: Client, job: ArchiveJob
+) -> None:
+    hour = Hour(Hour.at(time.time_ns() // 1_000_000).number - 7)
+    all_of_them = Attributes(b"k\xff", ("eu", "paid"), (("a", b"\x00"), ("a", b"")))
+    given = [all_of_them, NO_ATTRIBUTES, Attributes(key=b""), Attributes(tags=("eu",))]
+    ids = [MessageId(hour.start_ms + index, 0) for index in range(len(given))]
+    job.add_hour([(each, b"new") for each in ids], attributes=given)
+
+    with tuff.Client(f"http://127.0.0.1:{reader.port}") as client:
+        *old, _, _, _, _ = found = client.poll(ORDERS, 0)
+        batch = client.poll_batch(ORDERS, PollQuestion(start=ids[0]), attributes=True).batch
+
+    assert [each.payload for each in old] == [b"1", b"2", b"3"]
+    assert [(each.key, each.tags, each.headers) for each in found] == [
+        *[NO_ATTRIBUTES] * 3, *given,
+    ]  # fmt: skip
+    assert batch["key"].to_pylist() == [b"k\xff", None, b"", None]
+    assert batch["tags"].to_pylist() == [["eu", "paid"], None, None, ["eu"]]
 
 
 def test_a_subscription_and_polls_of_the_client_cross_into_the_log(reader: Client) -> None:

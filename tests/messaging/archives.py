@@ -12,6 +12,7 @@ from messaging.read.archive import ArchiveReader
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, in_thread
 from tuff.archive_manifest import Archive, Hour, Row, Summary, files_in
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.ids import MessageId, TopicId
 
 SCHEMA = pa.schema(
@@ -20,8 +21,17 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary(), nullable=False),
         pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("generation", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("tags", pa.list_(pa.field("element", pa.string()))),
+        pa.field(
+            "headers",
+            pa.list_(
+                pa.field("element", pa.struct([("name", pa.string()), ("value", pa.binary())]))
+            ),
+        ),
     ]
 )
+OLD_COLUMNS = SCHEMA.names[:4]  # of version 0.1.0
 NO_CHECKSUM = 0  # of rows in tests; only the jobs of Spark compare it
 HOLD_MS = 86_400_000
 
@@ -46,8 +56,10 @@ class ArchiveJob:
         after_ms: int = 0,
         kept_from_ms: int | None = 0,
         group_count: int = 2,
+        attributes: Sequence[Attributes] | None = None,
     ) -> Row:
-        """Archive messages of one hour, in row groups of `group_count`."""
+        """Archive messages of one hour, in row groups of `group_count`; without `attributes` in
+        files of version 0.1.0."""
         hour = hour_of(messages[0])
         row = Row(
             hour=hour,
@@ -62,7 +74,9 @@ class ArchiveJob:
             ),
             path=self.archive.hour_path(self.topic, hour),
         )
-        table = table_of(messages, generation=generation)
+        table = table_of(messages, attributes or [], generation=generation)
+        if attributes is None:
+            table = table.select(OLD_COLUMNS)
         directory = self.archive.root / row.path
         write(table, directory, group_count=group_count)
         row = replace(row, files=files_in(directory))
@@ -110,13 +124,20 @@ def hour_of(message: Message) -> Hour:
     return Hour.at(message[0].publish_timestamp_ms)
 
 
-def table_of(messages: Sequence[Message], *, generation: int) -> pa.Table:
+def table_of(
+    messages: Sequence[Message], attributes: Sequence[Attributes], *, generation: int
+) -> pa.Table:
+    given = [*attributes, *[NO_ATTRIBUTES] * (len(messages) - len(attributes))]
+    headers = [[{"name": name, "value": value} for name, value in each.headers] for each in given]
     return pa.table(
         [
             [message_id.to_bytes() for message_id, _ in messages],
             [value for _, value in messages],
             [message_id.publish_timestamp_ms * 1000 for message_id, _ in messages],
             [generation] * len(messages),
+            [each.key for each in given],
+            [each.tags or None for each in given],
+            [each or None for each in headers],
         ],
         schema=SCHEMA,
     )

@@ -24,6 +24,8 @@ STATUS_OF_CODE = {
     "invalid_message_id": 400,
     "invalid_timeout": 400,
     "invalid_transaction": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
     "host_not_allowed": 403,
     "cross_site_request": 403,
     "topic_not_found": 404,

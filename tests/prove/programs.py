@@ -105,6 +105,18 @@ PROGRAMS: Sequence[Program] = (
         full="tests.faults.groups --kills 50 --pauses 20",
     ),
     Program(
+        name="sql", promises=(1, 2, 4, 9),
+        attack="SIGKILL of programs, server and PostgreSQL, whose rows and messages agree",
+        scaled="tests.faults.sql --kills 30 --transactions 2000",
+        full="tests.faults.sql --kills 1000 --transactions 100000",
+    ),
+    Program(
+        name="mariadb", promises=(4, 9), shares_cores=True,
+        attack="the question whether MariaDB committed, at each isolation level",
+        scaled=f"{PYTEST} tests/sql/test_mariadb.py",
+        full=f"{PYTEST} tests/sql/test_mariadb.py",
+    ),
+    Program(
         name="powercut", promises=(1, 2, 4, 8, 9), shares_cores=True,
         attack="states that a power cut may leave of a recorded run, each of them opened",
         scaled="tests.faults.powercut --states 300",
@@ -151,6 +163,12 @@ PROGRAMS: Sequence[Program] = (
         attack="SIGKILL of a Spark driver at each point of a stream's batch, then a new driver",
         scaled="tests.spark.kill --kills 3",
         full="tests.spark.kill --kills 200",
+    ),
+    Program(
+        name="spark-kill-parts", promises=(1, 4, 9),
+        attack="the same with four partitions in each topic; each key keeps its order",
+        scaled="tests.spark.kill --kills 3 --partitions 4",
+        full="tests.spark.kill --kills 100 --partitions 4",
     ),
     Program(
         name="spark-spec", promises=(4,),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "process")
+COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "access", "process")
 
 
 @dataclass(frozen=True, slots=True)

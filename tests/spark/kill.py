@@ -1,11 +1,12 @@
 """Kills a driver with SIGKILL at each point of its work, and starts a new one on its checkpoint.
 
-    python -m tests.spark.kill --kills 20
+    python -m tests.spark.kill --kills 20 [--partitions 4]
 
 A proxy before the server sees the requests of the driver and its tasks. The JVM and the driver are
 killed at the chosen point: before a request arrives, before its reply returns, or right after.
 Their workers run on for a moment, as zombies. In the end the sinks hold each message once, in
-order.
+order. With --partitions all three topics have so many, messages have keys, and the order is that of
+each key.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,7 +25,7 @@ from pathlib import Path
 import tuff
 from tests.client.proxy import Losses, losing
 from tests.http.process import ENDS_WITH_PARENT
-from tests.spark.messages import read
+from tests.spark.messages import read_messages
 from tests.spark.session import set_up
 from tests.spark.stream_driver import BATCH_COUNT, SINKS, SOURCE
 from tuff.launch import ServerProcess
@@ -36,6 +37,7 @@ START_COUNT_MAX = 5  # drivers for one point
 TOO_SLOW = "Python worker failed to connect back"
 LOG_LENGTH_MAX = 10_000  # characters of a log that a failure shows
 MESSAGE_COUNT = 4 * BATCH_COUNT  # published for each driver
+KEY_COUNT = 16  # of topics with several partitions
 EPOCH = "epoch"
 CALLS = (EPOCH, "checkpoint", "store", "commit", "poll", "offsets")
 
@@ -145,7 +147,10 @@ class Killer:
 class Drivers:
     """Drivers that run one after the other against one server, and the messages that they copy."""
 
-    def __init__(self, home: Path, url: str, points: Points, client: tuff.Client) -> None:
+    def __init__(
+        self, home: Path, url: str, points: Points, client: tuff.Client, *, partition_count: int
+    ) -> None:
+        self._partition_count = partition_count
         self._words = ("tests.spark.stream_driver", url, str(home))
         self._killer = Killer(points, home / "driver.txt", within_s=RUN_WITHIN_S)
         self._client = client
@@ -153,8 +158,9 @@ class Drivers:
 
     def publish(self) -> None:
         """Publish messages for the next driver."""
-        numbers = [str(self._count + number) for number in range(MESSAGE_COUNT)]
-        self._client.publish(tuff.TopicId(*SOURCE.split(":")), *numbers)
+        numbers = range(self._count, self._count + MESSAGE_COUNT)
+        messages = [tuff.NewMessage(str(each), key=self._key(each)) for each in numbers]
+        self._client.publish(tuff.TopicId(*SOURCE.split(":")), *messages)
         self._count += MESSAGE_COUNT
 
     def run(self, point: Point | None) -> bool:
@@ -166,14 +172,34 @@ class Drivers:
         duplicated or out of order; at the end (`is_over`) all must be there."""
         found_count = 0
         for parity, name in enumerate(SINKS):
-            expected = [b"%d" % number for number in range(parity, self._count, 2)]
-            found = read(self._client, tuff.TopicId("kill", name))
-            assert found == (expected if is_over else expected[: len(found)]), (
-                f"{name} has {len(found)} messages, {len(set(found))} of them distinct, and not "
-                f"those of the {len(expected)} there should be, in order"
-            )
-            found_count += len(found)
+            expected = self._by_key(range(parity, self._count, 2))
+            found = self._in_sink(tuff.TopicId("kill", name))
+            assert found.keys() <= expected.keys(), f"{name} has keys {found.keys()}"
+            for key, there in expected.items():
+                some = found.get(key, [])
+                assert some == (there if is_over else there[: len(some)]), (
+                    f"{name} has {len(some)} messages of key {key!r}, {len(set(some))} of them "
+                    f"distinct, and not those of the {len(there)} there should be, in order"
+                )
+                found_count += len(some)
         return found_count
+
+    def _key(self, number: int) -> bytes | None:
+        """The key of a message; without partitions all are in one order, as if of one key."""
+        return b"%d" % (number % KEY_COUNT) if self._partition_count > 1 else None
+
+    def _by_key(self, numbers: Iterable[int]) -> dict[bytes | None, list[bytes]]:
+        found: dict[bytes | None, list[bytes]] = {}
+        for number in numbers:
+            found.setdefault(self._key(number), []).append(b"%d" % number)
+        return found
+
+    def _in_sink(self, topic: tuff.TopicId) -> dict[bytes | None, list[bytes]]:
+        found: dict[bytes | None, list[bytes]] = {}
+        for number in range(self._partition_count):
+            for message in read_messages(self._client, topic.partition(number)):
+                found.setdefault(message.key, []).append(message.payload)
+        return found
 
 
 def points(count: int, *, seed: int) -> list[Point]:
@@ -193,6 +219,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.kill", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--after", type=int, default=0, help="leave out so many points")
+    parser.add_argument("--partitions", type=int, default=1, help="of the source and the sinks")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     set_up()
@@ -206,8 +233,9 @@ def main(arguments: Sequence[str]) -> int:
         ):
             assert isinstance(losses, Points)
             for each in (SOURCE, *(f"kill:{sink}" for sink in SINKS)):
-                client.topics.create(tuff.TopicId(*each.split(":")))
-            drivers = Drivers(home, url, losses, client)
+                topic = tuff.TopicId(*each.split(":"))
+                client.topics.create(topic, partitions=options.partitions)
+            drivers = Drivers(home, url, losses, client, partition_count=options.partitions)
             every = points(options.after + options.kills, seed=options.seed)
             for point in every[options.after :]:
                 drivers.publish()

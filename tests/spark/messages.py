@@ -5,10 +5,17 @@ import tuff
 
 def read(client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed") -> list[bytes]:
     """The payloads of a whole topic, in order."""
-    found: list[bytes] = []
+    return [message.payload for message in read_messages(client, topic, isolation)]
+
+
+def read_messages(
+    client: tuff.Client, topic: tuff.TopicId, isolation: str = "committed"
+) -> list[tuff.Message]:
+    """The messages of a whole topic, in order."""
+    found: list[tuff.Message] = []
     poll = client.poll(topic, isolation=isolation)
     while poll:
-        found += [message.payload for message in poll]
+        found += poll
         poll = client.poll(topic, poll.next_id, inclusive=False, isolation=isolation)
     return found
 

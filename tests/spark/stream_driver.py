@@ -28,9 +28,11 @@ def main(arguments: Sequence[str]) -> int:
             startingOffsets="earliest",
             maxMessagesPerTrigger=BATCH_COUNT,
             minPartitions=PARTITION_COUNT,
+            includeAttributes=True,
         )
         named = reader.load().selectExpr(
             "string(value) as value",
+            "key",
             "elt(1 + cast(string(value) as int) % 2, 'even', 'odd') as topic",
         )
         writer = named.writeStream.format("tuff").options(url=url, namespace="kill")

@@ -204,7 +204,8 @@ def test_an_invalid_option_is_reported_when_spark_asks_for_the_schema() -> None:
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        (StructType().add("key", "string"), "no column key"),
+        (StructType().add("offset", "string"), "no column offset"),
+        (StructType().add("key", "binary"), "no column key; set includeAttributes=true for it"),
         (
             StructType().add("value", "string"),
             "column value has the type string in this schema, but a read returns it as binary",
@@ -239,3 +240,70 @@ def test_messages_that_expire_before_they_are_read_are_reported_as_data_loss(
     with pytest.raises(DataLossError, match="may have expired before"):
         read.of(topic, startingOffsets=f'{{"{topic}": "{first.hex()}"}}')
     assert read.of(topic) == [b"3"]
+
+
+WITH_ATTRIBUTES = tuff.NewMessage(
+    "1", key=b"k\xff", tags=["eu", "paid"], headers=[("a", b"\x00"), ("a", b"")]
+)
+
+
+def test_attributes_are_columns_if_they_are_included(
+    read: Reads, tuff_server: ServerProcess, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, WITH_ATTRIBUTES, "2")
+    options = {"url": tuff_server.url, "subscribe": tuff_topic}
+    names = source_of(**options).schema().fieldNames()
+    source = source_of(**options, includeAttributes="true")
+    schema = StructType().add("headers", source.schema()["headers"].dataType).add("key", "binary")
+
+    rows = tables(read.reader(tuff_topic, includeAttributes="true"))
+    projected = tables(source.reader(schema))
+
+    assert names == ["topic", "id", "value", "timestamp", "generation"]
+    assert [(each["key"], each["tags"], each["headers"]) for each in rows] == [
+        (
+            b"k\xff",
+            ["eu", "paid"],
+            [{"name": "a", "value": b"\x00"}, {"name": "a", "value": b""}],
+        ),
+        (None, None, None),
+    ]
+    assert projected == [{name: row[name] for name in ("headers", "key")} for row in rows]
+
+
+def tables(reader: BatchReader) -> list[dict[str, object]]:
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_tags_select_the_messages_of_a_read(
+    read: Reads, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    tuff_client.publish(tuff_topic, *["other"] * 50, WITH_ATTRIBUTES, *["other"] * 50)
+
+    assert read.of(tuff_topic, tags="us|eu,paid", fetchSize=7) == [b"1"]
+    assert read.of(tuff_topic, tags="us") == []
+    with pytest.raises(OptionError, match="tags 'a b': a tag has 1 to 64 characters"):
+        read.of(tuff_topic, tags="a b")
+
+
+def test_a_topic_is_read_with_all_its_partitions(read: Reads, tuff_client: tuff.Client) -> None:
+    topic = tuff.TopicId("tests", "in-partitions")
+    tuff_client.topics.create(topic, partitions=3)
+    ids = [tuff_client.publish(topic.partition(n), f"{n}").first_id for n in range(3)]
+    tuff_client.topics.update(topic, partitions=2)
+    of_one, start = f"{topic}:1", f'{{"{topic}:1": "{ids[1].hex()}"}}'
+
+    rows = tables(read.reader(topic, namespace="tests"))
+
+    assert sorted((row["topic"], row["value"]) for row in rows) == [
+        (topic.name, b"0"), (topic.name, b"1"), (topic.name, b"2"),
+    ]  # fmt: skip
+    assert [row["topic"] for row in tables(read.reader(topic.partition(1)))] == [of_one]
+    assert sorted(read.of(topic, startingOffsets=start)) == [b"0", b"2"]
+    with pytest.raises(OptionError, match=f"and the partition {of_one}; leave one of the two out"):
+        read.of(topic, topic.partition(1))

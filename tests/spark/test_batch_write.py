@@ -7,6 +7,7 @@ from traceback import extract_tb
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import tuff
@@ -17,6 +18,7 @@ from pyspark_tuff.writers import FLUSH_COUNT, BatchWriter
 from tests.spark.messages import read
 from tests.spark.without_spark import pickled, rows, run_task, source_of
 from tuff.launch import ServerProcess
+from tuff.protocol.partitioning import partition_index
 
 ROWS = StructType().add("value", "binary")
 NAMED_ROWS = StructType().add("topic", "string").add("value", "string")
@@ -209,9 +211,19 @@ def test_a_task_renews_the_lease_while_it_computes(
         (StructType().add("payload", "binary"), {"topic": "a"}, "column value"),
         (ROWS, {}, "option topic"),
         (
-            StructType().add("value", "binary").add("key", "binary"),
+            StructType().add("value", "binary").add("offset", "long"),
             {"topic": "a"},
+            "messages have no offset",
+        ),
+        (
+            StructType().add("value", "binary").add("key", "binary"),
+            {"topic": "a", "includeAttributes": "false"},
             "messages have no key",
+        ),
+        (
+            StructType().add("value", "binary").add("tags", "string"),
+            {"topic": "a"},
+            "column tags has the type string, and a write takes array<string>",
         ),
     ],
 )
@@ -275,3 +287,80 @@ def test_a_null_value_is_refused(write: Writes, tuff_topic: tuff.TopicId) -> Non
     with pytest.raises(tuff.BadRequestError, match="has a null"):
         write.attempt(writer, 0, pa.RecordBatch.from_pydict({"value": pa.array([None], "binary")}))
     writer.abort([])
+
+
+ATTRIBUTES = pa.schema(
+    [
+        ("value", pa.string()),
+        ("key", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+ATTRIBUTE_ROWS = from_arrow_schema(ATTRIBUTES)
+FULL = {"value": "1", "key": "k", "tags": ["eu"], "headers": [{"name": "a", "value": b"\x00"}]}
+EMPTY = {"value": "2", "key": None, "tags": [], "headers": None}
+
+
+def attribute_rows(*given: dict[str, object]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(given), schema=ATTRIBUTES)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(b"k", ("eu",), (("a", b"\x00"),)), (None, (), ())]),
+        # As before there were attributes.
+        ({"ignoreExtraColumns": "true"}, [(None, (), ())] * 2),
+    ],
+)
+def test_columns_with_attributes_are_written(
+    write: Writes,
+    tuff_client: tuff.Client,
+    tuff_topic: tuff.TopicId,
+    options: dict[str, str],
+    expected: list[object],
+) -> None:
+    writer = write.begin(ATTRIBUTE_ROWS, topic=tuff_topic, **options)
+
+    writer.commit([write.attempt(writer, 0, attribute_rows(FULL, EMPTY))])
+
+    found = tuff_client.poll(tuff_topic)
+    assert [message.payload for message in found] == [b"1", b"2"]
+    assert [(each.key, each.tags, each.headers) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"tags": [None]}, "column tags has a null"),
+        ({"headers": [{"name": "a", "value": None}]}, "column headers has a null"),
+        ({"tags": ["two words"]}, "a tag has 1 to 64 characters"),
+    ],
+)
+def test_attributes_that_no_message_can_have_fail_the_task(
+    write: Writes, tuff_topic: tuff.TopicId, wrong: dict[str, object], reason: str
+) -> None:
+    writer = write.begin(ATTRIBUTE_ROWS, topic=tuff_topic)
+
+    with pytest.raises(tuff.BadRequestError, match=reason):
+        write.attempt(writer, 0, attribute_rows(FULL | wrong))
+
+    writer.abort([])
+
+
+def test_rows_for_a_topic_with_several_partitions_are_divided_by_key(
+    write: Writes, tuff_client: tuff.Client
+) -> None:
+    topic = tuff.TopicId("tests", "divided-rows")
+    tuff_client.topics.create(topic, partitions=3)
+    writer = write.begin(ATTRIBUTE_ROWS, topic=topic)
+    given = [FULL | {"value": str(number), "key": f"k{number % 7}"} for number in range(70)]
+
+    tasks = [write.attempt(writer, at, attribute_rows(*given[at::2])) for at in (0, 1)]
+    writer.commit(tasks)
+
+    found = {number: tuff_client.poll(topic.partition(number)) for number in range(3)}
+    for number, messages in found.items():
+        assert {partition_index(each.key or b"", 3) for each in messages} == {number}
+    assert sorted(int(each.payload) for poll in found.values() for each in poll) == [*range(70)]

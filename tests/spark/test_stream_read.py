@@ -9,7 +9,6 @@ from pyspark.sql.types import StructType
 
 import tuff
 from pyspark_tuff import DefaultSource
-from pyspark_tuff.columns import source_schema
 from pyspark_tuff.errors import DataLossError
 from pyspark_tuff.readers import StreamReader
 from tests.spark.messages import expire
@@ -34,7 +33,7 @@ class Streams:
         if "subscribePattern" in given:
             del given["subscribe"]
         source = source_of(**given)
-        schema = source.schema() if loads else source_schema(include_transaction=False)
+        schema = source.schema() if loads else StructType().add("value", "binary")
         self._opened.append(Stream(source, schema))
         return self._opened[-1]
 
@@ -324,3 +323,51 @@ def test_a_topic_without_messages_for_longer_than_its_ttl_has_no_data_loss(
     expire(tuff_client, topic)
     with pytest.raises(DataLossError, match="may have expired"):
         streams.open(topic).read(middle, end)
+
+
+def partitioned(client: tuff.Client, topic: tuff.TopicId, count: int) -> None:
+    client.topics.update(topic, partitions=count)
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    streams: Streams, tuff_client: tuff.Client, tuff_topic: tuff.TopicId
+) -> None:
+    """Planned while the topic had one partition, a batch is read again when it has three."""
+    stream = streams.open(tuff_topic, startingOffsets="latest")
+    begin = stream.first()
+    tuff_client.publish(tuff_topic, "0")
+    middle = stream.next(begin)
+    partitioned(tuff_client, tuff_topic, 3)
+    for number in range(3):
+        tuff_client.publish(tuff_topic.partition(number), f"{number}, new")
+
+    end = stream.next(middle)
+
+    assert list(middle["topics"]) == [str(tuff_topic)]
+    names = [str(tuff_topic), f"{tuff_topic}:1", f"{tuff_topic}:2"]
+    assert list(end["topics"]) == names
+    assert streams.open(tuff_topic).read(begin, middle) == [b"0"]
+    assert sorted(stream.read(middle, end)) == [b"0, new", b"1, new", b"2, new"]
+    assert json.dumps(stream.next(end)) == json.dumps(end)
+
+
+def test_a_retired_partition_is_deleted_without_data_loss_if_all_of_it_was_read(
+    streams: Streams, tuff_client: tuff.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = tuff.TopicId("tests", "shrinking")
+    tuff_client.topics.create(topic, partitions=2)
+    tuff_client.publish(topic.partition(1), "1")
+    stream = streams.open(topic)
+    begin = stream.first()
+    end = stream.next(begin)
+    partitioned(tuff_client, topic, 1)
+    retired = stream.next(end)
+
+    # The server deletes the partition once its messages are gone.
+    monkeypatch.setattr("pyspark_tuff.readers.partitions_of", lambda _, of: [of.partition(0)])
+
+    assert (retired, stream.read(begin, end)) == (end, [b"1"])
+    assert list(stream.next(end)["topics"]) == [str(topic)]
+    for other, start in ((stream, begin), (streams.open(topic), end)):
+        with pytest.raises(DataLossError, match=f"{topic}:1, which was read before, was deleted"):
+            other.next(start)

@@ -1,6 +1,7 @@
 """The subscriber; `tuff.subscriber_flows` has its flows."""
 
-from tuff.aio.context import AsyncTransactionContext
+from typing import Any
+
 from tuff.aio.driver import AsyncDriver
 from tuff.subscriber_flows import SubscriberFlows
 
@@ -9,9 +10,7 @@ class AsyncSubscriber:
     """`client.subscriber(…)`: passes every message of a topic to `process`, exactly once with
     respect to the participant that keeps its position. Belongs to one task, except `stop`."""
 
-    def __init__(
-        self, flows: SubscriberFlows[AsyncTransactionContext], driver: AsyncDriver
-    ) -> None:
+    def __init__(self, flows: SubscriberFlows[Any], driver: AsyncDriver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows

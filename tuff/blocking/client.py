@@ -7,7 +7,8 @@ from functools import partial
 from ssl import SSLContext
 from time import perf_counter
 from types import TracebackType
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from tuff import calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
@@ -17,6 +18,7 @@ from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.groups import Consumer, Groups
 from tuff.blocking.publisher import Publisher
+from tuff.blocking.sql import SqlResolver, SqlTransaction
 from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Delayed, Topics
 from tuff.blocking.transactions import Sinks, Transactions
@@ -59,9 +61,14 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
+from tuff.sql.database import Decider, SqlDatabase
+from tuff.sql.positions import SqlPositions
+from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
+from tuff.sql.transaction import SqlProtocol
 from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
 from tuff.transaction_calls import write_pointer_of
 
+D = TypeVar("D")
 T = TypeVar("T")
 
 
@@ -83,9 +90,10 @@ class Client:
     all durations here. `retries`: how often a call is repeated, after pauses that grow from 0.1 to
     2 seconds, if that is safe: reads, calls that the server says it did not execute, and calls
     without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
-    `token`: sent as `Authorization: Bearer`; no server requires it yet. With `https` the
-    certificate of the server is checked against the authorities that this machine trusts, or by
-    `ssl_context`; the environment variable SSL_CERT_FILE names another file of authorities.
+    `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
+    `https` the certificate of the server is checked against the authorities that this machine
+    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
+    authorities.
     `transport`: sends the calls (default: by HTTP); for tests.
 
     Raises:
@@ -117,6 +125,7 @@ class Client:
         self.sinks = Sinks(self._send, self.client_id)
         self.cluster = Cluster(self._send)
         self.groups = Groups(self._send)
+        self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
 
     @property
     def url(self) -> str:
@@ -312,10 +321,16 @@ class Client:
         )
         return self._send(calls.poll(topic, question))
 
-    def poll_batch(self, topic: TopicId, question: PollQuestion) -> PollBatch:
+    def poll_batch(
+        self, topic: TopicId, question: PollQuestion, *, attributes: bool = False
+    ) -> PollBatch:
         """One read whose messages come as an Arrow record batch; client and server need pyarrow.
-        `question` has the parameters of `poll`."""
-        return self._send(poll_batch(topic, question))
+        `question` has the parameters of `poll`. `attributes` adds the columns `key`, `tags` and
+        `headers`, each null for a message without.
+
+        Raises: as `poll`; NotAcceptableError: the server has no pyarrow, or no attributes.
+        """
+        return self._send(poll_batch(topic, question, attributes=attributes))
 
     def subscribe(
         self,
@@ -507,6 +522,106 @@ class Client:
         return self._open(
             participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
         ).context
+
+    def sql_transaction(
+        self,
+        database: SqlDatabase[D],
+        connection: D,
+        *,
+        timeout: Duration | None = None,
+    ) -> SqlTransaction:
+        """A transaction of your database in which messages are published: both commit, or neither.
+
+            shop = SqlAlchemyDatabase(engine, "shop")
+            with client.sql_transaction(shop, session) as tx:
+                session.add(Order(item="apple"))
+                tx.publish(orders, "sold one apple")
+
+        `database`: one of the classes in `tuff.sql.sqlalchemy`, `tuff.sql.psycopg`,
+        `tuff.sql.asyncpg`, `tuff.sql.sqlite` or `tuff.sql.django`; keep it, as it remembers what it
+        has checked. `connection`: the session or connection of that library; the block commits it
+        at its end. `timeout`: seconds from the first message to the end of the block (default: the
+        server's 30).
+
+        Raises, when its block begins or ends:
+            WrongStateError: the connection or the database is unsuitable; it says what to do.
+            OutcomeUnknownError: the database can't say now whether it committed. A resolver makes
+                the messages follow the rows.
+            Exception: the error of the block, of the database or of the server, after all was
+                rolled back.
+        """
+        protocol = SqlProtocol(
+            self._retries,
+            self._decider_of(database),
+            database.joined(connection),
+            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            client=self.client_id,
+        )
+        return SqlTransaction(protocol, self._driver)
+
+    def sql_resolver(self, database: SqlDatabase[Any], *, every: Duration = EVERY_S) -> SqlResolver:
+        """Settles prepared transactions of a database whose program died, as the database decided.
+
+        At least one process of the application runs one; several are harmless. `every`: seconds
+        between two rounds; what is prepared in two successive rounds is asked about.
+        """
+        every_s = checked_every_s(calls.seconds_of(every, what="every"))
+        flows = ResolverFlows(self._decider_of(database), self._retries, every_s=every_s)
+        return SqlResolver(flows, self._driver)
+
+    def sql_subscriber(
+        self,
+        topic: TopicId,
+        process: Callable[[Sequence[Message], SqlTransaction], object],
+        *,
+        database: SqlDatabase[D],
+        connection: D,
+        name: str,
+        start: Start | None = None,
+        isolation: IsolationLike = "committed",
+        batch: int = 100,
+        wait: Duration = 30.0,
+        attempts: int = 5,
+        dead_letters: TopicId | None = None,
+        tags: str | None = None,
+    ) -> Subscriber:
+        """Processes every message of a topic exactly once into your database: the rows that
+        `process(messages, tx)` writes and the position commit in one database transaction.
+
+            def process(messages, tx):
+                connection.executemany("INSERT INTO sales VALUES ($1)", …)
+
+            client.sql_subscriber(
+                orders, process, database=shop, connection=connection, name="billing"
+            ).run()
+
+        `name`: of the consumer, whose position is a row of the table `tuff_positions`; the
+        connection is used by this subscriber only. What `process` publishes by `tx` commits too.
+        The other parameters, and what happens to a message that fails, are as in `subscriber`. An
+        error of the database ends `run`, or counts as a failure of the batch.
+
+        Raises: as `subscriber`; and WrongStateError: as `sql_transaction`.
+        """
+        wait_s = calls.seconds_of(wait, what="wait")
+        read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
+        decider, block = self._decider_of(database), database.joined(connection)
+        positions = SqlPositions(decider, block, topic, name)
+        protocol = SqlProtocol(self._retries, decider, block, timeout_s=None, client=self.client_id)
+        context = SqlTransaction(protocol, self._driver)
+        plan = SubscriberPlan(
+            topic=topic,
+            question=read,
+            process=process,
+            open_one=lambda: Opened(protocol, context),
+            load=lambda: self._driver.run(positions.load()),
+            save=lambda id, _tx: self._driver.run(positions.save(id)),
+            attempts=attempts,
+            dead_letters=dead_letters,
+        )
+        return Subscriber(SubscriberFlows(plan, self._retries), self._driver)
+
+    def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
+        return self._deciders.setdefault(database, Decider(database))
 
     def run(
         self,

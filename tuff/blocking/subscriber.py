@@ -1,7 +1,8 @@
 # Generated from tuff/aio/subscriber.py by `make blocking`; change that one.
 """The subscriber; `tuff.subscriber_flows` has its flows."""
 
-from tuff.blocking.context import TransactionContext
+from typing import Any
+
 from tuff.blocking.driver import Driver
 from tuff.subscriber_flows import SubscriberFlows
 
@@ -10,7 +11,7 @@ class Subscriber:
     """`client.subscriber(…)`: passes every message of a topic to `process`, exactly once with
     respect to the participant that keeps its position. Belongs to one thread, except `stop`."""
 
-    def __init__(self, flows: SubscriberFlows[TransactionContext], driver: Driver) -> None:
+    def __init__(self, flows: SubscriberFlows[Any], driver: Driver) -> None:
         if not driver.runs_coroutines:
             flows.refuse_coroutines()
         self._flows = flows

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
+from tuff.cli.access import access
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.dlq import dlq
@@ -20,6 +21,7 @@ from tuff.cli.options import Session, command_line, server_options
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.pub import pub
 from tuff.cli.snapshot_log_table import log, snapshot, table
+from tuff.cli.sql import sql
 from tuff.cli.status import status
 from tuff.cli.tail import tail
 from tuff.cli.topics import topics
@@ -67,6 +69,8 @@ _NEXT = {
 }
 # Codes of errors whose text itself says what to do, or that nothing can be done.
 _WITHOUT_ADVICE = {
+    "unauthenticated",
+    "forbidden",
     "command_refused",
     "wrong_file",
     "damaged_file",
@@ -136,8 +140,8 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, dlq, tx, sinks, holds, positions),
-    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster),
+    *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
+    *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)
 

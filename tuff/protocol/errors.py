@@ -102,6 +102,20 @@ class InvalidTransactionError(BadRequestError):
     code = "invalid_transaction"
 
 
+class UnauthenticatedError(TuffError):
+    """The server has an access file, and the request has no token of it."""
+
+    status = 401
+    code = "unauthenticated"
+
+
+class ForbiddenError(TuffError):
+    """The principal does not have the right that the request needs."""
+
+    status = 403
+    code = "forbidden"
+
+
 class HostNotAllowedError(TuffError):
     """The request names a host to which the server does not answer."""
 

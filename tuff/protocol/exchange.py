@@ -17,6 +17,7 @@ from tuff.protocol.errors import (
     BadRequestError,
     NotAcceptableError,
     TuffError,
+    UnauthenticatedError,
     UnsupportedMediaTypeError,
 )
 from tuff.protocol.json_forms import check_object, parse_json, shown
@@ -36,9 +37,9 @@ class Request(NamedTuple):
     """One complete request. `parameters` has the names in the route's path; `query` is unchecked:
     in order, with unknown and repeated names. Absent headers are None.
 
-    The last three matter between the servers of a cluster only: whether another server has
-    forwarded the request, whether the client wants a redirect instead of that, and what the client
-    sent as `Authorization`, which no server reads yet (protocol §1, Clusters).
+    `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
+    another server has forwarded the request, and whether the client wants a redirect instead of
+    that (protocol §1, Clusters).
     """
 
     parameters: Mapping[str, str]
@@ -82,7 +83,11 @@ def json_reply(
 
 def problem_reply(error: TuffError) -> Reply:
     """The `application/problem+json` reply of an error."""
-    headers = (("Retry-After", str(RETRY_AFTER_S)),) if error.status in RETRIED_STATUSES else ()
+    headers: tuple[tuple[str, str], ...] = ()
+    if error.status in RETRIED_STATUSES:
+        headers = (("Retry-After", str(RETRY_AFTER_S)),)
+    elif error.status == UnauthenticatedError.status:
+        headers = (("WWW-Authenticate", "Bearer"),)
     body = json.dumps(error.problem()).encode("ascii")
     return Reply(error.status, PROBLEM_TYPE, body, headers)
 

@@ -1,0 +1,1 @@
+"""Access control: principals, their rights, and the right that each operation needs."""

@@ -1,0 +1,183 @@
+"""Principals and their rights, read from the access file (decision 0046).
+
+    file      := principals: {name: principal}
+    principal := tokens: [sha256], rights: [entry]
+    sha256    := "sha256:" 64 hex digits
+    entry     := namespace: name | "*" (default), topics: [pattern] (default: ["*"]), allow: [right]
+
+A pattern is a shell pattern of topic names. A topic's partitions have the rights of the topic.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from hashlib import sha256
+
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import check_name
+
+EVERY = "*"  # every namespace, or every topic
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+class Right(StrEnum):
+    """What a principal may be allowed to do; `transact` has no topic."""
+
+    CREATE = "create"
+    PUBLISH = "publish"
+    READ = "read"
+    TRANSACT = "transact"
+    ADMINISTER = "administer"
+
+
+class AccessFileError(Exception):
+    """The access file is not valid; the message is one sentence that names the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Rights on the topics of a namespace, or of every namespace."""
+
+    namespace: str
+    topics: tuple[str, ...]
+    allow: frozenset[Right]
+
+    def cover(self, namespace: str, topic: str) -> bool:
+        """Whether they are about this topic. `EVERY` as namespace or topic: about all of them."""
+        if self.namespace not in (EVERY, namespace):
+            return False
+        if topic == EVERY:
+            return EVERY in self.topics
+        return any(fnmatchcase(topic, pattern) for pattern in self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user or a program that sends requests."""
+
+    name: str
+    rights: tuple[Rights, ...] = ()
+
+    def may(self, right: Right, namespace: str, topic: str) -> bool:
+        """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them."""
+        return any(right in each.allow and each.cover(namespace, topic) for each in self.rights)
+
+    def may_somewhere(self, right: Right, namespace: str, _topic: str = EVERY) -> bool:
+        """Whether it has the right on any topic of the namespace; `EVERY`: of any namespace."""
+        return any(
+            right in each.allow and (namespace == EVERY or each.namespace in (EVERY, namespace))
+            for each in self.rights
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Principals:
+    """The principals of an access file."""
+
+    by_name: Mapping[str, Principal]
+    by_token_hash: Mapping[str, Principal]
+
+    def of_token(self, token: str) -> Principal | None:
+        """The principal of a token; None without one."""
+        return self.by_token_hash.get(hash_of(token))
+
+
+def hash_of(token: str) -> str:
+    """The SHA-256 of a token, in hex. A token has 256 random bits, so its hash tells nothing."""
+    return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def parse(text: str) -> Principals:
+    """The principals of an access file.
+
+    Raises:
+        AccessFileError: it is not valid.
+    """
+    try:
+        document = tomllib.loads(text)
+    except ValueError as error:
+        raise AccessFileError(f"it is no TOML: {error}") from None
+    _check_keys(document, {"principals"}, "the file")
+    by_name: dict[str, Principal] = {}
+    by_hash: dict[str, Principal] = {}
+    for name, entry in _table(document.get("principals", {}), "principals").items():
+        place = f"principals.{name}"
+        table = _table(entry, place)
+        _check_keys(table, {"tokens", "rights"}, place)
+        by_name[name] = principal = Principal(_name(name, place), tuple(_rights(table, place)))
+        for token in _texts(table.get("tokens", []), f"{place}.tokens"):
+            token_hash = _token_hash(token, place)
+            if token_hash in by_hash:
+                other = by_hash[token_hash].name
+                raise AccessFileError(f"{place}.tokens has a token that {other} has too")
+            by_hash[token_hash] = principal
+    if not by_hash:
+        raise AccessFileError("no principal has a token; `tuff access token NAME` makes one")
+    return Principals(by_name, by_hash)
+
+
+def _rights(table: Mapping[str, object], place: str) -> Iterator[Rights]:
+    entries = table.get("rights", [])
+    if not isinstance(entries, list):
+        raise AccessFileError(f"{place}.rights is a list of tables")
+    for number, entry in enumerate(entries):
+        where = f"{place}.rights[{number}]"
+        given = _table(entry, where)
+        _check_keys(given, {"namespace", "topics", "allow"}, where)
+        namespace = given.get("namespace", EVERY)
+        if not isinstance(namespace, str):
+            raise AccessFileError(f"{where}.namespace is a text")
+        if namespace != EVERY:
+            _name(namespace, f"{where}.namespace")
+        topics = _texts(given.get("topics", [EVERY]), f"{where}.topics")
+        yield Rights(namespace, tuple(topics), _allowed(given, where))
+
+
+def _allowed(given: Mapping[str, object], where: str) -> frozenset[Right]:
+    names = _texts(given.get("allow", []), f"{where}.allow")
+    known = {right.value for right in Right}
+    if not names or not known.issuperset(names):
+        # No value is shown: a token may stand in the wrong place.
+        raise AccessFileError(f"{where}.allow is a list of {', '.join(Right)}")
+    return frozenset(map(Right, names))
+
+
+def _token_hash(token: str, place: str) -> str:
+    found = _HASH.fullmatch(token)
+    if found is None:
+        # The value is not shown: it may be a token.
+        raise AccessFileError(
+            f"{place}.tokens has an entry that is not sha256: and 64 hex digits; "
+            "`tuff access token NAME` makes one"
+        )
+    return found[1]
+
+
+def _name(text: str, place: str) -> str:
+    try:
+        return check_name(text, what="name")
+    except InvalidNameError as error:
+        raise AccessFileError(f"{place}: {error.detail}") from None
+
+
+def _check_keys(table: Mapping[str, object], known: Collection[str], place: str) -> None:
+    unknown = sorted(table.keys() - set(known))
+    if unknown:
+        raise AccessFileError(
+            f"{place} has no key {unknown[0]!r}; known: {', '.join(sorted(known))}"
+        )
+
+
+def _table(value: object, place: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise AccessFileError(f"{place} is a table")
+    return value
+
+
+def _texts(value: object, place: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise AccessFileError(f"{place} is a list of texts")
+    return value

@@ -1,0 +1,87 @@
+"""The offline commands of server.py for the access file: `access token`, `check`, `may`.
+
+Each prints JSON, one object per line, for the `tuff` command.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from access.principals import EVERY, AccessFileError, Principals, Right, hash_of
+from process.access_guard import read_access_file
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import check_name
+
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str], *, new_token: Callable[[], str]) -> int:
+    """Run one command; returns the exit code. `new_token` makes a token of 256 random bits."""
+    options = _parser().parse_args(arguments)
+    try:
+        match options.command:
+            case "token":
+                _print(_token(options.name, new_token()))
+            case "check":
+                for row in _rows(read_access_file(options.file)):
+                    _print(row)
+            case _:
+                _print(_may(read_access_file(options.file), options))
+    except (AccessFileError, InvalidNameError) as error:
+        print(f"tuff: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return 0
+
+
+def _token(name: str, token: str) -> Mapping[str, object]:
+    check_name(name, what="principal")
+    lines = f'[principals."{name}"]\ntokens = ["sha256:{hash_of(token)}"]'
+    return {"token": token, "lines": lines}
+
+
+def _rows(principals: Principals) -> list[Mapping[str, object]]:
+    return [
+        {
+            "principal": principal.name,
+            "namespace": rights.namespace,
+            "topics": " ".join(rights.topics),
+            "allow": " ".join(right for right in Right if right in rights.allow),
+        }
+        for principal in principals.by_name.values()
+        for rights in principal.rights
+    ]
+
+
+def _may(principals: Principals, options: argparse.Namespace) -> Mapping[str, object]:
+    principal = principals.by_name.get(options.principal)
+    if principal is None:
+        raise AccessFileError(
+            f"{options.file} has no principal {options.principal!r}; it has "
+            f"{', '.join(principals.by_name)}"
+        )
+    namespace, topic = options.namespace, options.topic
+    right = Right(options.right)
+    may = principal.may(right, namespace, topic)
+    if right is Right.TRANSACT:
+        may = principal.may_somewhere(right, EVERY)  # it has no topic
+    return {"principal": principal.name, "right": right, "may": may}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="server.py access", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("token").add_argument("name")
+    commands.add_parser("check").add_argument("file", type=Path)
+    may = commands.add_parser("may")
+    may.add_argument("file", type=Path)
+    may.add_argument("principal")
+    may.add_argument("right", choices=[right.value for right in Right])
+    may.add_argument("namespace")
+    may.add_argument("topic")
+    return parser
+
+
+def _print(row: Mapping[str, object]) -> None:
+    print(json.dumps(row), flush=True)

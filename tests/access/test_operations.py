@@ -1,0 +1,43 @@
+"""The table of operations covers the OpenAPI document, and bodies that name topics."""
+
+import orjson
+import pytest
+
+from access.operations import REQUIREMENTS, Scope, require
+from access.principals import Principal, Right, Rights
+from process.openapi import ENDPOINTS
+from tuff.protocol.errors import ForbiddenError
+
+OPEN = {"/health/live", "/health/startup", "/health/ready", "/openapi.json"}
+
+
+def test_every_endpoint_has_an_entry_and_only_probes_and_the_document_are_open() -> None:
+    assert REQUIREMENTS.keys() == {f"{each.method} {each.path}" for each in ENDPOINTS}
+
+    found = {name.split()[1] for name, each in REQUIREMENTS.items() if each.scope is Scope.OPEN}
+
+    assert found == OPEN
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("POST /v1/transactions/run", {"publish": [{"namespace": "ns", "topic": "theirs"}]}),
+        ("POST /v1/transactions/{tx}/commit", {"publish": [
+            {"namespace": "ns", "topic": "mine"}, {"namespace": "ns", "topic": "theirs:1"}]}),
+        ("POST /v1/transactions/{tx}/commit", {"publish": [{"namespace": "o", "topic": "mine"}]}),
+        ("POST /v1/namespaces/{ns}/groups/{g}/heartbeat", {"topics": ["mine", "theirs"]}),
+        ("POST /v1/namespaces/{ns}/groups/{g}/heartbeat", {"owned": ["theirs:0"]}),
+        ("POST /v1/namespaces/{ns}/groups/{g}/offsets", {"offsets": {"theirs:0": "00"}}),
+    ],
+)  # fmt: skip
+def test_each_topic_that_a_body_names_needs_the_right(operation: str, body: object) -> None:
+    rights = Rights("ns", ("mine",), frozenset({Right.PUBLISH, Right.READ, Right.TRANSACT}))
+    mine = orjson.loads(orjson.dumps(body).replace(b"theirs", b"mine").replace(b'"o"', b'"ns"'))
+    parameters = {"ns": "ns", "g": "g"} if "{ns}" in operation else {}
+    needed = REQUIREMENTS[operation]
+
+    require(Principal("p", (rights,)), needed, parameters, orjson.dumps(mine))
+
+    with pytest.raises(ForbiddenError, match="does not have the right"):
+        require(Principal("p", (rights,)), needed, parameters, orjson.dumps(body))

@@ -1,0 +1,43 @@
+"""`tuff access`: tokens, and the check of an access file."""
+
+import json
+from pathlib import Path
+
+from access.principals import Right, parse
+from tests.cli.command import tuff_command
+
+RIGHTS = """
+[[principals.billing.rights]]
+namespace = "shop"
+topics = ["orders-*"]
+allow = ["read", "publish"]
+"""
+
+
+def test_a_new_token_works_with_the_printed_lines(tmp_path: Path) -> None:
+    made = json.loads(tuff_command("access", "token", "billing", "--json").stdout)
+    file = tmp_path / "access.toml"
+    file.write_text(f"{made['lines']}\n{RIGHTS}")
+
+    principal = parse(file.read_text()).of_token(made["token"])
+
+    assert principal is not None
+    assert principal.may(Right.READ, "shop", "orders-1")
+    assert made["token"] not in file.read_text()
+    checked = tuff_command("access", "check", str(file), "--json")
+    assert json.loads(checked.stdout) == {
+        "principal": "billing", "namespace": "shop", "topics": "orders-*", "allow": "publish read",
+    }  # fmt: skip
+    for topic, answer in (("shop:orders-1", "yes\n"), ("shop:other", "no\n")):
+        assert tuff_command("access", "may", str(file), "billing", "read", topic).stdout == answer
+
+
+def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text("[principals.a]\ntokens = ['hunter2']")
+
+    checked = tuff_command("access", "check", str(file))
+
+    assert checked.returncode == 2
+    assert f"{file}: principals.a.tokens has an entry that is not sha256" in checked.stderr
+    assert "hunter2" not in checked.stderr

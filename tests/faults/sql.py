@@ -1,0 +1,207 @@
+"""Rows of PostgreSQL and messages, while everything is killed: is there one without the other?
+
+    python -m tests.faults.sql [--sellers N] [--kills N] [--transactions N]
+
+Sellers are processes that insert a row and publish a message in one transaction; resolvers run
+beside them. The program kills, by SIGKILL and at random times, a seller, a resolver, the server or
+PostgreSQL, and starts it again, until there were as many kills and committed transactions as asked
+for. Then it stops the sellers, lets a resolver work, and compares:
+
+    every committed row has exactly one message, every message exactly one row, and no transaction
+    is left prepared
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+import tuff
+from tests.faults.workload_sql import DATABASE, ORDERS
+from tests.http.client import until
+from tests.http.process import ENDS_WITH_PARENT, REPOSITORY, serve
+from tests.sql.databases import Postgresql
+from tuff.sql.dialects import POSTGRESQL
+from tuff.sql.psycopg import PsycopgDatabase
+
+BEFORE_A_KILL_S = (0.05, 0.6)  # seconds of work between two kills
+DOWN_S = 0.3  # seconds that a killed server or database stays away, at most
+WITHIN_S = 120.0
+SETTLED_WITHIN_S = 60.0
+# How often each is killed: most steps are in the sellers, and the others take long to start.
+VICTIMS = {"seller": 6, "resolver": 1, "server": 2, "postgresql": 1}
+
+
+def judge(rows: Counter[str], messages: Counter[str]) -> list[str]:
+    """What should not have happened, in sentences."""
+    wrong = [f"row {item} has no message" for item in rows - messages]
+    return wrong + [f"message {item} has no row, or is there twice" for item in messages - rows]
+
+
+class Shop:
+    """The processes of the application, the server and PostgreSQL."""
+
+    def __init__(self, home: Path, sellers: int, chance: random.Random) -> None:
+        self._home = home
+        self._chance = chance
+        self.postgresql = Postgresql(home / "postgresql").start()
+        self.server = serve(home / "server").wait_ready()
+        self._create()
+        self._names = iter(range(1_000_000))
+        self._sellers = [self._start("sell") for _ in range(sellers)]
+        self._resolver = self._start("resolve")
+        self.kills: Counter[str] = Counter()
+
+    def _create(self) -> None:
+        with psycopg.connect(self.postgresql.dsn) as connection:
+            connection.execute(POSTGRESQL.create_table)
+            connection.execute("CREATE TABLE orders (item TEXT PRIMARY KEY)")
+        with self.client() as client:
+            client.topics.create(ORDERS)
+
+    def client(self) -> tuff.Client:
+        return tuff.Client(self.server.url)
+
+    def _start(self, role: str) -> "subprocess.Popen[bytes]":
+        name = f"{role}-{next(self._names)}"
+        arguments = [role, name, self.server.url, self.postgresql.dsn]
+        with (self._home / f"{name}.txt").open("wb") as log:
+            return subprocess.Popen(
+                [*ENDS_WITH_PARENT, sys.executable, "-m", "tests.faults.workload_sql", *arguments],
+                cwd=REPOSITORY,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill_one(self) -> None:
+        """SIGKILL to one of them, and another one in its place."""
+        time.sleep(self._chance.uniform(*BEFORE_A_KILL_S))
+        victim = self._chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+        self.kills[victim] += 1
+        match victim:
+            case "seller":
+                at = self._chance.randrange(len(self._sellers))
+                _killed(self._sellers[at])
+                self._sellers[at] = self._start("sell")
+            case "resolver":
+                _killed(self._resolver)
+                self._resolver = self._start("resolve")
+            case "server":
+                self.server.kill()
+                time.sleep(self._chance.uniform(0, DOWN_S))
+                self.server = serve(self._home / "server", port=self.server.port).wait_ready()
+            case _:
+                self.postgresql.kill()
+                time.sleep(self._chance.uniform(0, DOWN_S))
+                self.postgresql.start()
+
+    def stop_programs(self) -> None:
+        """SIGKILL to all programs: what is prepared then is left to a resolver."""
+        for process in (*self._sellers, self._resolver):
+            _killed(process)
+
+    def settle(self) -> int:
+        """Resolve by hand until nothing is prepared; returns how many were left."""
+        with self.client() as client:
+            left_count = len(client.transactions.prepared())
+            resolver = client.sql_resolver(PsycopgDatabase(self.postgresql.dsn, DATABASE))
+
+            def is_settled() -> bool:
+                resolver.once()
+                return not client.transactions.prepared()
+
+            until(is_settled, within_s=SETTLED_WITHIN_S, what="nothing to be prepared")
+        return left_count
+
+    def row_count(self) -> int:
+        with psycopg.connect(self.postgresql.dsn) as connection:
+            found = connection.execute("SELECT count(*) FROM orders").fetchone()
+        assert found is not None, "a count is one row"
+        return int(found[0])
+
+    def rows(self) -> Counter[str]:
+        with psycopg.connect(self.postgresql.dsn) as connection:
+            return Counter(row[0] for row in connection.execute("SELECT item FROM orders"))
+
+    def messages(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        with self.client() as client:
+            poll = client.poll(ORDERS)
+            while poll:
+                found.update(message.payload.decode() for message in poll)
+                poll = client.poll(ORDERS, poll.next_id, inclusive=False)
+        return found
+
+    def close(self) -> None:
+        self.stop_programs()
+        self.server.kill()
+        self.postgresql.stop()
+
+
+def _killed(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait(WITHIN_S)
+
+
+@contextmanager
+def shop_of(sellers: int, chance: random.Random) -> Iterator[Shop]:
+    home = Path(tempfile.mkdtemp(prefix="tuff-sql-"))
+    try:
+        shop = Shop(home, sellers, chance)
+        try:
+            yield shop
+        finally:
+            shop.close()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def run(*, sellers: int, kills: int, transactions: int, seed: int) -> tuple[list[str], str]:
+    """What should not have happened, and the figure."""
+    with shop_of(sellers, random.Random(seed)) as shop:
+        while shop.kills.total() < kills:
+            shop.kill_one()
+        until(lambda: shop.row_count() >= transactions, within_s=3_600, what="the transactions")
+        shop.stop_programs()
+        left_count = shop.settle()
+        rows, messages = shop.rows(), shop.messages()
+        wrong = judge(rows, messages)
+        kinds = ", ".join(f"{count} of a {name}" for name, count in shop.kills.items())
+    figure = (
+        f"{rows.total()} rows and {messages.total()} messages agree after {kills} kills ({kinds}); "
+        f"{left_count} were left prepared, and settled"
+    )
+    return wrong, figure
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.sql", description=__doc__)
+    parser.add_argument("--sellers", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--transactions", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    wrong, figure = run(
+        sellers=options.sellers,
+        kills=options.kills,
+        transactions=options.transactions,
+        seed=options.seed,
+    )
+    for sentence in wrong[:20]:
+        print(sentence)
+    print(f"{len(wrong)} wrong: {figure}" if wrong else figure)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

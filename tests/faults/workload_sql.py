@@ -1,0 +1,58 @@
+"""One process of the application of `sql.py`, or its resolver; it works until it is killed.
+
+python -m tests.faults.workload_sql sell NAME URL DSN
+python -m tests.faults.workload_sql resolve NAME URL DSN
+"""
+
+import logging
+import sys
+import time
+
+import psycopg
+
+import tuff
+from tuff.protocol.errors import TuffError
+from tuff.sql.psycopg import PsycopgDatabase
+
+ORDERS = tuff.TopicId("faults", "orders")
+DATABASE = "shop"
+AGAIN_S = 0.05  # seconds between attempts while PostgreSQL or the server is away
+RESOLVE_EVERY_S = 0.2  # seconds
+
+
+def sell(name: str, url: str, dsn: str) -> None:
+    """Insert a row and publish a message, again and again. Each has a number of its own."""
+    number = 0
+    shop = PsycopgDatabase(dsn, DATABASE)
+    with tuff.Client(url, client_id=name, timeout=10) as client:
+        while True:
+            try:
+                with psycopg.connect(dsn) as connection:
+                    while True:
+                        number += 1
+                        sell_one(client, shop, connection, f"{name}-{number}")
+            except (TuffError, psycopg.Error):
+                time.sleep(AGAIN_S)
+
+
+def sell_one(
+    client: tuff.Client,
+    shop: PsycopgDatabase,
+    connection: "psycopg.Connection[tuple[object, ...]]",
+    item: str,
+) -> None:
+    """One transaction."""
+    with client.sql_transaction(shop, connection) as tx:
+        connection.execute("INSERT INTO orders VALUES (%s)", [item])
+        tx.publish(ORDERS, item)
+
+
+def resolve(name: str, url: str, dsn: str) -> None:
+    """Settle what is prepared."""
+    with tuff.Client(url, client_id=name, timeout=10) as client:
+        client.sql_resolver(PsycopgDatabase(dsn, DATABASE), every=RESOLVE_EVERY_S).run()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    {"sell": sell, "resolve": resolve}[sys.argv[1]](*sys.argv[2:])

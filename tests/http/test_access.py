@@ -1,0 +1,160 @@
+"""A server with an access file: principals, their rights, and changes of the file."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from access.operations import REQUIREMENTS, Scope
+from access.principals import Right, hash_of
+from process.openapi import ENDPOINTS, Endpoint
+from tests.http.client import JSON, Client, Reply, ok, refused, until
+from tests.http.process import ServerProcess, serve
+from tuff import Client as TuffClient
+from tuff.protocol.ids import TopicId
+
+# A cluster takes no access file.
+GUARDED = [
+    each
+    for each in ENDPOINTS
+    if each.tag != "cluster" and REQUIREMENTS[f"{each.method} {each.path}"].scope is not Scope.OPEN
+]
+MADE = TopicId("default", "made")
+NAMES = ("nobody", "elsewhere", *Right)
+
+
+def token_of(name: str) -> str:
+    return f"token-of-{name}"
+
+
+def access_file(principals: Mapping[str, str]) -> str:
+    """Each principal with the entries of its rights."""
+    return "\n".join(
+        f'[principals.{name}]\ntokens = ["sha256:{hash_of(token_of(name))}"]\n{rights}'
+        for name, rights in principals.items()
+    )
+
+
+def rights(name: str, *allow: str, namespace: str = "*", topics: str = "*") -> str:
+    return (
+        f'[[principals.{name}.rights]]\nnamespace = "{namespace}"\ntopics = ["{topics}"]\n'
+        f"allow = {[str(each) for each in allow]}\n"
+    )
+
+
+EVERYBODY = access_file(
+    {
+        "nobody": "",
+        "elsewhere": rights("elsewhere", *Right, namespace="elsewhere"),
+        **{right: rights(right, right) for right in Right},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("access")
+    file = home / "access.toml"
+    file.write_text(EVERYBODY)
+    with serve(home, f"server.access_file={file}") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Client:
+    return server.client()
+
+
+def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
+    """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
+    path = endpoint.path.format(
+        ns="ns", t="t", tx="1", name="x", sink="x", epoch="1", g="g", id=f"{0:040x}"
+    )
+    body = b"{}" if endpoint.method in {"PUT", "POST"} else None
+    headers = {} if authorization is None else {"Authorization": authorization}
+    return client.send(
+        endpoint.method, path, body, content_type=JSON, headers=headers, query={"bogus": 1}
+    )
+
+
+def may(name: str, endpoint: Endpoint) -> bool:
+    """What the table says of a principal that has one right on everything, or all in another
+    namespace."""
+    needed = REQUIREMENTS[f"{endpoint.method} {endpoint.path}"]
+    if name == "elsewhere":
+        return needed.scope is Scope.SOMEWHERE and "{ns}" not in endpoint.path
+    return name in needed.rights
+
+
+@pytest.mark.parametrize("endpoint", GUARDED, ids=lambda each: each.name)
+def test_each_principal_may_call_what_the_table_says(client: Client, endpoint: Endpoint) -> None:
+    for name in NAMES:
+        reply = send(client, endpoint, f"Bearer {token_of(name)}")
+        if may(name, endpoint):
+            refused(reply, 400, "bad_request", naming="bogus")
+        else:
+            refused(reply, 403, "forbidden", naming=f"principal {name} does not have the right")
+
+
+@pytest.mark.parametrize("endpoint", GUARDED, ids=lambda each: each.name)
+def test_a_call_without_a_token_of_the_file_is_refused(client: Client, endpoint: Endpoint) -> None:
+    read = token_of("read")
+    for wrong in (None, "", "Bearer", "Bearer ", f"Bearer x{read}", f"Basic {read}", read):
+        reply = send(client, endpoint, wrong)
+
+        refused(reply, 401, "unauthenticated")
+        assert reply.header("WWW-Authenticate") == "Bearer"
+
+
+def test_the_client_sends_its_token(server: ServerProcess) -> None:
+    with TuffClient(server.url, token=token_of("create"), retries=0) as creator:
+        creator.topics.create(MADE)
+    with TuffClient(server.url, token=token_of("publish"), retries=0) as publisher:
+        publisher.publish(MADE, "hello")
+    with TuffClient(server.url, token=token_of("read"), retries=0) as reader:
+        assert [each.payload for each in reader.poll(MADE)] == [b"hello"]
+
+
+def test_a_probe_sees_reasons_only_if_it_may_administer(client: Client) -> None:
+    def details(headers: Mapping[str, str]) -> set[str]:
+        checks = ok(client.send("GET", "/health/ready", headers=headers)).json["checks"]
+        return {check["detail"] for check in checks.values()}
+
+    assert details({}) == {""}
+    assert details({"Authorization": f"Bearer {token_of('read')}"}) == {""}
+    assert "" not in details({"Authorization": f"bearer {token_of('administer')}"})
+
+
+def test_a_changed_file_takes_effect_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"a": rights("a", *Right)}))
+    with serve(tmp_path / "home", f"server.access_file={file}") as server:
+        client = server.client()
+
+        def status(name: str) -> int:
+            headers = {"Authorization": f"Bearer {token_of(name)}"}
+            return client.send("GET", "/v1/namespaces", headers=headers).status
+
+        assert (status("a"), status("b")) == (200, 401)
+        file.write_text("principals = 1")
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: "principals is a table" in server.stderr(), what="the error in the log")
+        assert (status("a"), status("b")) == (200, 401)
+
+        file.write_text(access_file({"b": rights("b", *Right)}))
+
+        until(lambda: status("b") == 200, what="the new principal")
+        assert status("a") == 401
+        assert "token-of" not in server.stdout() + server.stderr()
+
+
+def test_a_file_that_is_not_valid_ends_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text("[principals.a]\ntokens = ['hunter2']")
+    server = ServerProcess(tmp_path / "home", "--port", "0", "--set", f"server.access_file={file}")
+
+    assert server.wait_exit() == 2
+    assert "server.access_file" in server.stderr()
+    assert "hunter2" not in server.stderr()

@@ -1,0 +1,66 @@
+"""One PostgreSQL for all tests of a worker, and a fresh schema of it for each test."""
+
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import psycopg
+import pytest
+
+import tuff
+from tests.sql.databases import Postgresql, postgresql_program
+from tests.sql.deciding_server import DecidingServer
+from tuff.sql.dialects import POSTGRESQL
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Postgresql]:
+    if postgresql_program("initdb") is None:
+        pytest.skip("PostgreSQL is not installed")
+    # Not pytest's directory: only its own user may read that one.
+    home = Path(mkdtemp(prefix="tuff-postgresql-"))
+    try:
+        with Postgresql(home) as running:
+            yield running
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def bare_dsn(cluster: Postgresql) -> str:
+    """A database without tables."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return cluster.dsn.rpartition("/")[0] + f"/{name}"
+
+
+@pytest.fixture
+def dsn(bare_dsn: str) -> str:
+    """A database with the table of commits and one of orders."""
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute(POSTGRESQL.create_table)
+        connection.execute("CREATE TABLE orders (item TEXT PRIMARY KEY)")
+    return bare_dsn
+
+
+@pytest.fixture
+def server() -> DecidingServer:
+    return DecidingServer()
+
+
+@pytest.fixture
+def client(server: DecidingServer) -> Iterator[tuff.Client]:
+    with tuff.Client(transport=server, retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def connection(dsn: str) -> "Iterator[psycopg.Connection[Any]]":
+    with psycopg.connect(dsn) as made:
+        yield made

@@ -1,0 +1,114 @@
+"""The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
+
+from datetime import datetime
+from types import TracebackType
+
+from tuff import calls
+from tuff.aio.driver import AsyncDriver
+from tuff.aio.heartbeats import AsyncHeartbeats
+from tuff.calls import Duration
+from tuff.new_messages import Publishable
+from tuff.protocol.ids import TopicId
+from tuff.protocol.transaction import Transaction
+from tuff.sql.resolver import ResolverFlows, SqlSettled
+from tuff.sql.transaction import SqlProtocol
+
+
+class AsyncSqlTransaction:
+    """A transaction of a database with messages: `async with client.sql_transaction(…) as tx: …`.
+
+    At the end of the block the database commits, and with it the messages; an error rolls both
+    back. The context belongs to one task at a time, and can be used again after its block.
+    """
+
+    def __init__(self, protocol: SqlProtocol, driver: AsyncDriver) -> None:
+        self._protocol = protocol
+        self._driver = driver
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction of the messages; None before the first one is published."""
+        return self._protocol.transaction
+
+    async def __aenter__(self) -> "AsyncSqlTransaction":
+        entry = object()
+        try:
+            await self._driver.run(self._protocol.begin(entry))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self._driver.run(self._protocol.withdraw(entry, error))
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        protocol = self._protocol
+        await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> None:
+        """Publish these with the commit of the database; as `TransactionContext.publish`.
+
+        Raises:
+            EmptyPublishError: there are no messages.
+            WrongStateError: the block has ended.
+            TuffError: storing failed. Let it end the block: this transaction can't commit.
+        """
+        ttl_s, delayed = calls.ttl_of(ttl), calls.delay_of(delay, at)
+        await self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl_s, delay=delayed))
+
+
+class AsyncSqlResolver:
+    """Settles what programs that died left prepared. Any process of the application may run one.
+
+        async with client.sql_resolver(shop):
+            …  # it works in the background until the block ends
+
+    It outlasts outages of the database and the server, and logs them.
+    """
+
+    def __init__(self, flows: ResolverFlows, driver: AsyncDriver) -> None:
+        self._flows = flows
+        self._driver = driver
+        self._background = AsyncHeartbeats(driver)
+
+    async def once(self) -> SqlSettled:
+        """Settle everything that is prepared now. Not while it works in the background.
+
+        Raises:
+            WrongStateError: the database is not the one that programs use under this name.
+            Exception: the database or the server is away.
+        """
+        return await self._driver.run(self._flows.once())
+
+    async def run(self) -> None:
+        """Settle until `stop`, in this task."""
+        await self._driver.run(self._flows.run())
+
+    def stop(self) -> None:
+        """Let it end after its round. Any thread or signal handler may call it."""
+        self._flows.stop()
+
+    async def __aenter__(self) -> "AsyncSqlResolver":
+        await self._background.begin(self._flows.run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._flows.stop()
+        await self._background.join()

@@ -1,0 +1,115 @@
+# Generated from tuff/aio/sql.py by `make blocking`; change that one.
+"""The contexts of `client.sql_transaction` and `sql_resolver`; `tuff.sql` has their flows."""
+
+from datetime import datetime
+from types import TracebackType
+
+from tuff import calls
+from tuff.blocking.driver import Driver
+from tuff.blocking.heartbeats import Heartbeats
+from tuff.calls import Duration
+from tuff.new_messages import Publishable
+from tuff.protocol.ids import TopicId
+from tuff.protocol.transaction import Transaction
+from tuff.sql.resolver import ResolverFlows, SqlSettled
+from tuff.sql.transaction import SqlProtocol
+
+
+class SqlTransaction:
+    """A transaction of a database with messages: `with client.sql_transaction(…) as tx: …`.
+
+    At the end of the block the database commits, and with it the messages; an error rolls both
+    back. The context belongs to one thread at a time, and can be used again after its block.
+    """
+
+    def __init__(self, protocol: SqlProtocol, driver: Driver) -> None:
+        self._protocol = protocol
+        self._driver = driver
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction of the messages; None before the first one is published."""
+        return self._protocol.transaction
+
+    def __enter__(self) -> "SqlTransaction":
+        entry = object()
+        try:
+            self._driver.run(self._protocol.begin(entry))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._driver.run(self._protocol.withdraw(entry, error))
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        protocol = self._protocol
+        self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        ttl: Duration | None = None,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> None:
+        """Publish these with the commit of the database; as `TransactionContext.publish`.
+
+        Raises:
+            EmptyPublishError: there are no messages.
+            WrongStateError: the block has ended.
+            TuffError: storing failed. Let it end the block: this transaction can't commit.
+        """
+        ttl_s, delayed = calls.ttl_of(ttl), calls.delay_of(delay, at)
+        self._driver.run(self._protocol.publish(topic, messages, ttl_s=ttl_s, delay=delayed))
+
+
+class SqlResolver:
+    """Settles what programs that died left prepared. Any process of the application may run one.
+
+        with client.sql_resolver(shop):
+            …  # it works in the background until the block ends
+
+    It outlasts outages of the database and the server, and logs them.
+    """
+
+    def __init__(self, flows: ResolverFlows, driver: Driver) -> None:
+        self._flows = flows
+        self._driver = driver
+        self._background = Heartbeats(driver)
+
+    def once(self) -> SqlSettled:
+        """Settle everything that is prepared now. Not while it works in the background.
+
+        Raises:
+            WrongStateError: the database is not the one that programs use under this name.
+            Exception: the database or the server is away.
+        """
+        return self._driver.run(self._flows.once())
+
+    def run(self) -> None:
+        """Settle until `stop`, in this task."""
+        self._driver.run(self._flows.run())
+
+    def stop(self) -> None:
+        """Let it end after its round. Any thread or signal handler may call it."""
+        self._flows.stop()
+
+    def __enter__(self) -> "SqlResolver":
+        self._background.begin(self._flows.run)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._flows.stop()
+        self._background.join()

@@ -1,0 +1,110 @@
+"""`tuff sql`: the table in a user's database, and the resolver of what programs left prepared."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from tuff.blocking.client import Client
+from tuff.cli.options import SECONDS, server_command
+from tuff.cli.output import Result, counted
+from tuff.protocol.errors import TuffError
+from tuff.sql import dialects
+from tuff.sql.database import SqlDatabase
+from tuff.sql.resolver import EVERY_S, SqlSettled
+
+URL_VARIABLE = "TUFF_SQL_URL"
+
+
+@click.group()
+def sql() -> None:
+    """Transactions that your own SQL database decides."""
+
+
+@sql.command("table")
+@click.argument("kind", type=click.Choice(sorted(dialects.BY_NAME)))
+def show_table(*, kind: str) -> None:
+    """Print the statement that creates the table in a database of KIND."""
+    click.echo(f"{dialects.BY_NAME[kind].create_table};")
+
+
+@sql.command()
+@click.argument("database_url", metavar="URL", envvar=URL_VARIABLE)
+@click.option("--database", "name", required=True, help="The name that your programs give it.")
+@click.option("--once", is_flag=True, help="Settle what is prepared now, and end.")
+@click.option(
+    "--every",
+    type=SECONDS,
+    default=EVERY_S,
+    metavar="SECONDS",
+    help="The time between two rounds. [default: 5]",
+)
+@server_command
+def resolve(client: Client, *, database_url: str, name: str, once: bool, every: float) -> Result:
+    """Settle what programs that died left prepared, as the database at URL decided.
+
+    URL is sqlite:///FILE, postgresql://…, or one of SQLAlchemy. A URL with a password is taken only
+    from the environment variable TUFF_SQL_URL, since a command line is no secret.
+    """
+    if not once:
+        client.sql_resolver(database_of(database_url, name), every=every).run()
+    try:
+        settled = client.sql_resolver(database_of(database_url, name)).once()
+    except (TuffError, click.ClickException):
+        raise
+    except Exception as error:  # noqa: BLE001 - drivers share no class of errors
+        raise click.ClickException(f"the database failed: {error}".strip()) from None
+    return Result(json=_form(settled), lines=[_line(settled)])
+
+
+def database_of(url: str, name: str) -> SqlDatabase[Any]:
+    """Raises: BadParameter: the URL is not valid, has a password on the command line, or needs a
+    package that is not installed."""
+    _refuse_typed_password(url)
+    scheme = urlsplit(url).scheme
+    try:
+        if scheme == "sqlite":
+            from tuff.sql.sqlite import SqliteDatabase
+
+            return SqliteDatabase(url.removeprefix("sqlite:///"), name)
+        if scheme in ("postgresql", "postgres"):
+            from tuff.sql.psycopg import PsycopgDatabase
+
+            return PsycopgDatabase(url, name)
+        from sqlalchemy import create_engine
+
+        from tuff.sql.sqlalchemy import SqlAlchemyDatabase
+
+        return SqlAlchemyDatabase(create_engine(url), name)
+    except ImportError as error:
+        raise click.BadParameter(f"install the driver for {scheme}: {error}") from None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _refuse_typed_password(url: str) -> None:
+    context = click.get_current_context()
+    source = context.get_parameter_source("database_url")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if is_typed and urlsplit(url).password is not None:
+        raise click.BadParameter(
+            f"everybody on this machine can read a password on a command line; put the URL into "
+            f"the environment variable {URL_VARIABLE}"
+        )
+
+
+def _form(settled: SqlSettled) -> dict[str, object]:
+    return {
+        "committed": settled.committed_count,
+        "aborted": settled.aborted_count,
+        "open": settled.open_count,
+        "deletedRows": settled.deleted_count,
+    }
+
+
+def _line(settled: SqlSettled) -> str:
+    return (
+        f"{counted(settled.committed_count, 'transaction')} committed, {settled.aborted_count} "
+        f"aborted, {settled.open_count} still open in the database; "
+        f"{counted(settled.deleted_count, 'row')} deleted"
+    )

@@ -1,0 +1,333 @@
+"""A database that decides transactions: its connections, its identity, and the question whether a
+transaction committed (decision 0045 §3)."""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
+
+from tuff.client_errors import WrongStateError
+from tuff.flows import Flow, hook
+from tuff.sql import dialects
+from tuff.sql.dialects import Dialect, Fact
+
+C_contra = TypeVar("C_contra", contravariant=True)
+T = TypeVar("T")
+
+NAME_LENGTH_MAX = 100  # characters; the server takes 128, and the identity is added
+_NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{NAME_LENGTH_MAX}}}")
+
+
+class SqlConnection(Protocol):
+    """A connection in which a transaction runs. Each method may be a coroutine function, with a
+    client of asyncio.
+
+    `origin`: the driver's object, if it may lead to another database than `SqlDatabase.connect`.
+    """
+
+    origin: object | None
+
+    def begin(self) -> Awaitable[None] | None:
+        """Begin a transaction. Raises: WrongStateError: the connection can't take one."""
+        ...
+
+    def execute(self, statement: str) -> Awaitable[None] | None:
+        """Run a statement in the transaction."""
+        ...
+
+    def fetch(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
+        """Run a query; returns the first column."""
+        ...
+
+    def before_prepare(self) -> Awaitable[None] | None:
+        """Send what an object-relational mapper holds back.
+
+        Raises: WrongStateError: the program has ended the transaction within the block.
+        """
+        ...
+
+    def commit(self) -> Awaitable[None] | None:
+        """Commit."""
+        ...
+
+    def rollback(self) -> Awaitable[None] | None:
+        """Roll back. Raises: Exception: it is not known that it was rolled back."""
+        ...
+
+    def close(self) -> Awaitable[None] | None:
+        """Give the connection up. Only for those that `SqlDatabase.connect` made."""
+        ...
+
+
+class SqlDatabase(Protocol[C_contra]):
+    """A database of the user's. `name`: 1 to 100 of the characters A-Z a-z 0-9 . _ : / -, the same
+    in all processes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def connect(self) -> Awaitable[SqlConnection] | SqlConnection:
+        """A new connection, which is not in a transaction."""
+        ...
+
+    def joined(self, connection: C_contra) -> SqlConnection:
+        """The user's own connection. Raises: WrongStateError: it does not suit."""
+        ...
+
+
+class Answer(Enum):
+    """The answer of a database to the question whether a transaction committed."""
+
+    COMMITTED = "committed"
+    NEVER = "it will never commit"
+    OPEN = "the database transaction is still open"
+
+
+class Decider(Generic[C_contra]):
+    """Asks one database. Safe to share between threads and tasks: it remembers the identity and the
+    checked connections only."""
+
+    def __init__(self, database: SqlDatabase[C_contra]) -> None:
+        self.database = database
+        self._dialect = database.dialect
+        self._identity: int | None = None
+        self._checked: WeakSet[Any] = WeakSet()
+
+    def server_name(self, *, may_write: bool) -> Flow[str]:
+        """The name of the database for the server. The first program of the database writes its
+        identity; a resolver (`may_write` False) never does.
+
+        Raises:
+            WrongStateError: the table is missing; or the database has another name, or none yet.
+        """
+        if self._identity is None:
+            self._identity = yield from self._on_another_connection(
+                partial(self._find_identity, may_write=may_write)
+            )
+        return dialects.server_name(self._identity, self.database.name)
+
+    def check(self, connection: SqlConnection) -> Flow[None]:
+        """Check, once for each, that a connection leads to this database. It is not in a
+        transaction, before and after. Raises: WrongStateError: it leads to another one."""
+        origin = connection.origin
+        if origin is None or _contains(self._checked, origin):
+            return
+        yield from self.explaining(self._require_identity(connection))
+        yield from hook(connection.rollback)
+        with suppress(TypeError):  # SQLite's connections and those of asyncpg's pools
+            self._checked.add(origin)
+
+    def ask(self, pointer: int) -> Flow[Answer]:
+        """Whether the database committed the transaction of a pointer. It waits up to a second for
+        a transaction that is open. Raises: Exception: the database can't be asked."""
+        return (yield from self._on_another_connection(partial(self._ask, pointer)))
+
+    def rows(self, count: int) -> Flow[list[int]]:
+        """The newest pointers that committed, newest first."""
+
+        def read(connection: SqlConnection) -> Flow[list[int]]:
+            return list(
+                (yield from hook(partial(connection.fetch, dialects.select_commits(count))))
+            )
+
+        return (yield from self._on_another_connection(read))
+
+    def delete(self, pointers: list[int]) -> Flow[None]:
+        """Delete the rows of settled transactions."""
+
+        def write(connection: SqlConnection) -> Flow[None]:
+            yield from hook(partial(connection.execute, dialects.delete(pointers)))
+            yield from hook(connection.commit)
+
+        yield from self._on_another_connection(write)
+
+    def explaining(self, flow: Flow[T]) -> Flow[T]:
+        """Run a flow; an error of the database that means a wrong use says what to do."""
+        try:
+            return (yield from flow)
+        except Exception as error:
+            if (advice := self._advice(self._dialect.fact_of(error))) is None:
+                raise
+            raise WrongStateError(advice) from error
+
+    def _advice(self, fact: Fact) -> str | None:
+        name = self.database.name
+        match fact:
+            case Fact.MISSING_TABLE:
+                return (
+                    f"database {name!r} has no table {dialects.TABLE}; create it once: "
+                    f"{self._dialect.create_table}"
+                )
+            case Fact.MISSING_POSITIONS:
+                return (
+                    f"database {name!r} has no table {dialects.POSITIONS}; create it once: "
+                    f"{dialects.CREATE_POSITIONS}"
+                )
+            case Fact.READ_ONLY:
+                return (
+                    f"database {name!r} takes no writes here, as a replica does; connect to the "
+                    "primary"
+                )
+            case Fact.STATEMENT_POOLING:
+                return (
+                    f"the pooler of database {name!r} is in statement mode, where no transaction "
+                    "can have two statements; use transaction or session mode"
+                )
+            case _:
+                return None
+
+    def _ask(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
+        yield from self._require_identity(connection)
+        return (yield from self._answer(pointer, connection))
+
+    def _answer(self, pointer: int, connection: SqlConnection) -> Flow[Answer]:
+        try:
+            yield from hook(partial(connection.execute, dialects.insert(pointer)))
+        except Exception as error:
+            match self._dialect.fact_of(error):
+                case Fact.DUPLICATE:
+                    return Answer.COMMITTED
+                case Fact.OPEN:
+                    return Answer.OPEN
+                case _:
+                    raise
+        return Answer.NEVER
+
+    def _require_identity(self, connection: SqlConnection) -> Flow[None]:
+        if (yield from _identities(connection)) != [self._identity]:
+            raise WrongStateError(
+                f"this connection leads to another database than the first one to "
+                f"{self.database.name!r}; use the same file, or the same server and schema"
+            )
+
+    def _find_identity(self, connection: SqlConnection, *, may_write: bool) -> Flow[int]:
+        found = yield from _identities(connection)
+        yield from hook(connection.rollback)
+        if not found and may_write:
+            found = yield from self._write_identity(connection)
+        name = self.database.name
+        if not found:
+            raise WrongStateError(
+                f"no program has used database {name!r} with Tuff yet, so there is nothing to "
+                "settle; check that it is the same file or server that the programs use"
+            )
+        if not dialects.has_name(found[0], name):
+            raise WrongStateError(
+                f"other processes use this database under another name than {name!r}; give it the "
+                "same name in all of them"
+            )
+        return found[0]
+
+    def _write_identity(self, connection: SqlConnection) -> Flow[list[int]]:
+        made = dialects.identity_of(self.database.name, secrets.randbits(30) + 1)
+        try:
+            yield from hook(connection.begin)
+            # Of two programs that begin at once, the second one waits here for the first one.
+            yield from hook(partial(connection.execute, dialects.insert(0)))
+            yield from hook(partial(connection.execute, dialects.insert(made)))
+            yield from hook(connection.commit)
+        except Exception as error:
+            if self._dialect.fact_of(error) is not Fact.DUPLICATE:
+                raise
+            yield from hook(connection.rollback)
+        return (yield from _identities(connection))
+
+    def _on_another_connection(self, work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
+        """Run `work` in a transaction of a new connection, which is rolled back if it is not
+        committed."""
+        return (yield from self.explaining(_on_new(self.database, work)))
+
+
+def _on_new(database: SqlDatabase[Any], work: Callable[[SqlConnection], Flow[T]]) -> Flow[T]:
+    connection: SqlConnection = yield from hook(database.connect)
+    try:
+        yield from hook(connection.begin)
+        yield from _run(connection, database.dialect.before)
+        result = yield from work(connection)
+        yield from hook(connection.rollback)
+        yield from _run(connection, database.dialect.after)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _closed(connection)
+        raise
+    yield from _closed(connection)
+    return result
+
+
+def _run(connection: SqlConnection, statements: Sequence[str]) -> Flow[None]:
+    for statement in statements:
+        yield from hook(partial(connection.execute, statement))
+
+
+def _identities(connection: SqlConnection) -> Flow[list[int]]:
+    return list((yield from hook(partial(connection.fetch, dialects.select_identity()))))
+
+
+def _contains(checked: "WeakSet[Any]", origin: object) -> bool:
+    try:
+        return origin in checked
+    except TypeError:
+        return False
+
+
+def _closed(connection: SqlConnection) -> Flow[None]:
+    # An error here must not hide that of the work, and the database rolls back without it.
+    with suppress(Exception):
+        yield from hook(connection.rollback)
+    with suppress(Exception):
+        yield from hook(connection.close)
+
+
+class DbApiConnection:
+    """A connection of a driver with the interface of PEP 249, whose transactions begin by
+    themselves."""
+
+    def __init__(self, connection: Any, *, origin: object | None = None) -> None:
+        self._connection = connection
+        self.origin = origin
+
+    def begin(self) -> None:
+        """Nothing: the first statement begins it."""
+
+    def execute(self, statement: str) -> None:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
+
+    def fetch(self, statement: str) -> list[Any]:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement)
+            return [row[0] for row in cursor.fetchall()]
+        finally:
+            cursor.close()
+
+    def before_prepare(self) -> None:
+        """Nothing is held back."""
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def checked_name(name: str) -> str:
+    """Raises: ValueError: it is no name of a database."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a database is named by 1 to {NAME_LENGTH_MAX} of A-Z a-z 0-9 . _ : / -, not {name!r}"
+        )
+    return name

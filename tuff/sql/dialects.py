@@ -1,0 +1,203 @@
+"""The table `tuff_commits`, and the statements and errors of each database (decision 0045 §3).
+
+    table := one row for each transaction that committed with messages: its write pointer, above 0
+           | 0, and one negative number: the identity of the database
+
+The identity is random, and is written once. A resolver that is given a copy of the application's
+name but another database finds another identity, and can't settle what it knows nothing of.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+TABLE = "tuff_commits"
+POSITIONS = "tuff_positions"
+POSITION_NAME_LENGTH_MAX = 700  # characters; an index of InnoDB takes 768
+CREATE_POSITIONS = (
+    f"CREATE TABLE {POSITIONS} (name VARCHAR({POSITION_NAME_LENGTH_MAX}) PRIMARY KEY, "
+    "position CHAR(40) NOT NULL)"
+)
+LOCK_S = 1  # seconds that the question waits for a database transaction that is still open
+IDLE_S = 30  # seconds after which PostgreSQL ends a prepared transaction whose program is silent
+NAME_BITS = 32  # the lower bits of the identity: CRC-32 of the database's name
+
+
+class Fact(Enum):
+    """What an error of a database means here."""
+
+    DUPLICATE = "the row exists"
+    OPEN = "another transaction holds a lock"
+    MISSING_TABLE = f"there is no {TABLE}"
+    MISSING_POSITIONS = f"there is no {POSITIONS}"
+    READ_ONLY = "the database takes no writes"
+    STATEMENT_POOLING = "a pooler allows no transactions"
+    OTHER = "something else"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The statements of one kind of database. `codes`: the driver's error codes.
+
+    `before`: at the begin of a transaction of the resolver's own, so that it waits for a bounded
+    time, and reads without locks; `after` restores a connection that goes back to a pool.
+    """
+
+    name: str
+    create_table: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    insert_template: str
+    for_update: str  # behind a query: its rows are locked until the transaction ends
+    codes: dict[str | int, Fact]
+
+    def insert_of_commit(self, pointer: int) -> str:
+        """The user's transaction inserts the pointer right before the prepare."""
+        return self.insert_template.format(pointer=pointer)
+
+    def fact_of(self, error: BaseException) -> Fact:
+        """What an error means, also if an object-relational mapper wrapped that of the driver."""
+        for one in _causes(error):
+            if "statement pooling mode" in str(one):
+                return Fact.STATEMENT_POOLING
+            found = next((self.codes[code] for code in _codes_of(one) if code in self.codes), None)
+            if found is Fact.MISSING_TABLE or "no such table" in str(one):  # SQLite has no code
+                return _missing(str(one))
+            if found is not None:
+                return found
+        return Fact.OTHER
+
+
+def insert(pointer: int) -> str:
+    """The plain insert: the question's, and that of the identity."""
+    return f"INSERT INTO {TABLE} (pointer) VALUES ({pointer})"
+
+
+def select_identity() -> str:
+    """Finds the negative number, if there is one."""
+    return f"SELECT pointer FROM {TABLE} WHERE pointer < 0"
+
+
+def select_commits(count: int) -> str:
+    """The newest committed pointers, newest first."""
+    return f"SELECT pointer FROM {TABLE} WHERE pointer > 0 ORDER BY pointer DESC LIMIT {count}"
+
+
+def delete(pointers: list[int]) -> str:
+    """Deletes rows of settled transactions."""
+    return f"DELETE FROM {TABLE} WHERE pointer IN ({', '.join(map(str, pointers))})"
+
+
+def identity_of(name: str, chance: int) -> int:
+    """The identity of a database: 31 random bits, and a checksum of the name that programs use."""
+    return -((chance << NAME_BITS) | zlib.crc32(name.encode()))
+
+
+def has_name(identity: int, name: str) -> bool:
+    """Whether the identity was made for this name."""
+    return -identity & ((1 << NAME_BITS) - 1) == zlib.crc32(name.encode())
+
+
+def server_name(identity: int, name: str) -> str:
+    """What the server calls the database: the program's name, and the random part."""
+    return f"{name}.{-identity >> NAME_BITS:08x}"
+
+
+# A setting of the transaction, and the row, in one statement. The server of the database ends the
+# transaction if the program dies; and it does not acknowledge a commit that a crash could undo.
+_POSTGRESQL_INSERT = (
+    f"INSERT INTO {TABLE} (pointer) SELECT {{pointer}} WHERE "
+    f"set_config('idle_in_transaction_session_timeout', '{IDLE_S * 1000}', true) IS NOT NULL AND "
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true) IS NOT NULL"
+)
+
+POSTGRESQL = Dialect(
+    name="postgresql",
+    create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
+    before=(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET LOCAL lock_timeout = '{LOCK_S}s'",
+    ),
+    after=(),
+    insert_template=_POSTGRESQL_INSERT,
+    for_update=" FOR UPDATE",
+    codes={
+        "23505": Fact.DUPLICATE,
+        "55P03": Fact.OPEN,  # lock_not_available
+        "40P01": Fact.OPEN,  # deadlock
+        "57014": Fact.OPEN,  # a statement time-out of the user's
+        "42P01": Fact.MISSING_TABLE,
+        "25006": Fact.READ_ONLY,
+    },
+)
+
+MYSQL = Dialect(
+    name="mysql",
+    create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY) ENGINE=InnoDB",
+    before=(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}",
+    ),
+    after=("SET SESSION innodb_lock_wait_timeout = DEFAULT",),
+    insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    for_update=" FOR UPDATE",
+    codes={
+        1062: Fact.DUPLICATE,
+        1205: Fact.OPEN,
+        1213: Fact.OPEN,  # deadlock
+        1146: Fact.MISSING_TABLE,
+        1290: Fact.READ_ONLY,
+        1792: Fact.READ_ONLY,
+    },
+)
+
+SQLITE = Dialect(
+    name="sqlite",
+    create_table=f"CREATE TABLE {TABLE} (pointer BIGINT PRIMARY KEY)",
+    before=(),  # the driver has a time-out
+    after=(),
+    insert_template=f"INSERT INTO {TABLE} (pointer) VALUES ({{pointer}})",
+    for_update="",  # a block takes the write lock of the file at its begin
+    codes={
+        "SQLITE_CONSTRAINT_PRIMARYKEY": Fact.DUPLICATE,
+        "SQLITE_CONSTRAINT_UNIQUE": Fact.DUPLICATE,
+        "SQLITE_BUSY": Fact.OPEN,
+        "SQLITE_BUSY_SNAPSHOT": Fact.OPEN,
+        "SQLITE_BUSY_RECOVERY": Fact.OPEN,
+        "SQLITE_READONLY": Fact.READ_ONLY,
+    },
+)
+
+BY_NAME = {
+    "postgresql": POSTGRESQL,
+    "mysql": MYSQL,
+    "mariadb": MYSQL,
+    "sqlite": SQLITE,
+}
+
+
+def _missing(text: str) -> Fact:
+    """Which table an error is about; one of the program's is not ours to explain."""
+    if POSITIONS in text:
+        return Fact.MISSING_POSITIONS
+    return Fact.MISSING_TABLE if TABLE in text else Fact.OTHER
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it wraps: `orig` of SQLAlchemy, the cause of Django's."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = getattr(found, "orig", None) or found.__cause__
+
+
+# What each driver calls its code: psycopg, asyncpg and their adapters; sqlite3.
+_CODE_NAMES = ("sqlstate", "pgcode", "sqlite_errorname")
+
+
+def _codes_of(error: BaseException) -> list[str | int]:
+    found = [getattr(error, name, None) for name in _CODE_NAMES]
+    found.extend(error.args[:1])  # MySQL's drivers
+    return [code for code in found if isinstance(code, str | int)]

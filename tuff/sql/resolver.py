@@ -1,0 +1,153 @@
+"""Settles prepared transactions as their database decided, as flows (decision 0045 §3)."""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tuff import transaction_calls
+from tuff.flows import Backoff, Flow, Pause, Stop, paused, unless
+from tuff.protocol.errors import (
+    TransactionCommittedError,
+    TransactionUnknownError,
+)
+from tuff.protocol.transaction import TransactionState
+from tuff.retries import Retries
+from tuff.sql.database import Answer, Decider
+from tuff.transaction_calls import Resolution
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0  # seconds between two rounds: what a program that died adds to the wait of readers
+ROUND_COUNT_MAX = 1_000  # prepared transactions that a round asks about
+ROW_COUNT_MAX = 10_000  # rows of tuff_commits that a round reads: 2,000 transactions per second
+DELETE_COUNT_MAX = 1_000  # rows of one delete: a short transaction of the database
+RETRY_S_MAX = 30.0  # seconds between two rounds while the database or the server is away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSettled:
+    """What one round of a resolver did. `open_count`: prepared ones whose database transaction is
+    still open; the next round asks again. `deleted_count`: rows of settled ones."""
+
+    committed_count: int
+    aborted_count: int
+    open_count: int
+    deleted_count: int
+
+
+class ResolverFlows:
+    """Rounds of a resolver. Belongs to one thread or task; `stop` may be called from any.
+
+    Several resolvers of one database may run at once: all get the same answer from it.
+    """
+
+    def __init__(
+        self,
+        decider: Decider[Any],
+        retries: Retries,
+        *,
+        every_s: float = EVERY_S,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._decider = decider
+        self._retries = retries
+        self._every_s = every_s
+        self._backoff = Backoff(every_s, max(RETRY_S_MAX, every_s), chance)
+        self._known: frozenset[int] = frozenset()
+        self._stop = Stop()
+
+    def stop(self) -> None:
+        """Let `run` return after its round, and at once while it waits."""
+        self._stop.set()
+
+    def run(self) -> Flow[None]:
+        """Round after round, until `stop`; it outlasts outages of the database and the server."""
+        failed_count = 0
+        while not self._stop.is_set:
+            try:
+                yield from self._round(self._known)
+            except Exception as error:  # noqa: BLE001 - drivers share no class of errors
+                failed_count += 1
+                log.warning(
+                    "the resolver of database %s failed, and tries again: %s: %s",
+                    self._decider.database.name,
+                    type(error).__name__,
+                    error,
+                )
+                yield from self._pause(self._backoff.pause(failed_count))
+            else:
+                failed_count = 0
+                yield from self._pause(Pause(self._every_s))
+
+    def once(self) -> Flow[SqlSettled]:
+        """Settle everything that is prepared now, and delete the rows of settled ones.
+
+        Raises:
+            WrongStateError: the database is not the one that programs use under this name.
+            Exception: the database or the server is away.
+        """
+        return (yield from self._round(None))
+
+    def _pause(self, pause: Pause) -> Flow[None]:
+        yield from unless(self._stop, paused(pause))
+
+    def _round(self, known: frozenset[int] | None) -> Flow[SqlSettled]:
+        """`known`: only these are old enough to be asked about; None: all are."""
+        # By hand, a database without an identity is rather the wrong one.
+        name = yield from self._decider.server_name(may_write=known is not None)
+        # Before the list: a row that is visible here was prepared before the list is made.
+        rows = yield from self._decider.rows(ROW_COUNT_MAX)
+        listed = yield from self._retries.ask(transaction_calls.prepared(name))
+        pointers = [one.transaction_id for one in listed]
+        asked = [each for each in pointers if known is None or each in known][:ROUND_COUNT_MAX]
+        self._known = frozenset(pointers)
+        answers = []
+        for pointer in asked:
+            answers.append((yield from self._settle(pointer, name)))  # noqa: PERF401 - it yields
+        deleted_count = yield from self._delete([row for row in rows if row not in self._known])
+        return SqlSettled(
+            committed_count=answers.count(Answer.COMMITTED),
+            aborted_count=answers.count(Answer.NEVER),
+            open_count=answers.count(Answer.OPEN),
+            deleted_count=deleted_count,
+        )
+
+    def _settle(self, pointer: int, name: str) -> Flow[Answer]:
+        answer = yield from self._decider.ask(pointer)
+        if answer is Answer.OPEN:
+            return answer
+        outcome: Resolution = "commit" if answer is Answer.COMMITTED else "abort"
+        try:
+            yield from self._retries.ask(transaction_calls.resolve(pointer, outcome))
+        except TransactionCommittedError:
+            # Another resolver settled it and deleted the row before this one asked.
+            return Answer.COMMITTED
+        log.info("transaction %d of database %s was settled: %s", pointer, name, outcome)
+        return answer
+
+    def _delete(self, settled: list[int]) -> Flow[int]:
+        """Delete the rows of settled transactions, except for the newest one.
+
+        The server has to know that the newest one committed. Otherwise it may be another server, or
+        one that was restored, whose list says nothing of these rows.
+        """
+        if len(settled) < 2:
+            return 0
+        try:
+            newest = yield from self._retries.ask(transaction_calls.outcome(settled[0]))
+        except TransactionUnknownError:
+            return 0
+        if newest.state is not TransactionState.COMMITTED:
+            return 0
+        for first in range(1, len(settled), DELETE_COUNT_MAX):
+            yield from self._decider.delete(settled[first : first + DELETE_COUNT_MAX])
+        return len(settled) - 1
+
+
+def checked_every_s(seconds: float) -> float:
+    """Raises: ValueError: it is no time between two rounds."""
+    if not 0 < seconds <= 3_600:
+        raise ValueError(f"a resolver works every 0 to 3,600 seconds, not {seconds}")
+    return seconds

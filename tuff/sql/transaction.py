@@ -1,0 +1,267 @@
+"""A transaction of the user's database that publishes messages, as flows (decision 0045 §3).
+
+    the work, and the start at its first message; the row in tuff_commits; prepare; the commit of
+    the database, which decides; resolve
+
+The state between prepare and resolve is only in the database and the server, so a program that dies
+there leaves a transaction that any resolver settles.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from tuff import calls, transaction_calls
+from tuff.batching import MessageBuffer
+from tuff.calls import Call
+from tuff.client_errors import OutcomeUnknownError, WrongStateError
+from tuff.flows import Flow, Stop, StoppedError, attempt, hook
+from tuff.new_messages import Publishable, all_checked, publish_request
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import TopicId
+from tuff.protocol.requests import Delay
+from tuff.protocol.transaction import Transaction
+from tuff.retries import Retries
+from tuff.sql.database import Answer, Decider, SqlConnection
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+
+class SqlProtocol:
+    """One transaction of one connection at a time; reusable after it has ended. Belongs to one
+    thread or task at a time."""
+
+    def __init__(
+        self,
+        retries: Retries,
+        decider: Decider[Any],
+        connection: SqlConnection,
+        *,
+        timeout_s: float | None,
+        client: str,
+    ) -> None:
+        self._retries = retries
+        self._decider = decider
+        self._connection = connection
+        self._start = transaction_calls.start(type="short", timeout_s=timeout_s, client=client)
+        self._entry: object | None = None
+        self._server_name = ""
+        self._transaction: Transaction | None = None
+        self._messages = MessageBuffer()
+        self._rollback_only: WrongStateError | None = None
+        self._has_committed = False
+        self._interrupts: list[BaseException] = []
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the latest transaction committed."""
+        return self._has_committed
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a block is in it."""
+        return self._entry is not None
+
+    @property
+    def interrupt(self) -> BaseException | None:
+        """An interrupt that became a note on another error."""
+        return self._interrupts[0] if self._interrupts else None
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction of the messages; None before the first one."""
+        return self._transaction
+
+    def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]:
+        """Begin a transaction of the database for the block `entry`.
+
+        Raises:
+            WrongStateError: another block is in it, or the database is unsuitable.
+            StoppedError: `stop` is set.
+        """
+        if self._entry is not None:
+            raise WrongStateError("the block of this context has not ended; create another context")
+        if stop is not None and stop.is_set:
+            raise StoppedError
+        self._entry = entry
+        self._transaction, self._messages = None, MessageBuffer()
+        self._rollback_only, self._has_committed, self._interrupts = None, False, []
+        try:
+            self._server_name = yield from self._decider.server_name(may_write=True)
+            yield from self._decider.check(self._connection)
+            yield from self._decider.explaining(hook(self._connection.begin))
+        except BaseException:
+            self._entry = None
+            raise
+
+    def publish(
+        self,
+        topic: TopicId,
+        messages: Sequence[Publishable],
+        *,
+        ttl_s: int | None,
+        delay: Delay | None = None,
+    ) -> Flow[None]:
+        """As `CommitProtocol.publish`. The first call starts the transaction."""
+        if self._entry is None:
+            raise WrongStateError("publish in the block of the transaction, and not after it")
+        checked = all_checked(topic, messages)
+        if self._transaction is None:
+            self._transaction = yield from self._retries.ask(self._start)
+        pointer = self._transaction.write_pointer
+        sent: Iterable[Call[Any]]
+        if delay is None:
+            sent = self._messages.add(topic, pointer, checked, ttl_s=ttl_s)
+        else:
+            request = publish_request(checked, pointer=pointer, ttl_s=ttl_s)
+            sent = [calls.publish_delayed(topic, request, delay)]
+        for call in sent:
+            try:
+                yield from self._retries.ask(call)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                self._rollback_only = WrongStateError(
+                    f"messages of this transaction could not be stored ({error}), so it is rolled "
+                    "back; let the error of publish end the block"
+                )
+                raise
+
+    def finish(self) -> Flow[None]:
+        """Prepare, commit the database, and resolve; after an error before the commit, roll back.
+
+        Raises:
+            OutcomeUnknownError: the database can't say whether it committed.
+            Exception: why it was rolled back.
+        """
+        try:
+            yield from self._finish()
+        finally:
+            self._entry = None
+
+    def undo(self, cause: BaseException) -> Flow[None]:
+        """End the block and roll back; errors of that become notes on `cause`."""
+        try:
+            yield from self._undo(cause)
+        finally:
+            self._entry = None
+
+    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]:
+        """`undo`, unless another block than `entry` is in it."""
+        if self._entry is entry:
+            yield from self.undo(cause)
+
+    def _finish(self) -> Flow[None]:
+        try:
+            yield from self._decider.explaining(self._prepare())
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._undo(error)
+            raise
+        try:
+            yield from hook(self._connection.commit)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised, unless the database did commit
+            yield from self._settle_failed_commit(error)
+        else:
+            self._has_committed = True
+            if self._transaction is not None:
+                yield from self._resolve_committed(self._transaction)
+
+    def _prepare(self) -> Flow[None]:
+        if self._rollback_only is not None:
+            raise self._rollback_only
+        yield from hook(self._connection.before_prepare)
+        if self._transaction is None:
+            return
+        pointer = self._transaction.transaction_id
+        row = self._decider.database.dialect.insert_of_commit(pointer)
+        yield from hook(partial(self._connection.execute, row))
+        entries = self._messages.entries()
+        prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
+        yield from self._retries.ask(prepare)
+
+    def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:
+        """Ask the database, and raise, unless it did commit and only its answer was lost."""
+        yield from attempt(
+            hook(self._connection.rollback), cause=cause, interrupts=self._interrupts
+        )
+        if self._transaction is None:
+            raise cause
+        answer = yield from self._settle(self._transaction, cause)
+        if answer is Answer.NEVER:
+            raise cause
+        if answer is not Answer.COMMITTED:
+            _raise_unknown(self._transaction, cause)
+        self._has_committed = True
+        if not isinstance(cause, Exception):
+            raise cause
+
+    def _undo(self, cause: BaseException) -> Flow[None]:
+        try:
+            yield from hook(self._connection.rollback)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
+            cause.add_note(f"and the roll-back of the database: {type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                self._interrupts.append(error)
+            if self._transaction is not None:
+                # The row may still be committed, by a program that goes on with the connection.
+                yield from self._settle(self._transaction, cause)
+            return
+        if self._transaction is not None:
+            abort = self._retries.ask(
+                transaction_calls.resolve(self._transaction.transaction_id, "abort")
+            )
+            yield from attempt(abort, cause=cause, interrupts=self._interrupts)
+
+    def _settle(self, transaction: Transaction, cause: BaseException) -> Flow[Answer | None]:
+        """Ask the database, and tell the server; None: it can't be asked now."""
+        pointer = transaction.transaction_id
+        try:
+            answer = yield from self._decider.ask(pointer)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
+            cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                self._interrupts.append(error)
+            return None
+        if answer is Answer.COMMITTED:
+            yield from self._resolve_committed(transaction)
+        elif answer is Answer.NEVER:
+            abort = self._retries.ask(transaction_calls.resolve(pointer, "abort"))
+            yield from attempt(abort, cause=cause, interrupts=self._interrupts)
+        return answer
+
+    def _resolve_committed(self, transaction: Transaction) -> Flow[None]:
+        pointer = transaction.transaction_id
+        try:
+            yield from self._retries.ask(transaction_calls.resolve(pointer, "commit"))
+        except TuffError as error:
+            # The program's work is done, and its rows are visible.
+            log.warning(
+                "database %s committed transaction %d, but the server was not told (%s); its "
+                "messages become visible when a resolver settles it",
+                self._server_name,
+                pointer,
+                error,
+            )
+
+
+def _raise_unknown(transaction: Transaction, cause: BaseException) -> NoReturn:
+    """Raises: OutcomeUnknownError, or `cause` with a note if it is an interrupt."""
+    sentence = (
+        f"whether the database committed transaction {transaction.transaction_id} can't be learned "
+        "now; a resolver makes its messages follow the rows; look for your rows before going on"
+    )
+    if not isinstance(cause, Exception):
+        cause.add_note(sentence)
+        raise cause
+    raise OutcomeUnknownError(f"{sentence} ({type(cause).__name__}: {cause})") from cause

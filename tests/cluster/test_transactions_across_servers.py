@@ -14,6 +14,7 @@ from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, 
 from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionNotInProgressError,
+    TransactionPreparedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
     TuffError,
@@ -475,6 +476,32 @@ async def test_an_open_transaction_goes_on_with_a_new_leader(cluster: Cluster) -
     assert outcome.topics == ("ns:a", "ns:b", "ns:c")
     await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
     assert await all_committed(cluster) == [[b"a"], [b"b"], [b"c"]]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_prepared_transaction_is_resolved_at_the_next_leader(
+    cluster: Cluster, *, commits: bool
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    prepare = s1.manager.completion.prepare
+    await prepare(tx.transaction_id, database="db", changes=[b"x"], publish=entries(B, C))
+    with pytest.raises(TransactionPreparedError):
+        await s2.publish(B, b"late", pointer=tx.transaction_id)
+    await cluster.kill("s1")
+
+    await cluster.elect("s2")
+    (found,) = await s2.manager.monitoring.prepared("db")
+    completion = s2.manager.completion
+    resolve = completion.commit_prepared if commits else completion.abort_prepared
+
+    assert found.transaction_id == tx.transaction_id
+    assert (await all_committed(cluster))[1:] == [[], []]
+    await resolve(tx.transaction_id)
+    await cluster.until(lambda: not s2.rows.is_carried(tx.transaction_id))
+    committed = [[b"b", b"final"], [b"final"]]
+    assert (await all_committed(cluster))[1:] == (committed if commits else [[], []])
 
 
 async def test_rows_of_a_lost_transaction_at_a_dead_owner_are_marked_by_the_next_leader(

@@ -163,8 +163,8 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
     (
         "tx/state.py",
         "TransactionState.last_pending_lsn",
-        "return self._pending[-1][0] if self._pending else 0",
-        "return self._pending[-1][0] if self._pending else -1",
+        "ended = self._pending[-1][0] if self._pending else 0",
+        "ended = self._pending[-1][0] if self._pending else -1",
     ): "edits are counted from 1, so each is above both",
     (
         "tx/wal.py",

@@ -85,6 +85,20 @@ MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "a commit ignores the claims of prepared transactions",
+        "tx/commit_and_abort.py",
+        "            elif (conflict := self._durable.state.prepared.conflict(changes)) is not None:\n",
+        "            elif (conflict := None) is not None:\n",
+        ("tests/tx/test_prepared.py::test_a_commit_that_waits_too_long_is_refused_for_good",),
+    ),
+    Mutant(
+        "a prepared transaction takes writes",
+        "tx/write_permits.py",
+        "            if found.prepared is not None:\n",
+        "            if False:\n",
+        ("tests/tx/test_prepared.py::test_only_a_resolve_ends_it_and_it_takes_no_writes",),
+    ),
+    Mutant(
         "a commit does not wait for writes that passed the gate",
         "tx/write_gates_and_key_locks.py",
         "        try:\n            await gate.emptied()\n",

@@ -26,6 +26,7 @@ from tx.edits import (
     Invalidated,
     InvalidReason,
     PointerRange,
+    Prepared,
     Refused,
     Restarted,
     Started,
@@ -56,6 +57,7 @@ class Tx:
     state: str = "open"
     ended_lsn: int = 0
     is_refused: bool = False
+    is_prepared: bool = False
 
 
 @dataclass
@@ -137,7 +139,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
         return self.state.blocks[0].start
 
     def chosen(self, choice: int) -> OpenTransaction | None:
-        opened = list(self.state.open.values())
+        opened = [each for each in self.state.open.values() if each.prepared is None]
         return opened[choice % len(opened)] if opened else None
 
     @rule(is_short=st.booleans())
@@ -187,6 +189,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
         conflict = self.state.committers.conflict(opened.transaction, every)
         expected = self.model.conflicts(tx, tx.changes | changes)
         assert bool(conflict) == expected
+        if self.is_claimed(tx, every):
+            return
         if conflict:
             self.record(Refused(NOW_MS, opened.transaction_id, conflict))
             tx.is_refused = True
@@ -195,6 +199,44 @@ class SnapshotIsolation(RuleBasedStateMachine):
             self.record(Committed(NOW_MS, opened.transaction_id, added, False, (), (), None))
             tx.changes |= changes
             tx.state, tx.ended_lsn = "committed", self.state.lsn
+        self.remember()
+
+    @rule(choice=CHOICE, changes=KEYS)
+    def prepare(self, choice: int, changes: frozenset[bytes]) -> None:
+        opened = self.chosen(choice)
+        if opened is None or opened.conflict is not None:
+            return
+        tx = self.model.transactions[opened.transaction_id]
+        every = all_changes(opened, changes, settings=SETTINGS)
+        if self.model.conflicts(tx, tx.changes | changes) or self.is_claimed(tx, every):
+            return
+        added = every - (opened.changes or frozenset())
+        self.record(Prepared(NOW_MS, opened.transaction_id, added, "db", ()))
+        tx.changes, tx.is_prepared = tx.changes | changes, True
+        self.remember()
+
+    def is_claimed(self, tx: Tx, changes: frozenset[bytes]) -> bool:
+        """Whether a prepared transaction claims one of these; the state must say the same."""
+        claimed = tx.is_short and any(
+            other.is_prepared and other.state == "open" and other.is_short
+            and other.changes & changes
+            for other in self.model.transactions.values()
+        )  # fmt: skip
+        assert (self.state.prepared.conflict(changes) is not None) == claimed
+        return claimed
+
+    @rule(choice=CHOICE, commits=st.booleans())
+    def resolve(self, choice: int, commits: bool) -> None:
+        prepared = list(self.state.prepared)
+        if not prepared:
+            return
+        opened = prepared[choice % len(prepared)]
+        tx = self.model.transactions[opened.transaction_id]
+        ended = Committed(NOW_MS, opened.transaction_id, frozenset(), False, (), (), None)
+        edit = ended if commits else abort_edit(opened, [], has_rows=False, now_ms=NOW_MS)
+        self.record(edit)
+        aborted = "aborted" if isinstance(edit, Aborted) else "invalid"
+        tx.state, tx.ended_lsn = "committed" if commits else aborted, self.state.lsn
         self.remember()
 
     @rule(choice=CHOICE, aborts=st.booleans())
@@ -249,6 +291,8 @@ class SnapshotIsolation(RuleBasedStateMachine):
             return
         if step is Step.FENCE:
             assert sink is not None
+            if sink.transaction_id in self.state.prepared:
+                return
             one = sink.transaction_id
             self.record(Invalidated(NOW_MS, one, InvalidReason.INVALIDATED, ()))
             tx = self.model.transactions[one]
@@ -309,6 +353,7 @@ class SnapshotIsolation(RuleBasedStateMachine):
             tx = self.model.transactions[one]
             assert list(self.state.open[one].pointers) == tx.pointers
             assert (self.state.open[one].conflict is not None) == tx.is_refused
+            assert (self.state.open[one].prepared is not None) == tx.is_prepared
 
     @invariant()
     def of_each_epoch_at_most_one_transaction_committed(self) -> None:

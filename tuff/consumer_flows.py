@@ -25,7 +25,7 @@ from tuff.calls import EARLIEST, LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened
 from tuff.consumer_retries import ConsumerRetries, Failure
-from tuff.dead_letters import DeadLetter, RetryPolicy
+from tuff.dead_letters import DeadLetter, RetryPolicy, dead_letter_topic_of, retry_topic_of
 from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, paused, unless
 from tuff.group_calls import GroupId, MemberView
 from tuff.protocol.errors import (
@@ -146,7 +146,8 @@ def plan_of(
     """`callbacks`: for assigned, revoked and lost partitions.
 
     Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
-        such mode or start, or the mode excludes retries.
+        such mode or start, or the mode excludes retries. InvalidNameError: the name of a topic is
+        too long for a retry topic.
     """
     chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
     for topic in chosen:
@@ -157,8 +158,7 @@ def plan_of(
         raise ValueError("a consumer has one topic or more, all of one namespace")
     if mode not in tuple(DeliveryMode):
         raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
-    if retry is not None and mode == DeliveryMode.AT_MOST_ONCE:
-        raise ValueError("at_most_once never processes a message again, so it has no retry")
+    _check_retry(retry, chosen, mode)
     if start not in {EARLIEST, LATEST}:
         raise ValueError(f"start is earliest or latest, not {start!r}")
     return ConsumerPlan(
@@ -174,6 +174,20 @@ def plan_of(
         on_lost=callbacks[2],
         retry=retry,
     )
+
+
+def _check_retry(
+    retry: RetryPolicy | None, topics: Sequence[TopicId], mode: DeliveryModeLike
+) -> None:
+    if retry is None:
+        return
+    if not isinstance(retry, RetryPolicy):
+        raise TypeError(f"retry is a tuff.RetryPolicy, not {retry!r:.100}")
+    if mode == DeliveryMode.AT_MOST_ONCE:
+        raise ValueError("at_most_once never processes a message again, so it has no retry")
+    for topic in topics:  # both names must be legal, which are longer
+        retry_topic_of(topic)
+        dead_letter_topic_of(topic)
 
 
 @dataclass(frozen=True, slots=True)

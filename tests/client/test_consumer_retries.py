@@ -193,6 +193,15 @@ def test_a_program_gives_messages_back_itself(
     assert seen == [("a", 1), ("bad", 1), ("b", 1), ("bad", 2)]
 
 
+def test_a_policy_of_another_type_and_a_name_that_is_too_long_are_refused(
+    client: tuff.Client, mode: str
+) -> None:
+    with pytest.raises(TypeError, match="RetryPolicy"):
+        client.consumer("g", tuff.TopicId("shop", "a"), mode=mode, retry="yes")  # type: ignore[arg-type]  # the point
+    with pytest.raises(tuff.InvalidNameError):
+        client.consumer("g", tuff.TopicId("shop", "x" * 126), mode=mode, retry=QUICK)  # type: ignore[arg-type]  # a mode
+
+
 def test_retries_wait_while_the_server_restarts(tmp_path: Path, mode: str) -> None:
     """A letter that waits for its time is on the disk."""
     topic = tuff.TopicId("retries", "restart")

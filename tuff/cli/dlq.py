@@ -62,7 +62,7 @@ def dlq() -> None:
 def list_letters(client: Client, *, topic: TopicId, limit: int, with_replayed: bool) -> Result:
     """List the dead letters of TOPIC that were not replayed, the oldest of each partition first."""
     found: list[_Found] = []
-    for partition in _partitions(client, dead_letter_topic_of(topic)):
+    for partition in _partitions(client, topic):
         after = None if with_replayed else _replayed(client, partition)
         for each in _letters(client, partition, after):
             if len(found) == limit:
@@ -87,23 +87,18 @@ def replay(client: Client, *, topic: TopicId, limit: int | None, to: TopicId | N
     and called again.
     """
     dead = dead_letter_topic_of(topic)
-    client.topics.get(dead)
     run = _Replay(client, to)
     batch_count = BATCH_COUNT if limit is None else 1
+    if not _partitions(client, topic):
+        return _replayed_result(topic, run)
     with client.consumer(GROUP, dead, mode="exactly_once", batch=batch_count) as consumer:
-        for batch in _batches(client, consumer, dead):
+        for batch in _batches(client, consumer, topic):
             with consumer.transaction(batch) as tx:
                 for message in batch:
                     run.replay(message, tx)
             if run.done_count == limit:
                 break
-    passed = [each.hex() for each in run.passed]
-    lines = [f"replayed {counted(run.done_count, 'dead letter')} of {topic}"]
-    lines += [
-        f"passed over {each}, which can't be replayed; see tuff dlq ls --all" for each in passed
-    ]
-    form = {"namespace": topic.namespace, "name": topic.name}
-    return Result(json={**form, "replayed": run.done_count, "passedOver": passed}, lines=lines)
+    return _replayed_result(topic, run)
 
 
 class _Replay:
@@ -148,7 +143,17 @@ class _Replay:
         return replace(letter, message=found[0], group=None, size=None)
 
 
-def _batches(client: Client, consumer: Consumer, dead: TopicId) -> Iterator[Batch]:
+def _replayed_result(topic: TopicId, run: _Replay) -> Result:
+    passed = [each.hex() for each in run.passed]
+    lines = [f"replayed {counted(run.done_count, 'dead letter')} of {topic}"]
+    lines += [
+        f"passed over {each}, which can't be replayed; see tuff dlq ls --all" for each in passed
+    ]
+    form = {"namespace": topic.namespace, "name": topic.name}
+    return Result(json={**form, "replayed": run.done_count, "passedOver": passed}, lines=lines)
+
+
+def _batches(client: Client, consumer: Consumer, topic: TopicId) -> Iterator[Batch]:
     """Raises: WrongStateError: another replay, or its transaction, holds dead letters back."""
     until_s = time.monotonic() + HELD_S_MAX
     while True:
@@ -156,28 +161,33 @@ def _batches(client: Client, consumer: Consumer, dead: TopicId) -> Iterator[Batc
         if batch is not None:
             yield batch
             until_s = time.monotonic() + HELD_S_MAX
-        elif _is_done(client, dead):
+        elif _is_done(client, topic):
             return
         elif time.monotonic() > until_s:
             raise WrongStateError(
-                f"another replay of {dead} is in progress, or was killed a moment ago; "
-                f"`tuff groups show {dead.namespace}:{GROUP}` shows who has its partitions"
+                f"another replay of {topic} is in progress, or was killed a moment ago; "
+                f"`tuff groups show {topic.namespace}:{GROUP}` shows who has its partitions"
             )
 
 
-def _is_done(client: Client, dead: TopicId) -> bool:
+def _is_done(client: Client, topic: TopicId) -> bool:
     """Whether everything that a reader can receive now was replayed or passed over."""
-    after = {
-        each.partition: each.after for each in client.groups.show(dead.namespace, GROUP).partitions
-    }
-    ends = {
-        each: client.offsets(each, isolation="committed").end for each in _partitions(client, dead)
-    }
-    return all((after.get(each) or FIRST_ID) >= (end or FIRST_ID) for each, end in ends.items())
+    for partition in _partitions(client, topic):
+        end = client.offsets(partition, isolation="committed").end
+        if end is not None and (_replayed(client, partition) or FIRST_ID) < end:
+            return False
+    return True
 
 
-def _partitions(client: Client, dead: TopicId) -> list[TopicId]:
-    info = client.topics.get(dead)
+def _partitions(client: Client, topic: TopicId) -> list[TopicId]:
+    """Those of the dead-letter topic; none if no message of the topic was given up yet. Raises:
+    TopicNotFoundError: there is no such topic either."""
+    dead = dead_letter_topic_of(topic)
+    try:
+        info = client.topics.get(dead)
+    except TopicNotFoundError:
+        client.topics.get(topic)
+        return []
     return [dead.partition(number) for number in sorted({*info.partitions, *info.retired})]
 
 

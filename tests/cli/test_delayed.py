@@ -50,7 +50,13 @@ def test_a_list_has_all_messages_though_a_page_of_the_server_is_full(
 
 
 @pytest.mark.parametrize(
-    "options", [("--delay", "0"), ("--at", "soon"), ("--delay", "1", "--at", "5")]
+    "options",
+    [
+        ("--delay", "0"),
+        ("--at", "soon"),
+        ("--at", "2020"),
+        ("--delay", "1", "--at", "1795000000000"),
+    ],
 )
 def test_an_impossible_delay_is_refused(run: Tuff, options: tuple[str, ...]) -> None:
     assert run("pub", "cli:later", "a", *options).returncode == 2

@@ -159,6 +159,7 @@ Start = MessageId | int | TopicEnd
 
 _MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
+MILLISECONDS_LENGTH_MIN = 12  # digits; shorter ones are a year, or seconds
 _MILLISECONDS = re.compile(r"[0-9]{1,19}")
 
 
@@ -194,6 +195,11 @@ def _message_id(text: str) -> MessageId:
 def time_of(text: str) -> int:
     """A time in ms since the epoch, from such a number or a local time. Raises: BadParameter."""
     if _MILLISECONDS.fullmatch(text):
+        if len(text) < MILLISECONDS_LENGTH_MIN:
+            raise click.BadParameter(
+                f"{text} ms since the epoch was before 1974: such a number has 13 digits; or use a time "
+                "like 2026-01-31T12:00:00"
+            )
         return int(text)
     try:
         return _local_ms(text)

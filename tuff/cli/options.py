@@ -197,8 +197,8 @@ def time_of(text: str) -> int:
     if _MILLISECONDS.fullmatch(text):
         if len(text) < MILLISECONDS_LENGTH_MIN:
             raise click.BadParameter(
-                f"{text} ms since the epoch was before 1974: such a number has 13 digits; or use a time "
-                "like 2026-01-31T12:00:00"
+                f"{text} ms since the epoch was before 1974: such a number has 13 digits; or use a "
+                "time like 2026-01-31T12:00:00"
             )
         return int(text)
     try:

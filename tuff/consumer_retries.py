@@ -86,10 +86,15 @@ class ConsumerRetries(Generic[C]):
             yield from self._create(topic)
 
     def _create(self, topic: TopicId) -> Flow[None]:
-        if topic not in self._created:
+        if topic in self._created:
+            return
+        try:
+            yield from ask(calls.get_topic(topic))
+        except TopicNotFoundError:
+            # Only then: a member need not have the right to create topics.
             with suppress(TopicExistsError):
                 yield from ask(calls.create_topic(topic, {}))
-            self._created.add(topic)
+        self._created.add(topic)
 
     def is_retry(self, partition: TopicId) -> bool:
         """Whether the messages of this partition are dead letters that are tried again."""

@@ -131,15 +131,19 @@ def divided(
 
 
 def _selected(entry: PublishEntry | PublishRequest, indexes: Sequence[int]) -> PublishRequest:
-    def column(values: Sequence[T] | None) -> list[T] | None:
-        return None if values is None else [values[index] for index in indexes]
-
     return PublishRequest(
         pointer=entry.pointer,
         payloads=[entry.payloads[index] for index in indexes],
-        ttls_s=column(entry.ttls_s),
-        attributes=column(entry.attributes),
+        ttls_s=selected(entry.ttls_s, indexes),
+        attributes=selected(entry.attributes, indexes),
     )
+
+
+def selected(values: Sequence[T] | None, places: Sequence[int] | None) -> Sequence[T] | None:
+    """The values at these places; `places` None: all of them. None stays None."""
+    if values is None or places is None:
+        return values
+    return [values[place] for place in places]
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...]:

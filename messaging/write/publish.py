@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from messaging.partitions import ONE_PARTITION, Part, divided
+from messaging.partitions import ONE_PARTITION, Part, divided, selected
 from messaging.storage.packed_rows import NewRows
 from messaging.storage.pointer_index import MESSAGE_ROWS, PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
@@ -392,7 +392,7 @@ class Publisher:
                 log,
                 log.require_decided().generation,
                 part.entry,
-                _selected(target.due_ms, part.places),
+                selected(target.due_ms, part.places),
                 places=part.places,
             )
             for log, part in zip(logs, parts, strict=True)
@@ -620,13 +620,6 @@ def _due_times_ms(delays: Sequence[Delay], *, now_ms: int) -> list[int]:
             "the epoch is later"
         )
     return due_ms
-
-
-def _selected(values: Sequence[int] | None, places: Sequence[int] | None) -> Sequence[int] | None:
-    """Those at these places; `places` None: all."""
-    if values is None or places is None:
-        return values
-    return [values[place] for place in places]
 
 
 def _open_log(delayed_log: Topic, batch: WriteBatch) -> int:

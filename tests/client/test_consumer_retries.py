@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import tuff
 from tests.http.process import ServerProcess, serve
 from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 
-_numbers = count(1)
 WITHIN_S = 20.0
 SHORT = ("groups.session_timeout=2", "groups.heartbeat_interval=0.1")
 QUICK = tuff.RetryPolicy(delays=(0.05, 0.05))
@@ -28,19 +26,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "server.max_request_bytes=100000",
     ) as running:
         yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.Client(server.url, client_id="tests") as made:
-        yield made
-
-
-@pytest.fixture
-def topic(client: tuff.Client) -> tuff.TopicId:
-    made = tuff.TopicId("retries", f"topic-{next(_numbers)}")
-    client.topics.create(made)
-    return made
 
 
 class Handler:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
+from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -79,6 +80,7 @@ class MessagingService:
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
+        self.inspection = TopicInspection(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None

@@ -131,14 +131,15 @@ class View {
     const from = this.query.get("from");
     this.filters = { tags: this.query.get("tags") ?? "", field: this.query.get("field") ?? "", value: this.query.get("value") ?? "" };
     if (this.filters.tags || this.filters.field) return this.search(from ?? "earliest");
-    const newest = from === null;
-    const rows = await get(address(`${this.path}/rows`, { order: newest ? "descending" : "ascending", from: from === "earliest" ? null : from, limit: PAGE_COUNT }), { signal: this.context.signal });
-    const found = newest ? rows.rows.toReversed() : rows.rows;
+    const isBackwards = from === null;
+    const bound = isBackwards ? this.query.get("until") : from === "earliest" ? null : from;
+    const rows = await get(address(`${this.path}/rows`, { order: isBackwards ? "descending" : "ascending", from: bound, limit: PAGE_COUNT }), { signal: this.context.signal });
+    const found = isBackwards ? rows.rows.toReversed() : rows.rows;
     this.states = new Map(found.map((each) => [each.id.slice(0, 20), each]));
     const messages = found.length ? await this.messagesOf(found) : [];
     this.shown = merged(found, messages);
-    this.older = newest ? rows.next : null;
-    this.newer = newest ? null : rows.next;
+    this.older = isBackwards ? rows.next : null;
+    this.newer = isBackwards ? null : rows.next;
     this.say(found.length ? "" : "There is no message from here on.");
     this.draw();
     return undefined;
@@ -239,7 +240,7 @@ class View {
     this.rows.replaceChildren(
       table("Messages in their order, with the state of their rows", columns, this.shown.flatMap((each) => this.lines(each)), "No message."),
       h("p", { class: "controls" },
-        this.older ? h("a", { href: this.link({ from: this.older, before: "true" }) }, "") : null,
+        this.older ? h("a", { href: this.link({ until: this.older }) }, "Older page") : null,
         this.newer ? h("a", { href: this.link({ ...this.filters, from: this.newer }) }, "Next page") : null));
   }
 

@@ -60,6 +60,13 @@ class Order(Enum):
     DESCENDING = "descending"
 
 
+_STATES = {
+    Verdict.ACCEPT: RowState.COMMITTED,
+    Verdict.SKIP: RowState.INVALID,
+    Verdict.HOLD: RowState.IN_PROGRESS,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
     """What is stored of one partition. The size is the engine's estimate for its files, and rows in
@@ -105,9 +112,12 @@ class TopicInspection:
         found = [
             each
             for each in self._state.topics.live()
-            if not each.is_internal and namespace in (None, each.namespace) and contains in str(each)
+            if not each.is_internal
+            and namespace in (None, each.namespace)
+            and contains in str(each)
         ]
-        rest = [each for each in found if str(each) > after]
+        behind, _, name = after.partition(":")
+        rest = [each for each in found if (each.namespace, each.name) > (behind, name)]
         page = self._page(rest[:limit])
         # Before the read, during which a topic may be deleted or handed to another server.
         forms, logs = [*map(self._form, page)], [*map(self._logs, page)]
@@ -195,7 +205,8 @@ class TopicInspection:
         next_row = rows.pop() if len(rows) > 1 and (len(rows) > limit or not is_whole) else None
         rule, now_ms = found.rule_of(record), self._state.expiry_ms()
         forms = [self._row_form(each, rule, snapshot, now_ms=now_ms) for each in rows]
-        return record.generation, forms, next_row and MessageId(*next_row.offset).hex()
+        next_from = None if next_row is None else MessageId(*next_row.offset).hex()
+        return record.generation, forms, next_from
 
     def _bounds(
         self, record: TopicRecord, start: MessageId | int | None, order: Order
@@ -250,15 +261,7 @@ def row_state(
         return RowState.COMMITTED
     if row.tx_pointer < 0:
         return RowState.ROLLED_BACK
-    if snapshot is None:
-        return RowState.UNKNOWN
-    match visibility(row.tx_pointer, snapshot):
-        case Verdict.ACCEPT:
-            return RowState.COMMITTED
-        case Verdict.SKIP:
-            return RowState.INVALID
-        case Verdict.HOLD:
-            return RowState.IN_PROGRESS
+    return RowState.UNKNOWN if snapshot is None else _STATES[visibility(row.tx_pointer, snapshot)]
 
 
 def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> LogExtent:
@@ -331,9 +334,7 @@ class _Routes:
         self._inspection = inspection
 
     async def topics(self, request: Request) -> Reply:
-        query = read_query(
-            request.query, parameters={"namespace", "contains", "after", "limit"}
-        )
+        query = read_query(request.query, parameters={"namespace", "contains", "after", "limit"})
         namespace = query.get("namespace")
         if namespace is not None:
             check_name(namespace, what="namespace")

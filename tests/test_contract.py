@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from cluster.routes import routes as cluster_routes
+from console.files import routes as console_routes
 from messaging.groups.routes import routes as group_routes
+from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
@@ -78,6 +80,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
         | addresses(offset_routes(unused))
+        | addresses(inspection_routes(unused))
         | addresses(topic_routes(unused))
         | addresses(group_routes(unused))
         | addresses(routes_of_jobs(unused))
@@ -85,6 +88,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(transaction_routes(unused))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
+        | addresses(console_routes())
         | addresses(health.routes(lambda: True, dict))
     )
 

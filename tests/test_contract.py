@@ -19,14 +19,15 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health
+from process import backup_stream, health, settings_reply
 from process.http_connection import StreamRoute
 from process.openapi import ENDPOINTS, address
-from process.settings import SECTIONS, key_of
+from process.settings import SECTIONS, Settings, key_of
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import Route
+from tx.inspection import routes as transaction_inspection_routes
 from tx.routes import routes as transaction_routes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,6 +87,8 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(routes_of_jobs(unused))
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))
+        | addresses(transaction_inspection_routes(unused, unused))
+        | addresses(settings_reply.routes(Settings()))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
         | addresses(console_routes())

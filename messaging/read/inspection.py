@@ -1,5 +1,5 @@
 """What an operator sees of topics: size and age of each, and the rows of one with their states
-(protocol §3.12).
+(protocol §3.13).
 
 `TopicInspection` is called on the event loop; the functions below it read the store and block.
 """

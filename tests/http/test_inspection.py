@@ -1,4 +1,4 @@
-"""The overview of topics, and rows with their states (protocol §3.12)."""
+"""The overview of topics, and rows with their states (protocol §3.13)."""
 
 from typing import Any
 

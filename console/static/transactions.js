@@ -22,10 +22,11 @@ export function show(place, { query }, context) {
   context.every(INTERVAL_MS, async () => {
     const [overview, invalid] = await Promise.all([get("/v1/transactions", { signal: context.signal }), get("/v1/transactions/invalid", { signal: context.signal })]);
     const oldest = overview.inProgress.slice(0, SHOWN_COUNT_MAX);
+    if (all.firstChild === null) all.replaceChildren(...drawn(overview, oldest, null, invalid));
     const blocked = await blockedTopics(oldest, context.signal);
-    const focused = document.activeElement?.getAttribute("aria-label");
+    const focused = document.activeElement?.getAttribute("href");
     all.replaceChildren(...drawn(overview, oldest, blocked, invalid));
-    if (focused) all.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+    if (focused) all.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   });
 }
 
@@ -76,6 +77,7 @@ function topicLinks(topics) {
 }
 
 function blocks(transaction, overview, blocked) {
+  if (blocked === null) return "…"; // not known yet
   const topics = blocked.get(transaction.transactionId) ?? [];
   const found = topics.length ? [`committed readers of ${topics.join(", ")}`] : [];
   if (overview.oldestInProgress === transaction.transactionId) found.push("removal of old versions: it is the oldest");

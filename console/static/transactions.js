@@ -1,7 +1,7 @@
 // Transactions: those in progress, what each one blocks, the invalid list.
 
 import { ApiError, address, get, post, topicPath } from "./api.js";
-import { confirmed, h, svg, table, terms } from "./dom.js";
+import { confirmed, h, redraw, svg, table, terms } from "./dom.js";
 import * as format from "./format.js";
 import { addressOf } from "./topics.js";
 
@@ -24,9 +24,7 @@ export function show(place, { query }, context) {
     const oldest = overview.inProgress.slice(0, SHOWN_COUNT_MAX);
     if (all.firstChild === null) all.replaceChildren(...drawn(overview, oldest, null, invalid));
     const blocked = await blockedTopics(oldest, context.signal);
-    const focused = document.activeElement?.getAttribute("href");
-    all.replaceChildren(...drawn(overview, oldest, blocked, invalid));
-    if (focused) all.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    redraw(all, ...drawn(overview, oldest, blocked, invalid));
   });
 }
 

@@ -221,20 +221,24 @@ def test_the_pages_work_by_keyboard_alone(page: Page, server: ServerProcess, ord
     ok(orders.publish("by keyboard"))
     open_page(page, server, "overview")
 
-    def press_until(name: str, *, most: int = 40) -> None:
-        for _ in range(most):
-            page.keyboard.press("Tab")
+    def press_until(name: str, *, key: str = "Tab") -> None:
+        for _ in range(40):
+            page.keyboard.press(key)
             said = page.evaluate(
                 "document.activeElement.getAttribute('aria-label')"
                 " ?? document.activeElement.textContent"
             )
             if said.strip().startswith(name):
                 return
-        raise AssertionError(f"Tab never reaches {name}")
+        raise AssertionError(f"{key} never reaches {name}")
 
     page.locator("body").focus()
     press_until("Skip to the content")
-    press_until("Topics")
+    press_until("Show them")
+    before = page.evaluate_handle("document.activeElement")
+    page.wait_for_function("before => !before.isConnected", arg=before)
+    expect(page.get_by_role("link", name="Show them")).to_be_focused()
+    press_until("Topics", key="Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_be_focused()
     expect(page.locator("h1")).to_have_text("Topics")

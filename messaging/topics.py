@@ -321,8 +321,7 @@ class TopicRegistry:
         delayed messages are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            # Most have no part behind the name, and need no look at it.
-            is_part = topic.is_internal and (topic.number is not None or topic.is_delayed_log)
+            is_part = topic.number is not None or topic.is_delayed_log
             if record is not None and record.generation > 0 and not is_part:
                 yield topic
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
+from messaging.groups.share_groups import ShareGroups
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -98,6 +99,16 @@ class MessagingService:
             groups,
             log_ttl_s=settings.max_ttl,
         )
+        self.share_groups = ShareGroups(
+            store,
+            state,
+            committer,
+            self.publisher,
+            self.polls,
+            self.topics,
+            self.offsets,
+            window=groups.share_window,
+        )
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -131,6 +142,7 @@ class MessagingService:
 
     async def close(self) -> None:
         """End the long polls, write the changes that wait, and close the store."""
+        self.share_groups.stop_waiting()
         self.polls.stop_waiting()
         self.delayed.close()
         if self.ownership is not None:

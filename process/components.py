@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from access.principals import AccessFileError
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
+from messaging.groups import share_routes
 from messaging.read import offsets_and_splits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
@@ -206,6 +207,7 @@ class Components:
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
             *group_routes.routes(messaging.groups),
+            *share_routes.routes(messaging.share_groups),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
@@ -392,7 +394,7 @@ class Components:
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.polls.waiting_count
+        count = self.messaging.polls.waiting_count + self.messaging.share_groups.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:

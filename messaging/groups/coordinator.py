@@ -24,16 +24,15 @@ from messaging.groups.state import (
     from_bytes,
     to_bytes,
 )
+from messaging.groups.undecided import damaged_record, ended_transactions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
-from messaging.read.visibility import Undecided, Verdict, visibility
 from messaging.storage.store_state import StoreState
 from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.protocol.errors import (
-    DamagedRecordError,
     GroupNotEmptyError,
     GroupNotFoundError,
     TopicExistsError,
@@ -44,7 +43,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
-from tuff.protocol.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -441,42 +439,12 @@ class GroupCoordinator:
 
     async def _settle(self, group_log: TopicId, group: _Group) -> None:
         """Apply or drop the offsets of transactions that have ended."""
-        if not group.state.undecided:
-            return
-        snapshot = await self._state.transactions.snapshot()
-        ended = [
-            pointer
-            for pointer in group.state.undecided
-            if visibility(pointer, snapshot) is not Verdict.HOLD
-        ]
-        if not ended:
-            return
-        committed = await self._visible(group_log, [group.rows[each] for each in ended], snapshot)
-        for pointer in ended:
-            group.state.end_transaction(pointer, is_committed=group.rows.pop(pointer) in committed)
-
-    async def _visible(
-        self, group_log: TopicId, rows: list[MessageId], snapshot: Transaction
-    ) -> set[MessageId]:
-        """Those of these messages of the log that a snapshot sees. The rows say it: the list of
-        invalid transactions forgets those whose rows are marked."""
-        found: set[MessageId] = set()
-        start, last, inclusive = min(rows), max(rows), True
-        while True:
-            result = await self._polls.poll(
-                group_log,
-                Poll(
-                    start=start,
-                    inclusive=inclusive,
-                    through=last,
-                    transaction=snapshot,
-                    undecided=Undecided.SKIP,
-                ),
-            )
-            found.update(MessageId.from_bytes(each) for each, _ in result.items)
-            start, inclusive = MessageId.from_bytes(result.next_id), False
-            if result.caught_up or start >= last:
-                return found
+        rows = {each: group.rows[each] for each in group.state.undecided}
+        transactions = self._state.transactions
+        ended = await ended_transactions(group_log, rows, self._polls, transactions)
+        for pointer, is_committed in ended.items():
+            group.state.end_transaction(pointer, is_committed=is_committed)
+            del group.rows[pointer]
 
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
@@ -515,10 +483,7 @@ def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:
     try:
         return from_bytes(payload)
     except DamagedRecordOfGroupError as error:
-        raise DamagedRecordError(
-            f"the log {group_log} can't be read at {message_id.hex()}: {error}",
-            members={"id": message_id.hex(), "next": None},
-        ) from None
+        raise damaged_record(group_log, message_id, error) from None
 
 
 def _group_not_found(group_log: TopicId) -> GroupNotFoundError:

@@ -477,7 +477,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         tx=tx,
         isolation=isolation or Isolation.ALL,
         undecided=undecided,
-        wait_s=_wait(query.get("wait")),
+        wait_s=wait_seconds(query.get("wait")),
         through=None if through is None else MessageId.from_hex(through),
         tags=None if tags is None else TagFilter.parse(tags),
     )
@@ -519,7 +519,8 @@ def transaction_named(query: Mapping[str, str]) -> int | None:
         raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
 
 
-def _wait(text: str | None) -> float:
+def wait_seconds(text: str | None) -> float:
+    """The seconds that the parameter `wait` names, 0 without it. Raises: BadRequestError."""
     if text is None:
         return 0.0
     wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan

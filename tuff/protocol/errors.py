@@ -200,6 +200,13 @@ class TopicExistsError(TuffError):
     code = "topic_already_exists"
 
 
+class GroupExistsError(TuffError):
+    """A share group of this name exists, with other properties."""
+
+    status = 409
+    code = "group_already_exists"
+
+
 class PartitionRetiredError(TuffError):
     """The partition is retired: it can be read, and takes no messages."""
 

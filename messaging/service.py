@@ -89,26 +89,9 @@ class MessagingService:
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
-        self.groups = GroupCoordinator(
-            state,
-            committer,
-            self.publisher,
-            self.polls,
-            self.topics,
-            self.offsets,
-            groups,
-            log_ttl_s=settings.max_ttl,
-        )
-        self.share_groups = ShareGroups(
-            store,
-            state,
-            committer,
-            self.publisher,
-            self.polls,
-            self.topics,
-            self.offsets,
-            window=groups.share_window,
-        )
+        parts = (self.publisher, self.polls, self.topics, self.offsets)
+        self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)
+        self.share_groups = ShareGroups(store, state, committer, *parts, window=groups.share_window)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -156,6 +139,11 @@ class MessagingService:
     def status(self) -> tuple[str, str | None]:
         """`("ok", None)`, or `("down", reason)`."""
         return ("ok", None) if self.store.is_up else ("down", self.store.reason)
+
+    @property
+    def waiting_count(self) -> int:
+        """Long polls that wait now, and requests for leases that do."""
+        return self.polls.waiting_count + self.share_groups.waiting_count
 
     @property
     def last_sweep(self) -> tuple[int, str | None] | None:

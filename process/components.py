@@ -394,7 +394,7 @@ class Components:
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.polls.waiting_count + self.messaging.share_groups.waiting_count
+        count = self.messaging.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
     from tuff.protocol.errors import ForbiddenError as ForbiddenError
     from tuff.protocol.errors import GroupError as GroupError
+    from tuff.protocol.errors import GroupExistsError as GroupExistsError
     from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
     from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError

@@ -86,6 +86,7 @@ _TX = "/v1/transactions/{tx}"
 REQUIREMENTS: Mapping[str, Requirement] = {
     # A list has names of topics that the principal may not read.
     "GET /v1/namespaces": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
+    "GET /v1/topics": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
     "GET /v1/namespaces/{ns}/topics": Requirement(Scope.NAMESPACE, (Right.READ, Right.ADMINISTER)),
     f"PUT {_TOPIC}": _CREATE,
     f"GET {_TOPIC}": _SHOW,
@@ -97,6 +98,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
     f"GET {_TOPIC}/holds": _READ,
@@ -155,6 +157,9 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /health/ready": _OPEN,
     "GET /metrics": _ADMINISTER,
     "GET /openapi.json": _OPEN,
+    # The page and its scripts; they contain no data, and send the token with each call.
+    "GET /console": _OPEN,
+    "GET /console/{version}/{file}": _OPEN,
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
 from messaging.groups.share_groups import ShareGroups
+from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -80,6 +81,7 @@ class MessagingService:
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
+        self.inspection = TopicInspection(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None

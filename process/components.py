@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from access.principals import AccessFileError
+from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
 from messaging.groups import share_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.read import inspection, offsets_and_splits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -203,6 +204,7 @@ class Components:
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
             *offsets_and_splits.routes(messaging.offsets),
+            *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
@@ -218,6 +220,7 @@ class Components:
             *shared,
             *self._health_routes(),
             *metrics.routes(self._metrics),
+            *console_files.routes(),
             _openapi_route(),
         ]
 

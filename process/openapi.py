@@ -284,6 +284,28 @@ _TOPICS: dict[str, Schema] = {
         }
     ),
     "PositionList": _reply({"positions": _array(ref("Position"), "by name")}),
+    "TopicSummary": _reply(
+        {
+            "namespace": ref("Name"),
+            "name": ref("Name"),
+            "generation": _GENERATION,
+            "ttl": _TTL,
+            "partitionCount": _COUNT,
+            "positionCount": _COUNT,
+            "publishedCount": {**_COUNT, "description": "messages since the server started"},
+            "publishedBytes": {**_COUNT, "description": "payload bytes since the server started"},
+            "storedBytes": {**_COUNT, "description": "an estimate; recent writes need not count"},
+            "oldest": _or_null(_MS),
+            "newest": _or_null(_MS),
+        }
+    ),
+    "TopicSummaryList": _reply(
+        {
+            "count": {**_COUNT, "description": "of all topics that match"},
+            "topics": _array(ref("TopicSummary"), "in byte order of namespace and name"),
+            "next": _or_null(_TEXT),
+        }
+    ),
     "Split": _reply({"start": _or_null(ref("MessageId")), "end": ref("MessageId")}),
     "SplitList": _reply(
         {
@@ -353,6 +375,32 @@ _MESSAGES: dict[str, Schema] = {
         },
         optional=("archivedFrom",),
     ),
+    "RowState": {
+        **_one_of(
+            "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown"
+        ),
+        "description": "unknown: the row has a transaction, and transactions are down",
+    },
+    "Row": _reply(
+        {
+            "id": ref("MessageId"),
+            "timestamp": _MS,
+            "state": ref("RowState"),
+            "writePointer": _or_null(ref("Pointer")),
+            "transactionId": _or_null(ref("Pointer")),
+            "messageCount": _COUNT,
+            "size": {**_COUNT, "description": "bytes of the stored value"},
+            "expiresAt": _MS,
+        }
+    ),
+    "RowList": _reply(
+        {
+            "generation": _GENERATION,
+            "rows": _array(ref("Row"), "in the order that was asked for"),
+            "next": _or_null(ref("MessageId")),
+        }
+    ),
+    "Order": {**_one_of("ascending", "descending"), "default": "ascending"},
 }
 
 _LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": _MS}
@@ -971,6 +1019,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Every namespace that has a topic", reply="Names",
     ),
     Endpoint(
+        method="GET", path="/v1/topics", name="listTopicSummaries", tag="topics",
+        summary="Size and age of the topics of all namespaces", reply="TopicSummaryList",
+        query=("namespace", "contains", "after", "limit"), errors=_NAMED,
+    ),
+    Endpoint(
         method="GET", path=_TOPICS_PATH, name="listTopics", tag="topics",
         summary="The topics of a namespace", reply="Names", errors=_NAMED,
     ),
@@ -1026,6 +1079,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/rows", name="listRows", tag="messages",
+        summary="The rows of a topic, with the state of each", reply="RowList",
+        query=("from", "limit", "order"), errors=(*_LOG_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/offsets", name="getOffsets", tag="messages",
@@ -1322,6 +1380,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path="/openapi.json", name="getOpenApi", tag="process",
         summary="This document", reply="OpenApiDocument",
     ),
+    Endpoint(
+        method="GET", path="/console", name="getConsole", tag="process",
+        summary="The web console", raw_types=("text/html",),
+    ),
+    Endpoint(
+        method="GET", path="/console/{version}/{file}", name="getConsoleFile", tag="process",
+        summary="A file of the web console",
+        raw_types=("text/css", "text/javascript", "image/svg+xml"), errors=("not_found",),
+    ),
 )  # fmt: skip
 
 
@@ -1363,7 +1430,10 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
     "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
-    "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
+    "limit": (_of_type("integer", minimum=1), "messages, topics, or rows, at most"),
+    "namespace": (ref("Name"), "only the topics of this namespace"),
+    "contains": (_TEXT, "only the topics with this text in `namespace:name`"),
+    "order": (ref("Order"), "from the oldest to the newest, or the other way"),
     "server": (_SERVER_ID, "only the topics of this server"),
     "after": (_TEXT, "only the topics, or the delayed messages, behind this one"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
@@ -1382,6 +1452,8 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),
+    "version": (_TEXT, "of the files, as the page of the console names it"),
+    "file": (_TEXT, "name of the file"),
 }
 _BOOLEAN = _of_type("boolean")
 _BYTES = _of_type("string", format="binary")

@@ -1,0 +1,2 @@
+export const title = () => "snapshots";
+export function show() {}

@@ -1,0 +1,2 @@
+export const title = () => "system";
+export function show() {}

@@ -1,0 +1,2 @@
+export const title = () => "transactions";
+export function show() {}

@@ -299,8 +299,20 @@ class TopicRegistry:
         OwnershipMovingError: this server of a cluster does not own it."""
         found = self._topics.get(topic) or self._topics.get(topic.log)
         if found is None:
-            raise (ownership_moving if self.is_foreign(topic) else topic_not_found)(topic)
+            raise ownership_moving(topic) if self.is_foreign(topic) else self._not_found(topic)
         return found
+
+    def _not_found(self, topic: TopicId) -> TopicNotFoundError:
+        base = self._topics.get(topic.base)
+        record = None if topic.number is None or base is None else base.durable
+        if record is None or record.generation < 0:
+            return topic_not_found(topic)
+        numbers = record.partitions.readable
+        return TopicNotFoundError(
+            f"there is no topic {topic}: {topic.base} has {len(numbers)} "
+            f"{'partition' if len(numbers) == 1 else 'partitions'}, the last of them is "
+            f"{topic.base}:{numbers[-1]}"
+        )
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
         """The topic, or None if no topic ever had this id."""

@@ -485,14 +485,23 @@ def publish(topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE) 
             partitions=tuple(map(int, numbers.split(","))) if numbers else (),
         )
 
+    return Call(_publish_request(topic, request, None, ack), read)
+
+
+def publish_unacknowledged(
+    topic: TopicId, request: PublishRequest, delay: Delay | None
+) -> Call[None]:
+    """A publish whose reply has no ids."""
+    return Call(_publish_request(topic, request, delay, Ack.NONE), nothing)
+
+
+def _publish_request(
+    topic: TopicId, request: PublishRequest, delay: Delay | None, ack: Ack
+) -> Request:
     # An older server does not know the parameter, and its answers are durable.
     level = None if ack is Ack.DURABLE else ack
-    return Call(_messages_request(topic, "publish", request, ack=level), read)
-
-
-def publish_unacknowledged(topic: TopicId, request: PublishRequest) -> Call[None]:
-    """A publish whose reply has no ids."""
-    return Call(_messages_request(topic, "publish", request, ack=Ack.NONE), nothing)
+    delayed = {} if delay is None else delay_to_json(delay)
+    return _messages_request(topic, "publish", request, ack=level, **delayed)
 
 
 def store(topic: TopicId, request: PublishRequest) -> Call[None]:
@@ -514,9 +523,9 @@ def _messages_request(
 
 
 def publish_delayed(
-    topic: TopicId, request: PublishRequest, delay: Delay
+    topic: TopicId, request: PublishRequest, delay: Delay, *, ack: Ack = Ack.DURABLE
 ) -> Call[PublishedDelayed]:
-    """A publish of messages that enter the topic later."""
+    """A publish of messages that enter the topic later. `ack` is not `NONE`."""
 
     def read(response: Response) -> PublishedDelayed:
         return PublishedDelayed(
@@ -528,7 +537,7 @@ def publish_delayed(
             else rollback_detail_from_json(_json(response)),
         )
 
-    return Call(_messages_request(topic, "publish", request, **delay_to_json(delay)), read)
+    return Call(_publish_request(topic, request, delay, ack), read)
 
 
 def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
@@ -573,6 +582,12 @@ def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
 
 
 def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
+    """Raises: TypeError: it is no delayed id, as a message id is none."""
+    if not isinstance(delayed_id, str):
+        raise TypeError(
+            "a delayed message has a text as its id, as in the first_id of a publish with a delay "
+            f"and in client.delayed.list(topic), and not {delayed_id!r:.100}"
+        )
     return Call(Request(method="DELETE", path=_named_path(topic, "delayed", delayed_id)), nothing)
 
 
@@ -780,8 +795,13 @@ def _start_form(start: Start) -> str | int:
                     "as in start.astimezone()"
                 )
             return round(start.timestamp() * 1000)
-        case _:
+        case int() | str():
             return start
+        case _:
+            raise TypeError(
+                "a position is a message id, its hex, a datetime or ms since the epoch, "
+                f"and not {start!r:.100}"
+            )
 
 
 def _hex(id: IdOrHex | None) -> str | None:

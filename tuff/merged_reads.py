@@ -123,6 +123,11 @@ class MergedSubscription:
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        if isinstance(start, Collection) and not isinstance(start, str | Mapping | MessageId):
+            raise TypeError(
+                f"start is no list: partitions={start!r:.100} selects partitions, and a mapping "
+                "gives each of them its start"
+            )
         self._topic = calls.checked_topic(topic).base
         self._start = start
         self._question = question

@@ -32,6 +32,24 @@ def test_delayed_messages_are_listed_and_cancelled(
         client.delayed.cancel(topic, first.id)
 
 
+def test_delayed_messages_are_acknowledged_as_all_are(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """The client ignored `ack`, the command refused it, and HTTP took it."""
+    early = client.publish(topic, "early", delay=NEVER, ack="received")
+    assert client.publish(topic, "unknown", delay=NEVER, ack="none") is None
+    client.publish(topic, "last", delay=NEVER)
+
+    assert early.first_id == client.delayed.list(topic)[0].id
+    assert texts(client.delayed.list(topic, payloads=True)) == [b"early", b"unknown", b"last"]
+
+
+def test_a_message_id_cancels_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
+    entered = client.publish(topic, "x").first_id
+    with pytest.raises(TypeError, match="as in the first_id of a publish with a delay"):
+        client.delayed.cancel(topic, entered)  # type: ignore[arg-type]
+
+
 def test_a_delayed_message_enters(client: tuff.Client, topic: tuff.TopicId) -> None:
     client.publish(topic, "x", delay=0.02)
     (message,) = client.poll(topic, wait=10)

@@ -232,3 +232,14 @@ def test_the_client_shows_reads_and_truncates_partitions(
     assert raised.value.members == {"partitions": [0, 1, 2]}
     assert client.topics.truncate(orders, 1 << 60) is None
     assert [len(client.poll(orders.partition(number))) for number in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [([1, 2], r"partitions=\[1, 2\] selects partitions"), (1.5, "a position is a message id")],
+)
+def test_a_start_of_the_wrong_type_is_refused(
+    client: tuff.Client, orders: tuff.TopicId, start: object, says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        next(client.merged(orders, start))  # type: ignore[arg-type]

@@ -65,7 +65,13 @@ from tuff.sql.database import Decider, SqlDatabase
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_flows import (
+    SubscriberFlows,
+    SubscriberPlan,
+    Subscription,
+    check_positions,
+    keep_for,
+)
 from tuff.transaction_calls import write_pointer_of
 
 D = TypeVar("D")
@@ -172,6 +178,7 @@ class Client:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         delay: Duration,
     ) -> PublishedDelayed: ...
     @overload
@@ -181,8 +188,20 @@ class Client:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         at: datetime | int,
     ) -> PublishedDelayed: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None: ...
     def publish(
         self,
         topic: TopicId,
@@ -208,7 +227,7 @@ class Client:
         (`none`, which returns None). A crash of the server may lose messages that were not durable.
         `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
         they were published at that moment; until then `delayed` lists and cancels them. Under a
-        transaction they do so only if it commits. They are always durable, whatever `ack` is.
+        transaction they do so only if it commits.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -225,11 +244,12 @@ class Client:
         request = publish_request(
             all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
         )
-        if (delayed := calls.delay_of(delay, at)) is not None:
-            return self._send(calls.publish_delayed(topic, request, delayed))
+        delayed = calls.delay_of(delay, at)
         if level is Ack.NONE:
-            self._send(calls.publish_unacknowledged(topic, request))
+            self._send(calls.publish_unacknowledged(topic, request, delayed))
             return None
+        if delayed is not None:
+            return self._send(calls.publish_delayed(topic, request, delayed, ack=level))
         return self._send(calls.publish(topic, request, ack=level))
 
     def store(
@@ -679,8 +699,10 @@ class Client:
         Raises:
             ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
                 `positions` belongs to another topic.
-            TypeError: a function is a coroutine function, and this client is blocking.
+            TypeError: `positions` is no participant that keeps a position; or a function is a
+                coroutine function, and this client is blocking.
         """
+        check_positions(positions)
         wait_s = calls.seconds_of(wait, what="wait")
         read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(

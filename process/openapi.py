@@ -1374,7 +1374,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path="/metrics", name="getMetrics", tag="process",
-        summary="Prometheus text", raw_types=("text/plain",),
+        summary="Prometheus text, or OpenMetrics where Accept names it",
+        raw_types=("text/plain", "application/openmetrics-text"),
     ),
     Endpoint(
         method="GET", path="/openapi.json", name="getOpenApi", tag="process",

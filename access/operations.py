@@ -133,7 +133,10 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /v1/transactions/snapshot": _ADMINISTER,
     "POST /v1/transactions/service/stop": _ADMINISTER,
     "POST /v1/transactions/service/start": _ADMINISTER,
+    "GET /v1/transactions/snapshots": _ADMINISTER,
+    "GET /v1/transactions/snapshots/{file}": _ADMINISTER,
     f"GET {_TX}": _TRANSACT,
+    f"GET {_TX}/changes": _ADMINISTER,  # the keys of other principals
     f"POST {_TX}/can-commit": _TRANSACT,
     f"POST {_TX}/commit": _COMMIT,
     f"POST {_TX}/prepare": _COMMIT,
@@ -151,6 +154,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/cluster/topics/{ns}/{t}/move": _ADMINISTER_TOPIC,
     "POST /v1/cluster/drain": _ADMINISTER,
     "POST /v1/cluster/undrain": _ADMINISTER,
+    "GET /v1/settings": _ADMINISTER,
     "GET /v1/backup": _ADMINISTER,
     "GET /health/live": _OPEN,
     "GET /health/startup": _OPEN,

@@ -33,7 +33,7 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics
+from process import backup_stream, health, metrics, settings_reply
 from process.access_guard import AccessGuard
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
@@ -53,6 +53,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
+from tx import inspection as transaction_inspection
 from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
 from tx.files import has_files
@@ -152,6 +153,9 @@ class Components:
             new_store_id=runtime.new_store_id,
             cluster=self.cluster,
         )
+        self._snapshot_files = transaction_inspection.SnapshotFiles(
+            directories.snapshots, in_thread=runtime.threads("snapshot-reader", 1)
+        )
         self._backups = backup_stream.Backups(
             self.messaging,
             self.transactions,
@@ -213,13 +217,18 @@ class Components:
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
-        shared = [*messages, *transaction_routes.routes(self.transactions)]
+        shared = [
+            *messages,
+            *transaction_routes.routes(self.transactions),
+            *transaction_inspection.routes(self.transactions, self._snapshot_files),
+        ]
         if self.cluster is not None:
             shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *self._health_routes(),
             *metrics.routes(self._metrics),
+            *settings_reply.routes(self._settings),
             *console_files.routes(),
             _openapi_route(),
         ]

@@ -403,6 +403,13 @@ _MESSAGES: dict[str, Schema] = {
     "Order": {**_one_of("ascending", "descending"), "default": "ascending"},
 }
 
+_SNAPSHOT_FILE: dict[str, Schema] = {
+    "file": _TEXT,
+    "bytes": _COUNT,
+    "createdAt": _or_null(_MS),
+    "lsn": _or_null(_COUNT),
+    "damage": _or_null(_TEXT),
+}
 _LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": _MS}
 
 
@@ -450,6 +457,52 @@ _TRANSACTIONS: dict[str, Schema] = {
         _snapshot_members(ref("Pointer")),
         optional=("invalids", "inProgress", "encoded", *_LEASE),
     ),
+    "SnapshotFileInfo": _reply(_SNAPSHOT_FILE),
+    "SnapshotFileList": _reply(
+        {"files": _array(ref("SnapshotFileInfo"), "the newest first, damaged ones last")}
+    ),
+    "SnapshotFileContent": _reply(
+        {
+            **_SNAPSHOT_FILE,
+            "readPointer": ref("Pointer"),
+            "writePointer": ref("Pointer"),
+            "inProgress": _array(ref("Pointer")),
+            "invalids": _array(ref("Pointer")),
+            "open": _array(ref("OpenInSnapshot")),
+            "outcomeCount": _COUNT,
+            "sinkCount": _COUNT,
+        }
+    ),
+    "OpenInSnapshot": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "state": ref("TransactionState"),
+            "type": ref("TransactionType"),
+            "client": _TEXT,
+            "startedAt": _MS,
+            "expiresAt": _MS,
+        }
+    ),
+    "ChangeList": _reply(
+        {
+            "count": {**_COUNT, "description": "of all its changes"},
+            "changes": _array(ref("Payload"), "in byte order; at most 1,000"),
+            "conflictingTransaction": _or_null(ref("Pointer")),
+            "conflictingKey": _or_null(ref("Payload")),
+        }
+    ),
+    "SettingValue": {
+        "anyOf": [_TEXT, _of_type("number"), _of_type("boolean"), _array(_TEXT)],
+    },
+    "Setting": _reply(
+        {
+            "name": _TEXT,
+            "value": ref("SettingValue"),
+            "default": ref("SettingValue"),
+            "source": {**_TEXT, "description": "default, flag, or the settings file"},
+        }
+    ),
+    "SettingList": _reply({"settings": _array(ref("Setting"), "by section")}),
     "TransactionInput": _request(
         _snapshot_members(ref("PointerInput")),
         required=("transactionId", "readPointer", "writePointer", "invalids", "inProgress"),
@@ -1253,6 +1306,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="The newest state, for debugging", reply="SnapshotContent",
     ),
     Endpoint(
+        method="GET", path=f"{_TX_PATH}/snapshots", name="listSnapshotFiles", tag="transactions",
+        summary="The snapshot files, also while transactions are down", reply="SnapshotFileList",
+    ),
+    Endpoint(
+        method="GET", path=f"{_TX_PATH}/snapshots/{{file}}", name="getSnapshotFile",
+        tag="transactions", summary="Pointers and lists of a snapshot file",
+        reply="SnapshotFileContent", errors=("not_found",),
+    ),
+    Endpoint(
         method="POST", path=f"{_TX_PATH}/service/stop", name="stopService", tag="transactions",
         summary="Stop the transaction service", reply="ServiceResponse",
     ),
@@ -1263,6 +1325,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path=_TX_ID_PATH, name="getOutcome", tag="transactions",
         summary="The outcome of a transaction", reply="Outcome", errors=("transaction_unknown",),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TX_ID_PATH}/changes", name="getChanges", tag="transactions",
+        summary="The changes that a transaction in progress has named", reply="ChangeList",
+        errors=_ENDED,
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
@@ -1354,6 +1421,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_CLUSTER_PATH}/undrain", name="undrainServer", tag="cluster",
         summary="In a cluster: let a drained server take topics again", body="ServerRequest",
         reply="DrainResponse", errors=("server_not_found",),
+    ),
+    Endpoint(
+        method="GET", path="/v1/settings", name="getSettings", tag="process",
+        summary="The settings, with the source of each", reply="SettingList",
     ),
     Endpoint(
         method="GET", path="/v1/backup", name="takeBackup", tag="data",

@@ -269,7 +269,7 @@ class View {
           ...(row.messageCount === 1 ? [] : [["Messages of the row", format.count(row.messageCount)]])]),
         ...Object.entries(message?.headers ?? {}).map(([name, value]) => [`Header ${name}`, Array.isArray(value) ? value.map((each) => format.preview(each)).join(", ") : format.preview(value)])]),
       message === null ? h("p", {}, nothing(row)) : h("pre", { tabindex: "0", "aria-label": "Payload" }, payloadText(message.payload, this.form, this.schema)),
-      h("button", { type: "button", click: () => this.context.run(async () => explained.replaceChildren(...await explanation(this.path, id, {}, this.context.signal))) }, "Why is it visible or not?"),
+      h("button", { type: "button", click: () => this.context.run(async () => explained.replaceChildren(...await explanation(this.path, id, this.context.signal))) }, "Why is it visible or not?"),
       explained,
     ];
   }

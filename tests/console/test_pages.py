@@ -230,7 +230,8 @@ def other_site() -> Iterator[str]:
     class Form(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             target = self.path.partition("?")[2]
-            body = f"<form method=post action='{target}'></form><script>document.forms[0].submit()"
+            script = "<script>document.forms[0].submit()</script>"
+            body = f"<form method=post action='{target}'></form>{script}"
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()

@@ -193,6 +193,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
     "partition_required": {"partitions": _PARTITIONS_OF_PROBLEM},
+    "lease_lost": {"ids": _array(ref("MessageId"), "the messages that other workers have got")},
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": _of_type("integer", format="int64", description="that the member has")
@@ -1227,7 +1228,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Accept, reject, release or renew leased messages",
         body="AcknowledgeRequest", reply="AcknowledgeResponse",
         errors=(*_SHARE_ERRORS, *_ENDED, _IS_PREPARED, "transaction_conflict",
-                "invalid_message_id"),
+                "invalid_message_id", "lease_lost"),
     ),
     Endpoint(
         method="GET", path=_GROUPS_PATH, name="listGroups", tag="groups",

@@ -37,6 +37,7 @@ from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import (
     GroupExistsError,
     GroupNotFoundError,
+    LeaseLostError,
     StorageUnavailableError,
     TuffError,
     UnavailableError,
@@ -260,11 +261,11 @@ class ShareGroups:
         pointer: int | None = None,
     ) -> list[Outcome]:
         """Acknowledge messages, of which each is there once; with a write pointer, acceptances and
-        rejections are part of that transaction.
+        rejections are part of that transaction, all of them or none.
 
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError,
             TransactionsUnavailableError, TransactionError (its kinds). StorageUnavailableError: it
-            may be done.
+            may be done. LeaseLostError: within a transaction, one does not count.
         """
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
@@ -280,6 +281,8 @@ class ShareGroups:
                 lease_ms=found.properties.lease_ms,
                 pointer=pointer,
             )
+            if pointer is not None:
+                _require_all(request, outcomes)
             if records:
                 await self._write(found, records, pointer)
                 found.state.remember(request, outcomes)
@@ -533,6 +536,20 @@ def _require_same(before: ShareProperties, asked: ShareProperties, group: str) -
         raise GroupExistsError(
             f"the share group {group} exists already, with start {before.start}, order "
             f"{before.order} and lease {before.lease_ms / 1000:g} s; name the same, or delete it"
+        )
+
+
+def _require_all(request: Sequence[Acknowledgement], outcomes: Sequence[Outcome]) -> None:
+    lost = [
+        each.id.hex()
+        for each, outcome in zip(request, outcomes, strict=True)
+        if outcome is Outcome.LEASE_LOST
+    ]
+    if lost:
+        raise LeaseLostError(
+            f"the leases of {len(lost)} messages are lost, since other workers have got them: "
+            f"{', '.join(lost[:3])}; abort the transaction",
+            members={"ids": lost},
         )
 
 

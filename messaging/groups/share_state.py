@@ -331,8 +331,9 @@ class ShareState:
         """The outcome, and whether anything is to be done for it."""
         message, success = self._messages.get(each.id), _SUCCESS[each.action]
         if message is None:
+            # A transaction does not repeat what another one, or none, has done before.
             is_repeated = self._acknowledged.get(each.id) == (each.token, success)
-            return success if is_repeated else Outcome.LEASE_LOST, False
+            return success if is_repeated and pointer is None else Outcome.LEASE_LOST, False
         if not self._is_last_delivery(message, each.token):
             return Outcome.LEASE_LOST, False
         undecided = self._undecided.get(each.id)

@@ -143,6 +143,17 @@ def test_an_aborted_acceptance_leaves_the_lease_as_it_was() -> None:
     assert do(state, again) is Outcome.ACCEPTED
 
 
+def test_a_second_transaction_does_not_accept_what_the_first_one_has() -> None:
+    """The worker may not know that its first transaction committed."""
+    state = group(None)
+    (held,) = give(state, 1)
+    do(state, held, pointer=7)
+    state.end_transaction(7, is_committed=True)
+
+    assert do(state, held, pointer=8) is Outcome.LEASE_LOST
+    assert do(state, held) is Outcome.ACCEPTED
+
+
 def test_after_a_load_an_earlier_delivery_counts_until_the_message_is_given_out() -> None:
     before = group(None, None)
     first, second = give(before, 2)
@@ -320,7 +331,8 @@ class GroupMachine(RuleBasedStateMachine):
         known = self.known[lease.id]
         outcome = do(self.state, lease, action, now_ms=self.now_ms, ms=ms or None, pointer=pointer)
         if known.is_done:
-            assert outcome is Outcome.LEASE_LOST or lease.token in known.acknowledged
+            is_repeated = pointer is None and lease.token in known.acknowledged
+            assert outcome is Outcome.LEASE_LOST or is_repeated
             return
         is_earlier = lease.token.epoch < self.epoch
         is_holder = known.is_fresh if is_earlier else known.holder == lease

@@ -211,6 +211,21 @@ def test_a_refused_transaction_changes_nothing(
     assert workers.acknowledge(held) == ["accepted"]
 
 
+def test_in_a_transaction_all_messages_are_accepted_or_none(
+    client: Client, topic: Topic, workers: Workers
+) -> None:
+    publish(topic, "a", "b")
+    late, held = workers.lease()
+    workers.acknowledge(late, action="release")
+    tx = begin(client)
+
+    problem = refused(workers.try_acknowledge(late, held, tx=tx.id), 409, "lease_lost")
+
+    assert problem["ids"] == [late["id"]]
+    assert workers.show()["undecided"] == 0
+    assert workers.acknowledge(held, tx=tx.id) == ["accepted"]
+
+
 def test_a_group_begins_where_it_is_told(topic: Topic) -> None:
     publish(topic, "a", "b")
     second = ids(topic.poll())[1]

@@ -16,6 +16,7 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.groups import AsyncConsumer, AsyncGroups
 from tuff.aio.publisher import AsyncPublisher
+from tuff.aio.share_groups import AsyncShareConsumer, AsyncShareGroups
 from tuff.aio.sql import AsyncSqlResolver, AsyncSqlTransaction
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncDelayed, AsyncTopics
@@ -60,6 +61,8 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
+from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_consumer import ShareConsumerFlows, SharePlan
 from tuff.sql.database import Decider, SqlDatabase
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
@@ -87,7 +90,7 @@ class AsyncClient:
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
     Safe to share between the tasks of one event loop. `topics`, `transactions`, `sinks`,
-    `groups` and `cluster` have the calls about those.
+    `groups`, `share_groups` and `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -130,6 +133,7 @@ class AsyncClient:
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
         self.groups = AsyncGroups(self._send)
+        self.share_groups = AsyncShareGroups(self._send)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
 
     @property
@@ -775,6 +779,49 @@ class AsyncClient:
         )
         member = new_member_id(), self._open_for_group
         return AsyncConsumer(ConsumerFlows(plan, *member, elapsed_s=perf_counter), self._driver)
+
+    def share_consumer(
+        self,
+        topic: TopicId,
+        group: str,
+        *,
+        mode: DeliveryModeLike = "at_least_once",
+        order: ShareOrder | None = None,
+        start: ShareStart = "earliest",
+        lease: Duration = 30.0,
+        batch: int = 10,
+        retry: RetryPolicy | None = None,
+    ) -> AsyncShareConsumer:
+        """A worker of a share group: the workers share the messages of one topic with one
+        partition, or of one partition. A message that fails, or is slow, blocks no other.
+
+            async with client.share_consumer(orders, "billing") as consumer:
+                async for messages in consumer:
+                    print(len(messages))
+
+        `mode`: `at_least_once` accepts messages after they were processed; `exactly_once` by the
+        transaction that processes them, see `ShareConsumer.transaction`. The first worker creates
+        the group: `start` is where it begins, `earliest`, `latest`, a message id or a publish time
+        in ms; with the `order` `key`, a message waits until the one before it of the same key is
+        done, and `None` is that of the group. `lease`: for how many seconds the server waits for a
+        sign of life, 0.1 to 43200; leases are renewed while the consumer is open. `batch`: how many
+        messages it takes at once, up to 1,000. `retry`: what becomes of messages that fail, in
+        `run` or by `nack`.
+
+        Raises:
+            ValueError: a word or a number is not possible.
+        """
+        plan = SharePlan(
+            group=ShareGroupId(topic=topic, name=group),
+            mode=mode,
+            order=order,
+            start=start,
+            lease_s=calls.seconds_of(lease, what="lease"),
+            count=batch,
+            retry=retry,
+        )
+        flows = ShareConsumerFlows(plan, self._open_for_group, perf_counter)
+        return AsyncShareConsumer(flows, self._driver)
 
     def _open_for_group(
         self,

@@ -425,7 +425,7 @@ def _messages_from_json(
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
-            attributes_of_item = _attributes_from_json(item)
+            attributes_of_item = attributes_from_json(item)
             delay = delay_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
@@ -454,7 +454,9 @@ def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:
     return column if any(each is not None for each in column) else None
 
 
-def _attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+def attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+    """The attributes in the members of a message; None if it has none of these. Raises:
+    BadRequestError."""
     key, tags, headers = message.get("key"), message.get("tags"), message.get("headers")
     if key is None and tags is None and headers is None:
         return None

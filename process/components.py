@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from access.principals import AccessFileError
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
 from messaging.read import offsets_and_splits, poll
@@ -41,7 +40,9 @@ from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.settings import Settings, SettingsError
+from process.settings import ServerSettings, Settings, SettingsError
+from process.tls import ServerTls
+from process.watched_files import WatchedFileError
 from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
 from tuff.leveldb.opening import holds_database
 from tuff.protocol.errors import (
@@ -125,7 +126,10 @@ class Components:
             jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
             is_accepted=settings.server.accept_clock,
         )
-        self._access = _access_guard(settings)
+        self._access = _access_guard(settings.server)
+        self._tls = _server_tls(settings.server)
+        # No other work waits for a file system that hangs.
+        self._file_reader = runtime.threads("file-reader", 1, is_joined=False)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -193,8 +197,9 @@ class Components:
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
+            **({} if self._access is None else {"require_access": self._access.require_head}),
         )
-        return Listener(service, connections_max=server.max_connections)
+        return Listener(service, connections_max=server.max_connections, tls=self._tls)
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging
@@ -267,7 +272,6 @@ class Components:
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
         self._disks.query()
-        self.reload_access()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
@@ -281,10 +285,13 @@ class Components:
         await self._link.tick()
         self._log_health()
 
-    def reload_access(self) -> None:
-        """Read the access file again, if there is one and it has changed."""
+    async def refresh_files(self) -> None:
+        """Read the access file and the TLS files again, if there are any and they have changed."""
         if self._access is not None:
-            self._access.reload_if_changed()
+            await self._access.refresh(self._file_reader)
+        if self._tls is not None:
+            await self._tls.refresh(self._file_reader)
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -482,6 +489,7 @@ class Components:
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
             **({} if self._access is None else {"access": self._access.check()}),
+            **({} if self._tls is None else {"tls": self._tls.check()}),
         }
 
     def _check_transactions(self) -> Check:
@@ -622,14 +630,29 @@ class ComponentLink:
             self._recorded_store_id = store_id
 
 
-def _access_guard(settings: Settings) -> AccessGuard | None:
+def _access_guard(settings: ServerSettings) -> AccessGuard | None:
     """Raises: SettingsError: the access file is not valid."""
-    if not settings.server.access_file:
+    if not settings.access_file:
         return None
     try:
-        return AccessGuard(Path(settings.server.access_file))
-    except AccessFileError as error:
+        return AccessGuard(Path(settings.access_file))
+    except WatchedFileError as error:
         raise SettingsError(f"server.access_file: {error}") from None
+
+
+def _server_tls(settings: ServerSettings) -> ServerTls | None:
+    """Raises: SettingsError: a file is not valid."""
+    if not settings.has_tls:
+        return None
+    authority = settings.tls_client_ca_file
+    try:
+        return ServerTls(
+            Path(settings.tls_certificate_file),
+            Path(settings.tls_key_file),
+            Path(authority) if authority else None,
+        )
+    except WatchedFileError as error:
+        raise SettingsError(f"server.tls_certificate_file: {error}") from None
 
 
 def _engine(

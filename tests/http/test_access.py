@@ -189,4 +189,4 @@ def test_a_commit_in_parts_is_checked_with_its_body(client: Client) -> None:
             headers=headers,
         )
 
-        refused(reply, 403, "forbidden", naming="publish on topic t")
+        refused(reply, 403, "forbidden", naming="publish on topic 't'")

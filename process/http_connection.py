@@ -176,6 +176,10 @@ _CLOSE = ("Connection", "close")
 RequireAccess = Callable[[str, Request], None]
 
 
+def require_nothing(_operation: str, _head: Request) -> None:
+    """Every client has access."""
+
+
 class HttpService:
     """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
@@ -188,7 +192,7 @@ class HttpService:
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
-        require_access: RequireAccess = lambda _operation, _request: None,
+        require_access: RequireAccess = require_nothing,
     ) -> None:
         """`require_access` is called with the head of a request, before its body is read. It raises
         the refusal of a request that no body makes allowed."""

@@ -60,8 +60,6 @@ def test_plain_words_go_without_quotes_and_lists_are_toml() -> None:
         ("server.max_clock_jump=inf", "server.max_clock_jump"),
         ("server.log_level=loud", "server.log_level"),
         ("server.host=0.0.0.0", "server.allow_remote"),
-        ("server.tls_certificate_file=/x", "server.tls_key_file"),
-        ("server.tls_client_ca_file=/x", "server.tls_client_ca_file"),
         ("server.allowed_hosts=['*']", "server.allowed_hosts"),
         ("server.allowed_hosts=['*.example']", "server.allowed_hosts"),
         ("server.allowed_hosts=['tuff.example:80']", "server.allowed_hosts"),
@@ -200,6 +198,18 @@ def test_a_server_of_a_cluster_needs_what_all_servers_share(
         load(None, [*MEMBER, *assignments])
 
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("server.tls_certificate_file=/x", "server.tls_key_file"),
+        ("server.tls_client_ca_file=/x", "server.tls_client_ca_file"),
+    ],
+)
+def test_files_for_tls_that_need_another_one_are_named(given: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load(None, [given])
 
 
 TLS = ["server.tls_certificate_file=/c", "server.tls_key_file=/k"]

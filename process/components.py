@@ -13,9 +13,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from access.principals import AccessFileError
 from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
@@ -34,17 +33,17 @@ from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
 from process import backup_stream, health, metrics, settings_reply
-from process.access_guard import AccessGuard
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService
+from process.http_connection import HttpService, require_nothing
 from process.listener import Listener
+from process.security import Security, Threads
 from process.settings import Settings, SettingsError
-from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
+from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
 from tuff.protocol.errors import (
     StorageUnavailableError,
@@ -86,13 +85,6 @@ Background = Callable[[Callable[[], None]], object]
 Work = Coroutine[object, object, None]
 
 
-class Threads(Protocol):
-    """Makes worker threads, and returns a function that runs a call on one of them."""
-
-    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
-        """`is_joined`: the process waits for them when it ends."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """What the process provides: clocks, tasks, threads, and ids.
@@ -128,7 +120,7 @@ class Components:
             jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
             is_accepted=settings.server.accept_clock,
         )
-        self._access = _access_guard(settings)
+        self._security = Security(settings.server, threads=runtime.threads)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -189,9 +181,10 @@ class Components:
         """A listener that serves every route."""
         server = self._settings.server
         routes, streams = self._routes(), backup_stream.routes(self._backups)
-        if self._access is not None:
-            routes = [self._access.guarded(each) for each in routes]
-            streams = [self._access.guarded_stream(each) for each in streams]
+        access = self._security.access
+        if access is not None:
+            routes = [access.guarded(each) for each in routes]
+            streams = [access.guarded_stream(each) for each in streams]
         service = HttpService(
             routes,
             streams,
@@ -199,8 +192,9 @@ class Components:
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
+            require_access=require_nothing if access is None else access.require_head,
         )
-        return Listener(service, connections_max=server.max_connections)
+        return Listener(service, connections_max=server.max_connections, tls=self._security.tls)
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging
@@ -237,9 +231,9 @@ class Components:
         def started() -> bool:
             return self._is_open and self._guard.is_compared
 
-        if self._access is None:
+        if self._security.access is None:
             return health.routes(started, self._checks)
-        return health.routes(started, self._checks, self._access.may_administer)
+        return health.routes(started, self._checks, self._security.access.may_administer)
 
     async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
@@ -281,7 +275,6 @@ class Components:
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
         self._disks.query()
-        self.reload_access()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
@@ -295,10 +288,10 @@ class Components:
         await self._link.tick()
         self._log_health()
 
-    def reload_access(self) -> None:
-        """Read the access file again, if there is one and it has changed."""
-        if self._access is not None:
-            self._access.reload_if_changed()
+    async def refresh_files(self) -> None:
+        """Read the access file and the TLS files again, if there are any and they have changed."""
+        await self._security.refresh()
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -495,7 +488,7 @@ class Components:
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
-            **({} if self._access is None else {"access": self._access.check()}),
+            **self._security.checks(),
         }
 
     def _check_transactions(self) -> Check:
@@ -634,16 +627,6 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
-
-
-def _access_guard(settings: Settings) -> AccessGuard | None:
-    """Raises: SettingsError: the access file is not valid."""
-    if not settings.server.access_file:
-        return None
-    try:
-        return AccessGuard(Path(settings.server.access_file))
-    except AccessFileError as error:
-        raise SettingsError(f"server.access_file: {error}") from None
 
 
 def _engine(

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from ssl import SSLContext
 from time import perf_counter
 from types import TracebackType
@@ -75,6 +76,7 @@ from tuff.subscriber_flows import (
     check_positions,
     keep_for,
 )
+from tuff.tls import TlsFiles
 from tuff.transaction_calls import write_pointer_of
 
 D = TypeVar("D")
@@ -101,12 +103,13 @@ class Client:
     without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
     `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
     `https` the certificate of the server is checked against the authorities that this machine
-    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
-    authorities.
+    trusts, or those of `tls_ca_file`, or by `ssl_context`; the environment variable SSL_CERT_FILE
+    names another file of authorities. `tls_certificate_file` and `tls_key_file` are the client's
+    own certificate, which can stand in place of a token; the key may be in the certificate's file.
     `transport`: sends the calls (default: by HTTP); for tests.
 
     Raises:
-        ValueError: `url` is not valid, or a number is out of its range.
+        ValueError: `url` or a TLS file is not valid, or a number is out of its range.
     """
 
     def __init__(
@@ -119,10 +122,14 @@ class Client:
         retries: int = 5,
         token: str | None = None,
         ssl_context: SSLContext | None = None,
+        tls_ca_file: str | PathLike[str] | None = None,
+        tls_certificate_file: str | PathLike[str] | None = None,
+        tls_key_file: str | PathLike[str] | None = None,
         transport: Sender | None = None,
     ) -> None:
+        files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
-            url, timeout, connect_timeout, token=token, ssl_context=ssl_context
+            url, timeout, connect_timeout, token=token, ssl_context=files.context_or(ssl_context)
         )
         self._transport: Sender = transport_of(addresses) if transport is None else transport
         self._driver = Driver(self._transport)

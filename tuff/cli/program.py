@@ -92,14 +92,15 @@ Exit codes:
   130  interrupted, or a question was answered with no
 
 \b
-TUFF_URL and TUFF_TOKEN set --url and --token.
+TUFF_URL and TUFF_TOKEN set --url and --token; so do TUFF_TOKEN_FILE, TUFF_TLS_CA_FILE,
+TUFF_TLS_CERTIFICATE_FILE and TUFF_TLS_KEY_FILE their options.
 SSL_CERT_FILE names the certificate authorities for https, if not the system's.
 NO_COLOR switches colours off.
 """
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@partial(server_options, url_variable="TUFF_URL", token_variable="TUFF_TOKEN")
+@partial(server_options, reads_environment=True)
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:

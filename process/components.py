@@ -128,11 +128,9 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
+        refusal = self._new_store_refusal
         self._opens = _engine(
-            settings,
-            directories.messages,
-            runtime=runtime,
-            new_store_refusal=self._new_store_refusal,
+            settings, directories.messages, runtime=runtime, new_store_refusal=refusal
         )
         self.messaging = self._make_messaging()
         self.cluster = self._make_cluster() if settings.cluster.is_member else None

@@ -720,9 +720,12 @@ _TOKEN = _of_type(
 _LEASE_S = _of_type("number", minimum=0.1, maximum=43_200, description="seconds")
 _SHARE_COUNT = _of_type("integer", minimum=1, maximum=1_000)
 _SHARE_GROUPS: dict[str, Schema] = {
+    "ShareStartName": _one_of("earliest", "latest"),
+    "ShareAction": {**_one_of("accept", "release", "reject", "renew"), "default": "accept"},
+    "ShareResult": _one_of("accepted", "released", "rejected", "renewed", "lease_lost"),
     "ShareStart": {
         "description": "earliest, latest, a message id, or ms since the epoch",
-        "anyOf": [_one_of("earliest", "latest"), ref("MessageIdInput"), _MS],
+        "anyOf": [ref("ShareStartName"), ref("MessageIdInput"), _MS],
     },
     "ShareOrder": _one_of("none", "key"),
     "ShareGroupRequest": _request(
@@ -775,7 +778,7 @@ _SHARE_GROUPS: dict[str, Schema] = {
         {
             "id": ref("MessageIdInput"),
             "token": _TOKEN,
-            "action": {**_one_of("accept", "release", "reject", "renew"), "default": "accept"},
+            "action": ref("ShareAction"),
             "delay": _of_type("number", minimum=0, maximum=43_200, description="of a release"),
             "lease": {**_LEASE_S, "description": "seconds from now, of a renewal"},
         },
@@ -795,7 +798,7 @@ _SHARE_GROUPS: dict[str, Schema] = {
     "AcknowledgeResult": _reply(
         {
             "id": ref("MessageId"),
-            "result": _one_of("accepted", "released", "rejected", "renewed", "lease_lost"),
+            "result": ref("ShareResult"),
         }
     ),
     "AcknowledgeResponse": _reply(

@@ -47,7 +47,7 @@ def test_delayed_messages_are_acknowledged_as_all_are(
 def test_a_message_id_cancels_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
     entered = client.publish(topic, "x").first_id
     with pytest.raises(TypeError, match="as in the first_id of a publish with a delay"):
-        client.delayed.cancel(topic, entered)  # type: ignore[arg-type]
+        client.delayed.cancel(topic, entered)  # type: ignore[arg-type]  # the wrong use
 
 
 def test_a_delayed_message_enters(client: tuff.Client, topic: tuff.TopicId) -> None:

@@ -242,4 +242,4 @@ def test_a_start_of_the_wrong_type_is_refused(
     client: tuff.Client, orders: tuff.TopicId, start: object, says: str
 ) -> None:
     with pytest.raises(TypeError, match=says):
-        next(client.merged(orders, start))  # type: ignore[arg-type]
+        next(client.merged(orders, start))  # type: ignore[arg-type]  # the wrong use

@@ -225,7 +225,7 @@ def test_something_else_than_a_serializer_is_refused(
     client: tuff.Client, topic: tuff.TopicId, serializer: object
 ) -> None:
     with pytest.raises(TypeError, match="a serializer is an object with the methods to_bytes"):
-        client.topic(topic, serializer)  # type: ignore[type-var]
+        client.topic(topic, serializer)  # type: ignore[type-var]  # the wrong use
 
 
 @pytest.mark.parametrize(

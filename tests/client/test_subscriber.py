@@ -504,7 +504,7 @@ def test_positions_are_a_participant_that_keeps_them(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
     with pytest.raises(TypeError, match=r"as tuff.TablePositions\(table, name\), and not None"):
-        client.subscriber(topic, lambda *_: None, positions=None)  # type: ignore[arg-type]
+        client.subscriber(topic, lambda *_: None, positions=None)  # type: ignore[arg-type]  # the wrong use
 
 
 def test_a_position_can_be_loaded_once_its_topic_is_set(

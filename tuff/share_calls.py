@@ -37,7 +37,7 @@ ACKNOWLEDGED_COUNT_MAX = 1_000  # messages of one request
 DELAY_S_MAX = 43_200.0  # seconds; a released message waits no longer
 
 ShareOrder = Literal["none", "key"]
-ShareStart = MessageId | int | Literal["earliest", "latest"]  # an int is a publish time in ms
+ShareStart = MessageId | int | str  # earliest, latest, an id in hex, or a publish time in ms
 
 
 class Action(StrEnum):

@@ -718,6 +718,7 @@ class _Call:
             is_forwarded(parsed.fields),
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
+            parsed.fields.get("traceparent", [None])[0],
         )
         stream = self._service.streams.get(self.operation)
         if stream is None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -54,7 +55,7 @@ def _make_traffic(client: Client) -> None:
     ok(client.post(f"/v1/namespaces/{NAMESPACE}/groups/billing/heartbeat", member))
 
 
-def _alerts() -> list[dict[str, object]]:
+def _alerts() -> list[dict[str, Any]]:
     groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
@@ -123,7 +124,7 @@ def test_each_alert_has_a_recipe_and_each_metric_a_bounded_set_of_labels(
 ) -> None:
     headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/operations.md").read_text("utf-8"), re.M)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
-    runbooks = {str(alert["alert"]): alert["annotations"]["runbook"] for alert in _alerts()}  # type: ignore[index]
+    runbooks = {str(alert["alert"]): alert["annotations"]["runbook"] for alert in _alerts()}
     labels = _labels_by_name(server.client().get("/metrics").body.decode()).values()
 
     missing = {

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,7 @@ from tx.mixed_backups import StoreMark
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
+    from process.request_spans import RequestSpans
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ FAREWELL_S = 0.3
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
+SPANS_WITHIN_S = 1.0  # seconds that closing waits for the collector
 
 
 class CannotJoinError(Exception):
@@ -121,6 +124,7 @@ class Components:
             is_accepted=settings.server.accept_clock,
         )
         self._security = Security(settings.server, threads=runtime.threads)
+        self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -183,6 +187,8 @@ class Components:
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
+        if self._spans is not None:
+            routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
             routes,
             streams,
@@ -325,6 +331,10 @@ class Components:
         if self.cluster is not None:
             await self.cluster.close()
         giving_up.cancel()
+        if self._spans is not None:
+            in_thread = self._runtime.threads("spans", 1, is_joined=False)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(in_thread(self._spans.shutdown), SPANS_WITHIN_S)
 
     def _timed_thread(self, name: str) -> TimedCalls:
         return TimedCalls(self._runtime.threads(name, 1), elapsed_s=self._runtime.elapsed_s)
@@ -625,6 +635,20 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _request_spans(settings: Settings) -> "RequestSpans | None":
+    """Raises: SettingsError: the libraries are not installed."""
+    if not settings.server.otlp_endpoint:
+        return None
+    try:
+        from process.request_spans import RequestSpans
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"server.otlp_endpoint needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[server,otel]'"
+        ) from None
+    return RequestSpans(settings.server.otlp_endpoint)
 
 
 def _engine(

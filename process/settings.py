@@ -50,6 +50,7 @@ class ServerSettings:
     )
     accept_clock: bool = False  # trust the clock of this start in any case
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
+    otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
 
     def __post_init__(self) -> None:
@@ -64,6 +65,11 @@ class ServerSettings:
                 "or a wildcard",
                 host,
             )
+        _require(
+            not self.otlp_endpoint or self.otlp_endpoint.startswith(("http://", "https://")),
+            "server.otlp_endpoint is a URL, such as http://127.0.0.1:4318",
+            self.otlp_endpoint,
+        )
         _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
         )

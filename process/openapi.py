@@ -134,6 +134,16 @@ _VALUES: dict[str, Schema] = {
         "additionalProperties": ref("HeaderValue"),
         "description": "by name, of printable ASCII characters without a comma",
     },
+    "HeaderPairs": {
+        "type": "array",
+        "items": {
+            "type": "array",
+            "prefixItems": [_TEXT, ref("Payload")],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "description": "names and values, whose order is kept",
+    },
     "HeaderValue": {
         "description": "a value as a payload has it, or several for a name that repeats",
         "anyOf": [_TEXT, ref("BinaryPayload"), _array(ref("Payload"))],
@@ -144,7 +154,7 @@ _VALUES: dict[str, Schema] = {
             "ttl": _TTL,
             "key": _or_null(ref("Payload")),
             "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
-            "headers": _or_null(ref("Headers")),
+            "headers": _or_null({"anyOf": [ref("Headers"), ref("HeaderPairs")]}),
             "delay": ref("Delay"),
             "at": ref("DueTime"),
         },

@@ -32,6 +32,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
+    attributes_from_json,
     delay_to_json,
     payload_from_json,
     pointer_from_json,
@@ -572,12 +573,16 @@ def list_delayed(
 
 
 def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
+    attributes = attributes_from_json(body) or NO_ATTRIBUTES
     return DelayedMessage(
         id=text(body["id"]),
         due_ms=whole_number(body["due"], what="due"),
         size=whole_number(body["size"], what="size"),
         ttl_s=whole_number(body["ttl"], what="ttl") if "ttl" in body else None,
         payload=payload_from_json(body["payload"]) if "payload" in body else None,
+        key=attributes.key,
+        tags=attributes.tags,
+        headers=attributes.headers,
     )
 
 

@@ -23,8 +23,8 @@ def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]
 
 def preferred(topic: str, members: Mapping[str, ServerInfo]) -> str | None:
     """The id of the server that takes over a topic whose owner ended, among those that can take
-    some; None if there is none. All servers agree without asking each other, and the topics of a server
-    that ends are spread over all others (rendezvous hashing)."""
+    some; None if there is none. All servers agree without asking each other, and the topics of a
+    server that ends are spread over all others (rendezvous hashing)."""
     ready = [each.server_id for each in _ready(members)]
     return max(ready, key=lambda server_id: _weight(topic, server_id), default=None)
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from itertools import count, islice
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -239,7 +240,7 @@ def test_the_client_shows_reads_and_truncates_partitions(
     [([1, 2], r"partitions=\[1, 2\] selects partitions"), (1.5, "a position is a message id")],
 )
 def test_a_start_of_the_wrong_type_is_refused(
-    client: tuff.Client, orders: tuff.TopicId, start: object, says: str
+    client: tuff.Client, orders: tuff.TopicId, start: Any, says: str
 ) -> None:
     with pytest.raises(TypeError, match=says):
-        next(client.merged(orders, start))  # type: ignore[arg-type]
+        next(client.merged(orders, start))

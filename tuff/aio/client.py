@@ -703,10 +703,8 @@ class AsyncClient:
         `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
-            ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
-                `positions` belongs to another topic.
-            TypeError: `positions` is no participant that keeps a position; or a function is a
-                coroutine function, and this client is blocking.
+            ValueError: `attempts` < 1, a name too long for `.dlq`, or `positions` of another topic.
+            TypeError: `positions` keeps none; or a coroutine function with a blocking client.
         """
         check_positions(positions)
         wait_s = calls.seconds_of(wait, what="wait")

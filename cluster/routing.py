@@ -38,7 +38,7 @@ SUSPENDED = (
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
 _CREATING = frozenset({("PUT", TOPIC_PATH), ("POST", f"{GROUP_PATH}/heartbeat")})
-_READING_POSTS = frozenset({f"{TOPIC_PATH}/poll"})  # all other posts change something
+_READING_POSTS = frozenset({f"{TOPIC_PATH}/{each}" for each in ("poll", "wait")})  # of all posts
 
 
 @dataclass(frozen=True, slots=True)

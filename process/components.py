@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from access.principals import AccessFileError
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.read import offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -201,6 +201,7 @@ class Components:
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
+            *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),

@@ -334,6 +334,19 @@ _MESSAGES: dict[str, Schema] = {
             "transaction": _or_null(ref("Snapshot")),
         }
     ),
+    "WaitRequest": _request(
+        {
+            "after": _of_type(
+                "object",
+                propertyNames={"pattern": "^[0-9]+$"},
+                additionalProperties=ref("MessageIdInput"),
+                minProperties=1,
+                description="by the number of a partition, an id behind which it is read",
+            )
+        },
+        required=("after",),
+    ),
+    "ReadablePartitions": _reply({"partitions": _array(_PARTITION, "ascending; none: time is up")}),
     "Snapshot": {
         "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
         "anyOf": [_of_type("string", contentEncoding="base64"), ref("TransactionInput")],
@@ -940,6 +953,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         avro=True, arrow=True, query=_READ_QUERY, headers=_READ_HEADERS, errors=_POLL_ERRORS,
     ),
     Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/wait", name="waitForPartitions", tag="messages",
+        summary="Wait until one of several partitions has messages", body="WaitRequest",
+        reply="ReadablePartitions", query=("isolation", "tags", "wait", "added"),
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", _DOWN, _ARCHIVE_ERROR),
+    ),
+    Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
         summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
@@ -1244,6 +1263,10 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "added": (
+        _of_type("boolean", default=False),
+        "whether to name the partitions with higher numbers, too",
+    ),
     "archive": (_of_type("boolean", default=False), "whether to name the first archived message"),
     "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),

@@ -627,6 +627,33 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     return Call(_poll_request(topic, question, accept=_AVRO_2), _read_poll)
 
 
+def wait_for_partitions(
+    topic: TopicId, after: Mapping[int, MessageId], question: PollQuestion, *, added: bool = False
+) -> Call[list[int]]:
+    """Which of these partitions have something to read behind their ids, in the view of the
+    question and within its wait. With `added` also those with higher numbers than these."""
+    wait_s = question.wait_s
+    parameters = query(
+        isolation=_isolation(question),
+        wait=wait_s or None,
+        tags=question.tags,
+        added="true" if added else None,
+    )
+    request = Request(
+        method="POST",
+        path=f"{topic_path(topic)}/wait{parameters}",
+        body=json_body({"after": {str(number): id.hex() for number, id in after.items()}}),
+        wait_s=wait_s,
+        is_read=True,
+    )
+
+    def read(response: Response) -> list[int]:
+        numbers = json_array(reply_object(response)["partitions"])
+        return [whole_number(each, what="a partition") for each in numbers]
+
+    return Call(request, read)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollBatch:
     """The messages of one read as a record batch with the columns `id`, `value`, `timestamp`,

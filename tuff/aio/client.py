@@ -415,7 +415,7 @@ class AsyncClient:
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
         numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
-        `tags`: as in `poll`. New messages come within some tenths of a second.
+        `tags`: as in `poll`.
 
         Raises: as `subscribe`.
         """

@@ -97,6 +97,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/store": _PUBLISH,
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
+    f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
     f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,

@@ -18,6 +18,7 @@ from messaging.groups.settings import GroupSettings
 from messaging.groups.share_groups import ShareGroups
 from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions
@@ -90,6 +91,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         parts = (self.publisher, self.polls, self.topics, self.offsets)
         self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)

@@ -41,7 +41,8 @@ from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, top
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
 SHARE_GROUP_PATH = f"{TOPIC_PATH}/share-groups/{{share}}"
 LEASE_PATH = f"{SHARE_GROUP_PATH}/lease"
-READING_POSTS = frozenset({f"{TOPIC_PATH}/poll", LEASE_PATH})  # they make nothing durable
+# They make nothing durable.
+READING_POSTS = frozenset({f"{TOPIC_PATH}/poll", f"{TOPIC_PATH}/wait", LEASE_PATH})
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 
 _HAS_PARTITIONS, _IS_RETIRED = 1, 2  # flags of a topic row

@@ -20,7 +20,7 @@ from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
 from messaging.groups import share_routes
-from messaging.read import inspection, offsets_and_splits, poll
+from messaging.read import inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -205,6 +205,7 @@ class Components:
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
+            *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
             *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),

@@ -134,6 +134,16 @@ _VALUES: dict[str, Schema] = {
         "additionalProperties": ref("HeaderValue"),
         "description": "by name, of printable ASCII characters without a comma",
     },
+    "HeaderPairs": {
+        "type": "array",
+        "items": {
+            "type": "array",
+            "prefixItems": [_TEXT, ref("Payload")],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "description": "names and values, whose order is kept",
+    },
     "HeaderValue": {
         "description": "a value as a payload has it, or several for a name that repeats",
         "anyOf": [_TEXT, ref("BinaryPayload"), _array(ref("Payload"))],
@@ -144,7 +154,7 @@ _VALUES: dict[str, Schema] = {
             "ttl": _TTL,
             "key": _or_null(ref("Payload")),
             "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
-            "headers": _or_null(ref("Headers")),
+            "headers": _or_null({"anyOf": [ref("Headers"), ref("HeaderPairs")]}),
             "delay": ref("Delay"),
             "at": ref("DueTime"),
         },
@@ -347,6 +357,19 @@ _MESSAGES: dict[str, Schema] = {
             "transaction": _or_null(ref("Snapshot")),
         }
     ),
+    "WaitRequest": _request(
+        {
+            "after": _of_type(
+                "object",
+                propertyNames={"pattern": "^[0-9]+$"},
+                additionalProperties=ref("MessageIdInput"),
+                minProperties=1,
+                description="by the number of a partition, an id behind which it is read",
+            )
+        },
+        required=("after",),
+    ),
+    "ReadablePartitions": _reply({"partitions": _array(_PARTITION, "ascending; none: time is up")}),
     "Snapshot": {
         "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
         "anyOf": [_of_type("string", contentEncoding="base64"), ref("TransactionInput")],
@@ -1132,6 +1155,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         avro=True, arrow=True, query=_READ_QUERY, headers=_READ_HEADERS, errors=_POLL_ERRORS,
     ),
     Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/wait", name="waitForPartitions", tag="messages",
+        summary="Wait until one of several partitions has messages", body="WaitRequest",
+        reply="ReadablePartitions", query=("isolation", "tags", "wait", "added"),
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", _DOWN, _ARCHIVE_ERROR),
+    ),
+    Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
         summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
@@ -1502,6 +1531,10 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "added": (
+        _of_type("boolean", default=False),
+        "whether to name the partitions with higher numbers, too",
+    ),
     "archive": (_of_type("boolean", default=False), "whether to name the first archived message"),
     "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),

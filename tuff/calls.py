@@ -32,6 +32,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
+    attributes_from_json,
     delay_to_json,
     payload_from_json,
     pointer_from_json,
@@ -573,12 +574,16 @@ def list_delayed(
 
 
 def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
+    attributes = attributes_from_json(body) or NO_ATTRIBUTES
     return DelayedMessage(
         id=text(body["id"]),
         due_ms=whole_number(body["due"], what="due"),
         size=whole_number(body["size"], what="size"),
         ttl_s=whole_number(body["ttl"], what="ttl") if "ttl" in body else None,
         payload=payload_from_json(body["payload"]) if "payload" in body else None,
+        key=attributes.key,
+        tags=attributes.tags,
+        headers=attributes.headers,
     )
 
 
@@ -621,6 +626,33 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     # As JSON, payloads that are not UTF-8 would be base64, and a thousand messages take twice as
     # long to read. An older server knows only schema 1, and no attributes.
     return Call(_poll_request(topic, question, accept=_AVRO_2), _read_poll)
+
+
+def wait_for_partitions(
+    topic: TopicId, after: Mapping[int, MessageId], question: PollQuestion, *, added: bool = False
+) -> Call[list[int]]:
+    """Which of these partitions have something to read behind their ids, in the view of the
+    question and within its wait. With `added` also those with higher numbers than these."""
+    wait_s = question.wait_s
+    parameters = query(
+        isolation=_isolation(question),
+        wait=wait_s or None,
+        tags=question.tags,
+        added="true" if added else None,
+    )
+    request = Request(
+        method="POST",
+        path=f"{topic_path(topic)}/wait{parameters}",
+        body=json_body({"after": {str(number): id.hex() for number, id in after.items()}}),
+        wait_s=wait_s,
+        is_read=True,
+    )
+
+    def read(response: Response) -> list[int]:
+        numbers = json_array(reply_object(response)["partitions"])
+        return [whole_number(each, what="a partition") for each in numbers]
+
+    return Call(request, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from messaging.groups import decisions
 from messaging.groups.decisions import Heartbeat, Join, Sessions
@@ -141,7 +142,8 @@ class GroupCoordinator:
         self._groups: dict[TopicId, _Group] = {}
         # The partitions of other servers' topics, and until when, in ms, they are not asked again.
         self._foreign: dict[TopicId, tuple[list[str], int]] = {}
-        self._turns: dict[TopicId, asyncio.Lock] = {}
+        # A lock is there as long as a request has it, or waits for it.
+        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
 
     async def tick(self) -> None:
         """Fence members whose session is over; call it several times a second."""
@@ -376,7 +378,8 @@ class GroupCoordinator:
             self._state.topics.find(group_log)
         except TopicNotFoundError:
             raise _group_not_found(group_log) from None
-        async with self._turns.setdefault(group_log, asyncio.Lock()):
+        turn = self._turns.setdefault(group_log, asyncio.Lock())
+        async with turn:
             try:
                 topic = self._state.topics.find(group_log)
                 generation = topic.require_durable().generation

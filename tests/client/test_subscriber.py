@@ -503,8 +503,9 @@ def test_positions_of_one_topic_can_not_be_used_for_another(
 def test_positions_are_a_participant_that_keeps_them(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:
+    nothing: Any = None
     with pytest.raises(TypeError, match=r"as tuff.TablePositions\(table, name\), and not None"):
-        client.subscriber(topic, lambda *_: None, positions=None)  # type: ignore[arg-type]  # the wrong use
+        client.subscriber(topic, lambda *_: None, positions=nothing)
 
 
 def test_a_position_can_be_loaded_once_its_topic_is_set(

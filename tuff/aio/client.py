@@ -426,7 +426,7 @@ class AsyncClient:
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
         numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
-        `tags`: as in `poll`. New messages come within some tenths of a second.
+        `tags`: as in `poll`.
 
         Raises: as `subscribe`.
         """
@@ -714,8 +714,8 @@ class AsyncClient:
         `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
-            ValueError: `attempts` is below 1, the name too long for `.dlq`, or `positions` taken.
-            TypeError: `positions` keeps no position; or a coroutine function in a blocking client.
+            ValueError: `attempts` < 1, a name too long for `.dlq`, or `positions` of another topic.
+            TypeError: `positions` keeps none; or a coroutine function with a blocking client.
         """
         check_positions(positions)
         wait_s = calls.seconds_of(wait, what="wait")

@@ -118,11 +118,7 @@ class Components:
         self._directories = directories
         self._runtime = runtime
         self._clock = runtime.clock
-        self._guard = ClockGuard(
-            runtime.clock.now_ms,
-            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
-            is_accepted=settings.server.accept_clock,
-        )
+        self._guard = _clock_guard(settings, runtime.clock)
         self._security = Security(settings.server, threads=runtime.threads)
         self._spans = _request_spans(settings)
         self._is_open = False
@@ -636,6 +632,14 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:
+    return ClockGuard(
+        clock.now_ms,
+        jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+        is_accepted=settings.server.accept_clock,
+    )
 
 
 def _request_spans(settings: Settings) -> "RequestSpans | None":

@@ -337,7 +337,8 @@ class TopicRegistry:
         that belong to a topic are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            is_part = topic.number is not None or topic.belongs_to_topic
+            # Most have no part behind the name, and need no look at it.
+            is_part = topic.is_internal and (topic.number is not None or topic.belongs_to_topic)
             if record is not None and record.generation > 0 and not is_part:
                 yield topic
 

@@ -143,9 +143,6 @@ class Components:
             new_store_id=runtime.new_store_id,
             cluster=self.cluster,
         )
-        self._snapshot_files = transaction_inspection.SnapshotFiles(
-            directories.snapshots, in_thread=runtime.threads("snapshot-reader", 1)
-        )
         self._backups = backup_stream.Backups(
             self.messaging,
             self.transactions,
@@ -212,10 +209,14 @@ class Components:
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
+        in_thread = self._runtime.threads("snapshot-reader", 1)
+        files = transaction_inspection.SnapshotFiles(
+            self._directories.snapshots, in_thread=in_thread
+        )
         shared = [
             *messages,
             *transaction_routes.routes(self.transactions),
-            *transaction_inspection.routes(self.transactions, self._snapshot_files),
+            *transaction_inspection.routes(self.transactions, files),
         ]
         if self.cluster is not None:
             shared = self.cluster.routed(shared, self.transactions)

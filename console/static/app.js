@@ -17,6 +17,7 @@ const HEALTH_MS = 5000;
 const THEME = "tuff-theme";
 
 let leaving = new AbortController();
+let isAsked = false; // for a token, since the page was opened
 
 /** `#/name/part/part?query` as `{name, parts, query}`. */
 function route() {
@@ -61,6 +62,7 @@ function show() {
     else link.removeAttribute("aria-current");
   }
   showBanner("");
+  isAsked = false;
   heading.focus();
   page.show(content, found, context(leaving.signal));
 }
@@ -80,13 +82,15 @@ function showBanner(text) {
 }
 
 function askForToken(reason) {
-  if (document.getElementById("token") !== null) return;
+  showBanner(reason);
+  if (isAsked) return;
+  isAsked = true;
   const input = h("input", { id: "token", type: "password", autocomplete: "off", size: "50", required: true });
-  const form = h("form", { submit: (event) => { event.preventDefault(); setToken(input.value.trim()); dialog.close(); dialog.remove(); show(); } },
+  const form = h("form", { submit: (event) => { event.preventDefault(); setToken(input.value.trim()); dialog.close(); show(); } },
     h("p", {}, reason),
     h("label", {}, "Token", input),
     h("button", {}, "Use this token"));
-  const dialog = h("dialog", { "aria-label": "Token" }, form);
+  const dialog = h("dialog", { "aria-label": "Token", close: () => { dialog.remove(); } }, form);
   document.body.append(dialog);
   dialog.showModal();
 }

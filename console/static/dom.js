@@ -42,6 +42,19 @@ export function terms(pairs) {
   return h("dl", {}, ...pairs.flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
 }
 
+/** Replaces what is in an element. The focus stays on the link, button or region that had it. */
+export function redraw(place, ...elements) {
+  const before = place.contains(document.activeElement) ? document.activeElement : null;
+  place.replaceChildren(...elements);
+  if (before === null) return;
+  const same = [...place.querySelectorAll(before.tagName)].find((each) => keyOf(each) === keyOf(before));
+  same?.focus({ preventScroll: true });
+}
+
+function keyOf(element) {
+  return element.getAttribute("href") ?? element.getAttribute("aria-label") ?? element.textContent;
+}
+
 /** A label with its control. */
 export function labelled(text, control, { beside = false } = {}) {
   return beside ? h("label", { class: "beside" }, control, text) : h("label", {}, text, control);

@@ -2,7 +2,7 @@
 
 import { ApiError, address, get, send, topicPath } from "./api.js";
 import { h, labelled, select, table, terms } from "./dom.js";
-import { explanation } from "./explain.js";
+import { explanation, question } from "./explain.js";
 import * as format from "./format.js";
 import { FORMS, hasField, payloadText } from "./payload.js";
 import { addressOf } from "./topics.js";
@@ -19,11 +19,11 @@ export const title = ({ parts }) => (parts.length ? `Messages of ${parts.join(":
 
 export function show(place, route, context) {
   const [namespace, name] = route.parts;
-  if (name === undefined) showChoice(place);
+  if (name === undefined) showChoice(place, context);
   else new View(place, namespace, name, route.query, context).begin();
 }
 
-function showChoice(place) {
+function showChoice(place, context) {
   const input = h("input", { required: true, size: "40", placeholder: "namespace:topic", pattern: "[^:]+:.+" });
   place.replaceChildren(
     h("form", { submit: (event) => {
@@ -31,7 +31,8 @@ function showChoice(place) {
       const [namespace, ...rest] = input.value.trim().split(":");
       location.hash = addressOf("messages", namespace, rest.join(":"));
     } }, labelled("Topic, as namespace:name or namespace:name:partition", input), h("button", {}, "Show")),
-    h("p", {}, "Or choose one of the ", h("a", { href: "#/topics" }, "topics"), "."));
+    h("p", {}, "Or choose one of the ", h("a", { href: "#/topics" }, "topics"), "."),
+    ...question("", context));
 }
 
 class View {
@@ -53,7 +54,8 @@ class View {
         if (error instanceof ApiError && error.code === "partition_required") return this.showPartitions();
         throw error;
       }
-      this.place.replaceChildren(this.tabs(), ...(this.query.get("view") === "delayed" ? [] : this.controls()), this.note, this.rows);
+      this.place.replaceChildren(this.tabs(), ...(this.query.get("view") === "delayed" ? [] : this.controls()), this.note, this.rows,
+        ...question(`${this.namespace}:${this.name}`, this.context));
       await this.load();
     });
   }

@@ -1,7 +1,7 @@
 // Overview: rates, percentiles, transactions, disk.
 
 import { get, send } from "./api.js";
-import { h, svg, table } from "./dom.js";
+import { h, redraw, svg, table } from "./dom.js";
 import * as format from "./format.js";
 import * as metrics from "./metrics.js";
 
@@ -28,7 +28,7 @@ export function show(place, _route, { every, signal }) {
   every(INTERVAL_MS, async () => {
     const text = await (await send("GET", "/metrics", { signal })).text();
     const now = { at: performance.now(), samples: metrics.parse(text, READ) };
-    place.replaceChildren(...drawn(now, before, history));
+    redraw(place, ...drawn(now, before, history));
     before = now;
   });
 }

@@ -1,7 +1,7 @@
 // System: health, settings with their source, checks of the stored data, an explorer of the API.
 
 import { get, send } from "./api.js";
-import { confirmed, h, labelled, select, table, terms } from "./dom.js";
+import { confirmed, h, labelled, redraw, select, table, terms } from "./dom.js";
 import * as format from "./format.js";
 
 const INTERVAL_MS = 5000;
@@ -12,7 +12,7 @@ export const title = () => "System";
 export function show(place, _route, context) {
   const [health, settings, explorer] = [h("div", {}), h("div", {}), h("div", {})];
   place.replaceChildren(h("h2", {}, "Health"), health, h("h2", {}, "Settings"), settings, h("h2", {}, "Checks of the stored data"), ...fsck(), h("h2", {}, "API explorer"), explorer);
-  context.every(INTERVAL_MS, async () => health.replaceChildren(drawnHealth(await get("/health/ready", { refusals: false, signal: context.signal }))));
+  context.every(INTERVAL_MS, async () => redraw(health, drawnHealth(await get("/health/ready", { refusals: false, signal: context.signal }))));
   context.run(async () => settings.replaceChildren(...drawnSettings((await get("/v1/settings", { signal: context.signal })).settings)));
   context.run(async () => new Explorer(explorer, await get("/openapi.json", { signal: context.signal }), context).draw());
 }

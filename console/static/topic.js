@@ -1,7 +1,7 @@
 // One topic: properties, partitions, consumers and their lag, holds, delayed messages.
 
 import { ApiError, address, get, topicPath } from "./api.js";
-import { h, table, terms } from "./dom.js";
+import { h, redraw, table, terms } from "./dom.js";
 import * as format from "./format.js";
 import { addressOf } from "./topics.js";
 
@@ -22,7 +22,7 @@ export function show(place, { parts }, { every, signal }) {
       Promise.all(shown.map((number) => logOf(namespace, name, number, signal))),
       groupsOf(namespace, name, signal),
     ]);
-    place.replaceChildren(...drawn(namespace, name, topic, logs, numbers.length, groups));
+    redraw(place, ...drawn(namespace, name, topic, logs, numbers.length, groups));
   });
 }
 

@@ -1,7 +1,7 @@
 // Topics: size, rate, age of each, by pages.
 
 import { address, get } from "./api.js";
-import { h, labelled, table } from "./dom.js";
+import { h, labelled, redraw, table } from "./dom.js";
 import * as format from "./format.js";
 
 const PAGE_COUNT = 50;
@@ -21,9 +21,7 @@ export function show(place, { query }, { every, signal }) {
   every(INTERVAL_MS, async () => {
     const found = await get(address("/v1/topics", { contains, after, limit: PAGE_COUNT }), { signal });
     const now = { at: performance.now(), topics: new Map(found.topics.map((each) => [nameOf(each), each])) };
-    const focused = document.activeElement?.getAttribute("href");
-    list.replaceChildren(...drawn(found, now, before, contains, after));
-    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    redraw(list, ...drawn(found, now, before, contains, after));
     before = now;
   });
 }

@@ -1,7 +1,7 @@
 // Transactions: those in progress, what each one blocks, the invalid list.
 
 import { ApiError, address, get, post, topicPath } from "./api.js";
-import { confirmed, h, svg, table, terms } from "./dom.js";
+import { confirmed, h, redraw, svg, table, terms } from "./dom.js";
 import * as format from "./format.js";
 import { addressOf } from "./topics.js";
 
@@ -22,10 +22,9 @@ export function show(place, { query }, context) {
   context.every(INTERVAL_MS, async () => {
     const [overview, invalid] = await Promise.all([get("/v1/transactions", { signal: context.signal }), get("/v1/transactions/invalid", { signal: context.signal })]);
     const oldest = overview.inProgress.slice(0, SHOWN_COUNT_MAX);
+    if (all.firstChild === null) all.replaceChildren(...drawn(overview, oldest, null, invalid));
     const blocked = await blockedTopics(oldest, context.signal);
-    const focused = document.activeElement?.getAttribute("aria-label");
-    all.replaceChildren(...drawn(overview, oldest, blocked, invalid));
-    if (focused) all.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+    redraw(all, ...drawn(overview, oldest, blocked, invalid));
   });
 }
 
@@ -76,6 +75,7 @@ function topicLinks(topics) {
 }
 
 function blocks(transaction, overview, blocked) {
+  if (blocked === null) return "…"; // not known yet
   const topics = blocked.get(transaction.transactionId) ?? [];
   const found = topics.length ? [`committed readers of ${topics.join(", ")}`] : [];
   if (overview.oldestInProgress === transaction.transactionId) found.push("removal of old versions: it is the oldest");

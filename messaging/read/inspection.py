@@ -114,7 +114,7 @@ class TopicInspection:
             for each in self._state.topics.live()
             if not each.is_internal
             and namespace in (None, each.namespace)
-            and contains in str(each)
+            and (not contains or contains in str(each))
         ]
         behind, _, name = after.partition(":")
         rest = [each for each in found if (each.namespace, each.name) > (behind, name)]

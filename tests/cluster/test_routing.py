@@ -80,7 +80,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
     pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
 ) -> None:
     front, owner = pair
-    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
+    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18, "file": "x"}
     path = endpoint.path.format(ns="default", t="audit", tx="17", **names)
 
     through = await call(session, endpoint.method, f"{front.url}{path}?bogus=1")

@@ -147,24 +147,98 @@ def test_a_live_tail_shows_what_is_published(
     expect(page.locator("td.wide")).to_have_text(["just now"])
 
 
+def test_a_transaction_shows_what_it_blocks_and_is_aborted_after_a_question(
+    page: Page, server: ServerProcess, orders: Topic
+) -> None:
+    opened = begin(orders.client, client="billing-7")
+    ok(orders.publish("waits", tx=opened.id))
+    ok(opened.can_commit("row-1", "row-2"))
+    open_page(page, server, "transactions")
+    row = page.locator("tbody tr", has_text=opened.id)
+    expect(row).to_contain_text("committed readers of shop:orders; removal of old versions")
+
+    row.get_by_role("link", name=opened.id).click()
+    expect(page.locator("section")).to_contain_text("2: row-1, row-2")
+    page.get_by_role("button", name="Abort").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert ok(orders.client.get(opened.path)).json["state"] == "committing"
+    page.get_by_role("button", name="Abort").click()
+    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+
+    expect(page.get_by_text("The transaction is aborted.")).to_be_visible()
+    assert ok(orders.client.get(opened.path)).json["state"] == "aborted"
+
+
+def test_two_snapshot_files_are_compared(page: Page, server: ServerProcess) -> None:
+    client = server.client()
+    opened = begin(client)
+    ok(client.post(f"{TRANSACTIONS}/snapshot"))
+    open_page(page, server, "snapshots")
+    expect(page.locator("main dl")).to_contain_text(f"1: {opened.id}")
+
+    ok(opened.invalidate())
+    page.get_by_role("button", name="Write a snapshot file now").click()
+    expect(page.locator("main dl")).to_contain_text("In progressnone")
+    page.get_by_label("Compare with").select_option(index=2)
+
+    expect(page.locator("main dl")).to_contain_text(f"In progress: removed1: {opened.id}")
+    expect(page.locator("main dl")).to_contain_text(f"Invalid: added1: {opened.id}")
+
+
+def test_the_system_shows_health_settings_and_the_api(page: Page, server: ServerProcess) -> None:
+    ok(server.client().post(f"{TRANSACTIONS}/service/stop"))
+    open_page(page, server, "system")
+
+    expect(page.locator("tr", has_text="transactions").locator(".state")).to_have_text("degraded")
+    expect(page.locator("#server")).to_contain_text("degraded: transactions")
+    expect(page.locator("tr", has_text="server.port")).to_contain_text("flag")
+    page.get_by_label("Call").select_option(label="POST /v1/transactions/service/start")
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+
+    expect(page.get_by_label("Reply")).to_contain_text('"state": "running"')
+
+
+def test_avro_data_is_decoded(page: Page, server: ServerProcess, orders: Topic) -> None:
+    # The number 3 and the text "ab", as Avro writes them.
+    ok(orders.publish({"payload": "\x06\x04ab"}))
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}],
+    }
+    open_page(page, server, "messages/shop/orders")
+    page.get_by_label("Payloads as").select_option("avro")
+    page.get_by_label("Avro schema").fill(json.dumps(schema))
+    page.get_by_label("Avro schema").blur()
+
+    page.get_by_role("button", name="Details of the message").click()
+
+    assert json.loads(page.locator("pre").inner_text()) == {"id": 3, "note": "ab"}
+
+
 def test_the_pages_work_by_keyboard_alone(page: Page, server: ServerProcess, orders: Topic) -> None:
     ok(orders.publish("by keyboard"))
     open_page(page, server, "overview")
 
-    def press_until(name: str, *, most: int = 40) -> None:
-        for _ in range(most):
-            page.keyboard.press("Tab")
+    def press_until(name: str, *, key: str = "Tab") -> None:
+        for _ in range(40):
+            page.keyboard.press(key)
             said = page.evaluate(
                 "document.activeElement.getAttribute('aria-label')"
                 " ?? document.activeElement.textContent"
             )
             if said.strip().startswith(name):
                 return
-        raise AssertionError(f"Tab never reaches {name}")
+        raise AssertionError(f"{key} never reaches {name}")
 
     page.locator("body").focus()
     press_until("Skip to the content")
-    press_until("Topics")
+    press_until("Show them")
+    before = page.evaluate_handle("document.activeElement")
+    page.wait_for_function("before => !before.isConnected", arg=before)
+    expect(page.get_by_role("link", name="Show them")).to_be_focused()
+    press_until("Topics", key="Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_be_focused()
     expect(page.locator("h1")).to_have_text("Topics")

@@ -336,14 +336,17 @@ class GroupCoordinator:
         """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
         OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
-        found = {}
+        found, foreign = {}, []
         for name in sorted(topics):
             topic = TopicId(group_log.namespace, name)
             if self.other_owners is not None and self._state.topics.is_foreign(topic):
                 known = group.state.partitions.get(name)
-                found[name] = await self._foreign_partitions(self.other_owners, topic, known)
+                foreign.append((name, self._foreign_partitions(self.other_owners, topic, known)))
             else:
                 found[name] = partitions_of(self._state, topic)
+        if foreign:  # their owners answer at the same time
+            names, asked = zip(*foreign, strict=True)
+            found |= zip(names, await asyncio.gather(*asked), strict=True)
         return found
 
     async def _foreign_partitions(

@@ -72,6 +72,7 @@ _NEXT = {
 }
 # Codes of errors whose text itself says what to do, or that nothing can be done.
 _WITHOUT_ADVICE = {
+    "archive_unavailable",
     "unauthenticated",
     "forbidden",
     "command_refused",

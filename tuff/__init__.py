@@ -173,7 +173,6 @@ if TYPE_CHECKING:
     from tuff.serializers import TypedMessage as TypedMessage
     from tuff.serializers import avro_serializer as avro_serializer
     from tuff.serializers import json_serializer as json_serializer
-    from tuff.share_consumer import ShareBatch as ShareBatch
     from tuff.sql.resolver import SqlSettled as SqlSettled
     from tuff.subscriber_flows import TablePositions as TablePositions
     from tuff.tables.hbase_table import HBaseTransactionalTable as HBaseTransactionalTable

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from tuff import share_calls
 from tuff.calls import Call
@@ -30,7 +30,7 @@ from tuff.dead_letters import (
 )
 from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, hook, paused, unless
 from tuff.protocol.errors import GroupExistsError, GroupNotFoundError, LeaseLostError, TuffError
-from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.ids import MessageId
 from tuff.protocol.requests import Message
 from tuff.retries import is_passing
 from tuff.share_calls import (
@@ -52,29 +52,6 @@ LONG_POLL_S = 20.0  # seconds
 RETRY_FIRST_S = 0.1  # seconds
 RETRY_S_MAX = 2.0  # seconds
 RENEWALS_COUNT = 3  # in one lease; two may be late
-
-
-@dataclass(frozen=True, slots=True)
-class ShareBatch(Sequence[Message]):
-    """Messages of one topic that a worker has leased, the oldest first."""
-
-    topic: TopicId
-    messages: tuple[Message, ...]
-    _attempts: Mapping[MessageId, int]
-
-    def attempt(self, message: Message) -> int:
-        """How often the message was given out: 1 for one that has not failed before."""
-        return self._attempts[message.id]
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
-    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
-        return self.messages[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +129,8 @@ class ShareConsumerFlows(Generic[C]):
                 )
             )
 
-    def poll(self, wait_s: float) -> Flow[ShareBatch | None]:
-        """The next messages, or None after `wait_s`."""
+    def poll(self, wait_s: float) -> Flow[tuple[Message, ...]]:
+        """The next messages, or none after `wait_s`."""
         until_s = self.elapsed_s() + wait_s
         failed_count = 0
         while True:
@@ -170,18 +147,14 @@ class ShareConsumerFlows(Generic[C]):
                 if failed_count == 1:
                     log.warning("%s waits for the server: %s", self, error.detail)
             if found:
-                return self._handed_out(found)
+                self._held = {each.message.id: each for each in found}
+                return tuple(each.message for each in found)
             left_s = until_s - self.elapsed_s()
             if left_s <= 0 or self._stop.is_set:
-                return None
+                return ()
             if failed_count:
                 seconds = min(left_s, self._backoff.pause(failed_count).seconds)
                 yield from unless(self._stop, paused(Pause(seconds)))
-
-    def _handed_out(self, found: Sequence[Leased]) -> ShareBatch:
-        self._held = {each.message.id: each for each in found}
-        attempts = {each.message.id: each.attempts for each in found}
-        return ShareBatch(self.plan.group.topic, tuple(each.message for each in found), attempts)
 
     def _lease(self, wait_s: float) -> Flow[list[Leased] | None]:
         if not self._is_created:
@@ -213,6 +186,10 @@ class ShareConsumerFlows(Generic[C]):
                 "same, or delete it"
             )
 
+    def attempt(self, message: Message) -> int:
+        """How often a message of the newest batch was given out."""
+        return self._held_ones([message])[0].attempts
+
     def accept(self, messages: Sequence[Message]) -> Flow[bool]:
         """Accept messages of the newest batch; whether all of it counts."""
         if self.plan.mode != DeliveryMode.AT_LEAST_ONCE:
@@ -220,8 +197,9 @@ class ShareConsumerFlows(Generic[C]):
         return (yield from self._acknowledge(self._held_ones(messages), Action.ACCEPT))
 
     def nack(self, message: Message, *, reason: str, delay_s: float | None) -> Flow[None]:
-        """Give a message of the newest batch back."""
+        """Give a message of the newest batch back. If that fails, its lease ends."""
         (held,) = self._held_ones([message])
+        self._drop([message.id])  # first: it must not be accepted, whatever happens
         retry = self.plan.retry
         by_policy_s = None if retry is None else retry.delay_s(held.attempts)
         if retry is not None and by_policy_s is None:
@@ -254,7 +232,6 @@ class ShareConsumerFlows(Generic[C]):
             yield from retries.give(reject, [Failure(letter, None)])
         except (LeaseLostError, OutcomeUnknownError) as error:
             log.warning("%s: a message may be tried again: %s", self, error.detail)
-        self._drop([held.message.id])
 
     def acceptance_of(self, messages: Sequence[Message]) -> Callable[[int], Call[None]]:
         """The acceptance of messages as part of the transaction with that write pointer."""
@@ -290,8 +267,7 @@ class ShareConsumerFlows(Generic[C]):
         """Process messages until `stop`. Raises: Exception: what `process` raises, without a retry
         policy."""
         while not self._stop.is_set:
-            batch = yield from self.poll(wait_s)
-            left = deque(batch or ())
+            left = deque((yield from self.poll(wait_s)))
             try:
                 while left and not self._stop.is_set:
                     yield from self._process(left[0], process, participants, timeout_s)
@@ -323,14 +299,22 @@ class ShareConsumerFlows(Generic[C]):
         except OutcomeUnknownError:
             raise
         except Exception as error:
-            if isinstance(error, TuffError) and _is_outside(error):
-                log.warning("%s releases a message: %s", self, error.detail)
-                yield from self._quietly(self._release([message]))
-                yield self._backoff.pause(1)
-            elif self.plan.retry is None:
+            if not (isinstance(error, TuffError) and _is_outside(error)):
+                if self.plan.retry is None:
+                    raise
+                yield from self._failed(message, error)
+                return
+            log.warning("%s releases a message: %s", self, error.detail)
+            yield from self._quietly(self._release([message]))
+            yield self._backoff.pause(1)
+
+    def _failed(self, message: Message, error: Exception) -> Flow[None]:
+        try:
+            yield from self.nack(message, reason=reason_of(error), delay_s=None)
+        except TuffError as refusal:
+            if not _is_outside(refusal):
                 raise
-            else:
-                yield from self.nack(message, reason=reason_of(error), delay_s=None)
+            log.warning("%s: a message waits until its lease ends: %s", self, refusal.detail)
 
     def leave(self) -> Flow[None]:
         """Release what was not acknowledged, so that other workers get it at once."""
@@ -359,6 +343,7 @@ class ShareConsumerFlows(Generic[C]):
 
     def _release(self, messages: Collection[Message]) -> Flow[None]:
         held = [self._held[each.id] for each in messages if each.id in self._held]
+        self._drop([each.message.id for each in held])
         yield from self._acknowledge(held, Action.RELEASE)
 
     def _acknowledge(

@@ -128,7 +128,7 @@ class ShareGroups:
         self._polls = polls
         self._topics = topics
         self._offsets = offsets
-        self._window = window
+        self.window = window
         self._groups: dict[TopicId, _Group] = {}
         self._turns: dict[TopicId, asyncio.Lock] = {}
         self._is_stopping = False
@@ -368,7 +368,7 @@ class ShareGroups:
         """Read up to so many messages into the window and into `read`; whether there may be more.
         It never passes a message whose transaction is undecided."""
         state = found.state
-        room = self._window - state.window_count
+        room = self.window - state.window_count
         if room <= 0:
             return False
         result = await self._polls.poll(

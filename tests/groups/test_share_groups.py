@@ -168,7 +168,7 @@ async def test_a_full_window_waits_for_the_oldest_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running(audit={}) as service:
-        monkeypatch.setattr(service.share_groups, "_window", 3)
+        monkeypatch.setattr(service.share_groups, "window", 3)
         await create(service)
         await publish(service, *"abcde")
         given = await lease(service)

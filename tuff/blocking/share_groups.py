@@ -22,10 +22,10 @@ from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import ShareGroup
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
-from tuff.share_consumer import ShareBatch, ShareConsumerFlows
+from tuff.share_consumer import ShareConsumerFlows
 
-# Inside the class, `list` is a method.
-Names = list[str]
+Batch = tuple[Message, ...]
+Names = list[str]  # inside the class, `list` is a method
 
 
 class ShareConsumer:
@@ -42,8 +42,8 @@ class ShareConsumer:
         self._process_id = os.getpid()
         self._is_closed = False
 
-    def poll(self, wait: Duration = 30.0) -> ShareBatch | None:
-        """The next messages; None if none came within `wait` seconds.
+    def poll(self, wait: Duration = 30.0) -> Batch:
+        """The next messages, the oldest first; none if none came within `wait` seconds.
 
         With `at_least_once` it first accepts those that it returned before, except the ones that
         were given back by `nack`. With `exactly_once` it releases those whose transaction has not
@@ -58,13 +58,22 @@ class ShareConsumer:
         self._require_open()
         return self._driver.run(self._flows.poll(calls.seconds_of(wait, what="wait")))
 
-    def __iter__(self) -> Iterator[ShareBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Batch after batch; it never ends. With `at_least_once` a batch is accepted when the next
         one is asked for."""
         while True:
             batch = self.poll()
-            if batch is not None:
+            if batch:
                 yield batch
+
+    def attempt(self, message: Message) -> int:
+        """How often a message of the newest batch was given out: 1 for one that has not failed
+        before. The server counts in memory, so after its restart it is 1 again.
+
+        Raises:
+            WrongStateError: the message is not of that batch, or was acknowledged already.
+        """
+        return self._flows.attempt(message)
 
     def ack(self, *messages: Message) -> bool:
         """With `at_least_once`: accept messages of the newest batch now. False: another worker has

@@ -79,6 +79,7 @@ _ADMINISTER_NAMESPACE = Requirement(Scope.NAMESPACE, (Right.ADMINISTER,))
 _SHOW = Requirement(Scope.TOPIC, (Right.READ, Right.PUBLISH, Right.CREATE, Right.ADMINISTER))
 
 _TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+_SHARE_GROUP = f"{_TOPIC}/share-groups/{{share}}"
 _GROUP = "/v1/namespaces/{ns}/groups/{g}"
 _TX = "/v1/transactions/{tx}"
 
@@ -96,6 +97,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/store": _PUBLISH,
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
+    f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
     f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
@@ -109,6 +111,12 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"DELETE {_TOPIC}/positions/{{name}}": _READ,
     f"GET {_TOPIC}/delayed": _PUBLISH,
     f"DELETE {_TOPIC}/delayed/{{id}}": _PUBLISH,
+    f"GET {_TOPIC}/share-groups": _READ,
+    f"PUT {_SHARE_GROUP}": _READ,
+    f"GET {_SHARE_GROUP}": _READ,
+    f"DELETE {_SHARE_GROUP}": _ADMINISTER_TOPIC,
+    f"POST {_SHARE_GROUP}/lease": _READ,
+    f"POST {_SHARE_GROUP}/acknowledge": _READ,
     "GET /v1/namespaces/{ns}/groups": _READ_SOME,
     f"GET {_GROUP}": _READ_SOME,
     f"DELETE {_GROUP}": _ADMINISTER_NAMESPACE,

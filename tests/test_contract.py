@@ -12,6 +12,8 @@ import pytest
 from cluster.routes import routes as cluster_routes
 from console.files import routes as console_routes
 from messaging.groups.routes import routes as group_routes
+from messaging.groups.share_routes import routes as share_routes
+from messaging.read import partition_waits
 from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
@@ -80,10 +82,12 @@ def test_the_routes_are_those_of_the_table() -> None:
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
+        | addresses(partition_waits.routes(unused))
         | addresses(offset_routes(unused))
         | addresses(inspection_routes(unused))
         | addresses(topic_routes(unused))
         | addresses(group_routes(unused))
+        | addresses(share_routes(unused))
         | addresses(routes_of_jobs(unused))
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))

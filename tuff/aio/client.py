@@ -747,14 +747,14 @@ class AsyncClient:
                     print(batch.partition, len(batch))
 
         `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats messages; `at_most_once` commits before it hands a batch out, so a crash loses them;
+        repeats some; `at_most_once` commits before it hands a batch out, so a crash loses some;
         `exactly_once` commits with the transaction of the batch, see `Consumer.transaction`.
         `start`: where a partition without an offset begins, `earliest` or `latest`. A batch has at
         most `batch` messages, all committed; `tags` selects as in `poll`. `assignor`: `range`,
         `round_robin` or `sticky`. `instance_id`: of a static member, which keeps its partitions
-        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`. The
-        callbacks, within `poll`, get partitions that the member received, gives up next, with all
-        work committed, or has lost.
+        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`.
+        `poll` calls the callbacks with partitions that were received, are given up next, or were
+        lost.
 
         Raises:
             ValueError: the topics are partitions or of several namespaces, or a word is unknown.

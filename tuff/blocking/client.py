@@ -751,8 +751,7 @@ class Client:
         lost.
 
         Raises:
-            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
-            TypeError: a callback is a coroutine function, and this client is blocking.
+            ValueError, TypeError: what is no whole topic of one namespace, or no such word or function.
         """
         plan = plan_of(
             group,

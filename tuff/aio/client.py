@@ -757,7 +757,7 @@ class AsyncClient:
         lost.
 
         Raises:
-            ValueError, TypeError: what is no whole topic of one namespace, or no such word or function.
+            ValueError, TypeError: an argument is not valid; a blocking client takes no coroutines.
         """
         plan = plan_of(
             group,

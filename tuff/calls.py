@@ -91,7 +91,7 @@ class Request:
     `accept`: the media type of the reply, if it is not JSON. `wait_s`: how long the server may wait
     before it answers. `is_read`: it changes nothing, so a lost reply leaves no doubt.
     `is_repeatable`: sending it twice has the effect of sending it once (protocol §1, Idempotence),
-    as every read has.
+    as every read has. `trace_headers`: the trace context, for a server that records spans.
     """
 
     method: str
@@ -102,6 +102,7 @@ class Request:
     wait_s: float = 0.0
     is_read: bool = False
     is_repeatable: bool = False
+    trace_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

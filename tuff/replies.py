@@ -410,6 +410,29 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroup:
+    """A share group. The counts are of the messages that the server has read so far behind those
+    that are all done: `blocked` ones wait for an earlier message of their key, `waiting` ones for
+    their retry, `undecided` ones for the end of a transaction. `oldest`: the oldest message that is
+    not done, as far as it was read; `end`: the newest message; `behind_ms`: the time between."""
+
+    topic: TopicId
+    name: str
+    start: str
+    order: str
+    lease: float  # seconds
+    available: int
+    blocked: int
+    leased: int
+    waiting: int
+    undecided: int
+    done: int
+    oldest: MessageId | None
+    end: MessageId | None
+    behind_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartition:
     """The progress of a consumer group in a partition: `after` is its committed offset, `end` the
     id of the newest message, and `behind_ms` the time between the two, which is the lag. None: not

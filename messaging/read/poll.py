@@ -529,6 +529,7 @@ def tags_in(query: Mapping[str, str]) -> TagFilter | None:
 
 
 def wait_in(query: Mapping[str, str]) -> float:
+    """The seconds that the parameter `wait` names, 0 without it. Raises: BadRequestError."""
     text = query.get("wait")
     if text is None:
         return 0.0

@@ -85,8 +85,8 @@ def replay(client: Client, *, topic: TopicId, limit: int | None, to: TopicId | N
     """Let the dead letters of TOPIC be processed again, the oldest first.
 
     The message of a consumer group goes to that group alone, with all its attempts; any other
-    message, and one that was too large for its dead letter, is published to its topic. Each is
-    replayed once, also if this command is interrupted and called again.
+    message, also one of a share group, and one that was too large for its dead letter, is published
+    to its topic. Each is replayed once, also if this command is interrupted and called again.
     """
     dead = dead_letter_topic_of(topic)
     run = _Replay(client, to)
@@ -117,7 +117,7 @@ class _Replay:
         if letter is None:
             self.passed.append(message.id)
             return
-        if self._to is None and letter.group is not None:
+        if self._to is None and letter.has_retry_topic:
             tx.publish(retry_topic_of(letter.topic), replace(letter, attempts=0).publishable())
         else:
             failed = letter.message

@@ -20,6 +20,7 @@ from tuff.cli.holds_positions_sinks import holds, positions, sinks
 from tuff.cli.options import DEFAULT_NAMESPACE, Session, command_line, server_options
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.pub import pub
+from tuff.cli.share import share
 from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.sql import sql
 from tuff.cli.status import status
@@ -45,6 +46,7 @@ _NEXT = {
     "too_many_positions": "tuff positions ls TOPIC",
     "position_not_found": "tuff positions ls TOPIC",
     "group_not_found": "tuff groups ls NAMESPACE",
+    "group_already_exists": "tuff share show TOPIC GROUP",
     "group_not_empty": "tuff groups show GROUP",
     "delayed_not_found": "tuff delayed ls TOPIC",
     "transaction_unknown": "tuff tx ls",
@@ -93,14 +95,15 @@ Exit codes:
   130  interrupted, or a question was answered with no
 
 \b
-TUFF_URL and TUFF_TOKEN set --url and --token.
+TUFF_URL and TUFF_TOKEN set --url and --token; so do TUFF_TOKEN_FILE, TUFF_TLS_CA_FILE,
+TUFF_TLS_CERTIFICATE_FILE and TUFF_TLS_KEY_FILE their options.
 SSL_CERT_FILE names the certificate authorities for https, if not the system's.
 NO_COLOR switches colours off.
 """
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@partial(server_options, url_variable="TUFF_URL", token_variable="TUFF_TOKEN")
+@partial(server_options, reads_environment=True)
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
@@ -142,7 +145,7 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
+    *(status, topics, pub, tail, delayed, groups, share, dlq, tx, sql, sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)

@@ -202,6 +202,21 @@ class TopicExistsError(TuffError):
     code = "topic_already_exists"
 
 
+class GroupExistsError(TuffError):
+    """A share group of this name exists, with other properties."""
+
+    status = 409
+    code = "group_already_exists"
+
+
+class LeaseLostError(TuffError):
+    """Another worker of a share group has got messages that were to be acknowledged in a
+    transaction; `ids` names them. Nothing was acknowledged. Abort the transaction, and go on."""
+
+    status = 409
+    code = "lease_lost"
+
+
 class PartitionRetiredError(TuffError):
     """The partition is retired: it can be read, and takes no messages."""
 

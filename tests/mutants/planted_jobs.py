@@ -211,4 +211,13 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "    if False:\n",
         (f"{_ARCHIVE_READS}::test_another_file_in_place_of_one_is_corrupt",),
     ),
+    Mutant(
+        "Spark does not read the partitions that take no more messages",
+        "pyspark_tuff/planning.py",
+        "    return [topic.partition(number) for number in sorted((*info.partitions, *info.retired))]\n",
+        "    return [topic.partition(number) for number in sorted(info.partitions)]\n",
+        (
+            "tests/spark/test_stream_read.py::test_a_retired_partition_is_deleted_without_data_loss_if_all_of_it_was_read",
+        ),
+    ),
 )

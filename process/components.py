@@ -117,7 +117,7 @@ class Components:
             jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
             is_accepted=settings.server.accept_clock,
         )
-        self._security = Security(settings.server, threads=runtime.threads)
+        self._security = Security(settings.server, threads=runtime.threads, now_s=runtime.elapsed_s)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()

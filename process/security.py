@@ -1,5 +1,6 @@
 """What protects the server: the access file and TLS, as far as they are set."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,14 +22,16 @@ class Threads(Protocol):
 class Security:
     """The access guard and the TLS settings; None where they are not set. Lives on one event loop.
 
-    `threads` makes the thread that reads the files again.
+    `threads` makes the thread that reads the files again; `now_s` is a monotonic clock.
     """
 
-    def __init__(self, settings: ServerSettings, *, threads: Threads) -> None:
+    def __init__(
+        self, settings: ServerSettings, *, threads: Threads, now_s: Callable[[], float]
+    ) -> None:
         """Reads the files, and blocks. Raises: SettingsError: one is not valid."""
         # No other work waits for a file system that hangs.
         self._in_thread = threads("file-reader", 1, is_joined=False)
-        self.access = _access_guard(settings)
+        self.access = _access_guard(settings, now_s)
         self.tls = _server_tls(settings)
 
     async def refresh(self) -> None:
@@ -44,11 +47,11 @@ class Security:
         return {name: part.check() for name, part in parts.items() if part is not None}
 
 
-def _access_guard(settings: ServerSettings) -> AccessGuard | None:
+def _access_guard(settings: ServerSettings, now_s: Callable[[], float]) -> AccessGuard | None:
     if not settings.access_file:
         return None
     try:
-        return AccessGuard(Path(settings.access_file))
+        return AccessGuard(Path(settings.access_file), now_s=now_s)
     except WatchedFileError as error:
         raise SettingsError(f"server.access_file: {error}") from None
 

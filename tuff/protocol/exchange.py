@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import orjson
@@ -33,13 +34,22 @@ TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 # Tuples, since one of each is made for every request, and a dataclass takes three times as long.
 
 
+class Caller(NamedTuple):
+    """The principal that sends a request. `open_transactions_max` None: it has no such quota."""
+
+    principal: str
+    may_administer: bool = False
+    open_transactions_max: int | None = None
+
+
 class Request(NamedTuple):
     """One complete request. `parameters` has the names in the route's path; `query` is unchecked:
     in order, with unknown and repeated names. Absent headers are None.
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters). `certificate` has the names in the client's certificate.
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate. `caller`
+    is the principal that was found; None: every client may do everything.
     """
 
     parameters: Mapping[str, str]
@@ -51,6 +61,7 @@ class Request(NamedTuple):
     wants_redirect: bool = False
     authorization: str | None = None
     certificate: tuple[str, ...] = ()
+    caller: Caller | None = None
 
 
 class Reply(NamedTuple):
@@ -86,7 +97,7 @@ def problem_reply(error: TuffError) -> Reply:
     """The `application/problem+json` reply of an error."""
     headers: tuple[tuple[str, str], ...] = ()
     if error.status in RETRIED_STATUSES:
-        headers = (("Retry-After", str(RETRY_AFTER_S)),)
+        headers = (("Retry-After", str(max(RETRY_AFTER_S, ceil(error.retry_after_s)))),)
     elif error.status == UnauthenticatedError.status:
         headers = (("WWW-Authenticate", "Bearer"),)
     body = json.dumps(error.problem()).encode("ascii")

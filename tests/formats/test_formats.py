@@ -61,6 +61,7 @@ def decode(example: Example) -> Any:
         "snapshot": read_snapshot,
         "snapshot-of-jobs": read_snapshot,
         "snapshot-of-prepared": read_snapshot,
+        "snapshot-of-owners": read_snapshot,
         "archive": read_archive,
         "retention-state": read_state,
         "region-record": read_region,

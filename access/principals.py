@@ -80,6 +80,10 @@ class Principal:
         )
 
 
+# A server of the cluster that makes a call of its own. It is found by the cluster's secret.
+SERVER = Principal("server of the cluster", (Rights(EVERY, (EVERY,), frozenset(Right)),))
+
+
 @dataclass(frozen=True, slots=True)
 class Principals:
     """The principals of an access file."""

@@ -117,7 +117,7 @@ class Components:
             jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
             is_accepted=settings.server.accept_clock,
         )
-        self._security = Security(settings.server, threads=runtime.threads, now_s=runtime.elapsed_s)
+        self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -382,6 +382,7 @@ class Components:
             self._opens,
             transaction_files=self._directories.snapshots,
             lost_leadership=lambda: self.transactions.durable.lost_leadership,
+            secret=self._security.cluster_secret,
         )
 
     def _waiting_count(self) -> int:

@@ -29,6 +29,9 @@ PROBLEM_TYPE = "application/problem+json"
 BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
 RETRY_AFTER_S = 1  # seconds a client should wait after one of these
 RETRIED_STATUSES = (429, 503)
+# The scheme of `Authorization` between the servers of a cluster. Behind it: the secret of the
+# cluster, and in a forwarded request the name of the principal.
+SERVER_SCHEME = "Tuff-Server"
 TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 # Tuples, since one of each is made for every request, and a dataclass takes three times as long.

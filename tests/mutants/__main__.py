@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 
 from tests.mutants.planted import MUTANTS as GENERAL_MUTANTS
 from tests.mutants.planted import Mutant
+from tests.mutants.planted_access import ACCESS_MUTANTS
 from tests.mutants.planted_damage import DAMAGE_MUTANTS
 from tests.mutants.planted_jobs import JOB_MUTANTS
 from tests.mutants.planted_messages import MESSAGE_MUTANTS

@@ -644,7 +644,9 @@ _TRANSACTIONS: dict[str, Schema] = {
         },
         optional=("reason", *_LEASE, *_PREPARED),
     ),
-    "OpenTransaction": _reply({**_OPEN, **_PREPARED}, optional=(*_LEASE, *_PREPARED)),
+    "OpenTransaction": _reply(
+        {**_OPEN, **_PREPARED, "principal": _TEXT}, optional=(*_LEASE, *_PREPARED, "principal")
+    ),
     "Overview": _reply(
         {
             "readPointer": ref("Pointer"),
@@ -1500,8 +1502,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # A connection above `server.max_connections` is refused whatever it requests. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = (
-    "bad_request", "internal", "overloaded", "unauthenticated", "forbidden", "host_not_allowed",
-    "cross_site_request",
+    "bad_request", "internal", "overloaded", "quota_exceeded", "unauthenticated", "forbidden",
+    "host_not_allowed", "cross_site_request",
 )  # fmt: skip
 _WHILE_CLOSED = ("shutting_down", "starting")
 # While the component that answers it is down, or moves to another server of the cluster.

@@ -198,3 +198,19 @@ def test_a_commit_in_parts_is_checked_with_its_body(client: Client) -> None:
         )
 
         refused(reply, 403, "forbidden", naming="publish on topic 't'")
+
+
+def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(EVERYBODY)
+    with serve(tmp_path / "home", f"server.access_file={file}", "server.log_level=debug") as server:
+        client = server.client()
+        for name in (*NAMES, "stranger"):
+            for endpoint in GUARDED:
+                send(client, endpoint, f"Bearer {token_of(name)}")
+        command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        said = server.stdout() + server.stderr()
+
+    for secret in ("token-of", *(hash_of(token_of(name)) for name in NAMES)):
+        assert secret not in said
+        assert secret not in command_line

@@ -63,6 +63,7 @@ def _of_type(kind: str, **limits: object) -> Schema:
     return {"type": kind, **limits}
 
 
+_BOOLEAN = _of_type("boolean")
 _MS = _of_type("integer", format="int64", minimum=0, description="ms since the epoch")
 _SECONDS = _of_type(
     "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
@@ -349,9 +350,11 @@ _MESSAGES: dict[str, Schema] = {
             "earliest": _or_null(ref("MessageId")),
             "end": _or_null(ref("MessageId")),
             "blockedBy": _or_null(ref("Pointer")),
+            "database": ref("Name"),
+            "preparedAt": _MS,
             "archivedFrom": _or_null(ref("MessageId")),
         },
-        optional=("archivedFrom",),
+        optional=("database", "preparedAt", "archivedFrom"),
     ),
 }
 
@@ -487,6 +490,7 @@ _TRANSACTIONS: dict[str, Schema] = {
             "client": _TEXT,
             "topics": _array(_TEXT),
             "changeCount": _COUNT,
+            "blocksReaders": _BOOLEAN,
             **_PREPARED,
         }
     ),
@@ -868,7 +872,8 @@ _VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transactio
 _ARCHIVE_ERROR = "archive_unavailable"
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable", _ARCHIVE_ERROR)
 _READ_HEADERS = (
-    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired", "Tuff-Archive",
+    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Blocked-Database",
+    "Tuff-Blocked-Since", "Tuff-Expired", "Tuff-Archive",
 )  # fmt: skip
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 _DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
@@ -1257,7 +1262,6 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),
 }
-_BOOLEAN = _of_type("boolean")
 _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
@@ -1273,6 +1277,8 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
+    "Tuff-Blocked-Database": (ref("Name"), "the database that decides it, if it is prepared"),
+    "Tuff-Blocked-Since": (_MS, "since when it is prepared"),
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
     "Tuff-Archive": (_BOOLEAN, "whether the messages come from the archive of the topic"),
 }

@@ -673,6 +673,7 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 def _read_poll(response: Response) -> Poll:
     headers = response.headers
+    since = headers.get("tuff-blocked-since")
     return Poll(
         messages=_read_messages(response),
         next_id=MessageId.from_hex(headers["tuff-next"]),
@@ -680,6 +681,8 @@ def _read_poll(response: Response) -> Poll:
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
         expired=headers.get("tuff-expired") == "true",
         archived=headers.get("tuff-archive") == "true",
+        blocked_by_database=headers.get("tuff-blocked-database"),
+        blocked_since_ms=None if since is None else int(since),
     )
 
 

@@ -145,6 +145,7 @@ def _read_prepared(item: Mapping[str, object]) -> PreparedTransaction:
         prepared_at_ms=whole_number(item["preparedAt"], what="preparedAt"),
         topics=tuple(texts(item["topics"])),
         change_count=whole_number(item["changeCount"], what="changeCount"),
+        blocks_readers=item.get("blocksReaders") is not False,
     )
 
 

@@ -206,8 +206,10 @@ class _ServiceRoutes:
         found = await self._manager.monitoring.prepared(
             None if database is None else _database(database)
         )
-        topics = self._manager.completion.topics
-        return json_reply({"prepared": [_prepared_object(each, topics(each)) for each in found]})
+        topics, blocking = self._manager.completion.topics, self._manager.timeouts.blocking_now()
+        return json_reply(
+            {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
+        )
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -409,13 +411,16 @@ def _prepared_reply(opened: OpenTransaction) -> dict[str, object]:
     return {"state": opened.state, "published": list(published), **_prepared_members(opened)}
 
 
-def _prepared_object(opened: OpenTransaction, topics: list[str]) -> dict[str, object]:
+def _prepared_object(
+    opened: OpenTransaction, topics: list[str], blocking: frozenset[int]
+) -> dict[str, object]:
     """One entry of the list of prepared transactions."""
     return {
         "transactionId": pointer_to_json(opened.transaction_id),
         "client": opened.client,
         "topics": topics,
         "changeCount": len(opened.changes or ()),
+        "blocksReaders": not blocking.isdisjoint(opened.pointers),
         **_prepared_members(opened),
     }
 

@@ -46,6 +46,10 @@ class Timeouts:
         """The prepared transactions that have held readers back for `max_block`."""
         return [each for each in self._blocking(state) if each.prepared is not None]
 
+    def blocking_now(self) -> frozenset[int]:
+        """The pointers whose messages hold readers back."""
+        return frozenset(self._rows.published_by(self._now_ms()))
+
     def _blocking(self, state: TransactionState) -> Iterator[OpenTransaction]:
         for pointer in self._rows.published_by(self._now_ms() - self._max_block_ms):
             if (opened := state.opened(pointer)) is not None:

@@ -30,6 +30,23 @@ def test_messages_appear_when_the_database_has_committed(client: Client, topic: 
     refused(resolve(tx, "abort"), 409, "transaction_committed")
 
 
+def test_a_held_reader_is_told_which_database_it_waits_for(client: Client, topic: Topic) -> None:
+    tx = begin(client)
+    since = str(ok(prepare(tx, topic)).json["preparedAt"])
+    held = topic.poll(isolation="committed")
+    offsets = ok(client.get(f"{topic.path}/offsets?isolation=committed")).json
+
+    assert held.header("Tuff-Blocked-By") == tx.id
+    assert (held.header("Tuff-Blocked-Database"), held.header("Tuff-Blocked-Since")) == (
+        "orders",
+        since,
+    )
+    assert (offsets["blockedBy"], offsets["database"]) == (tx.id, "orders")
+    ok(resolve(tx, "commit"))
+    free = topic.poll(isolation="committed")
+    assert free.header("Tuff-Blocked-Database") is None
+
+
 def test_messages_never_appear_when_it_has_not(client: Client, topic: Topic) -> None:
     tx = begin(client)
     ok(prepare(tx, topic))
@@ -47,6 +64,7 @@ def test_each_view_of_it_names_the_database(client: Client, topic: Topic) -> Non
     (listed,) = ok(client.get(f"{TRANSACTIONS}/prepared?database=orders")).json["prepared"]
     assert listed == {
         "transactionId": tx.id, "client": tx.object["client"], "changeCount": 1,
+        "blocksReaders": True,
         "topics": [f"{topic.namespace}:{topic.name}"], **shown,
     }  # fmt: skip
     assert ok(client.get(f"{TRANSACTIONS}/prepared?database=other")).json == {"prepared": []}

@@ -117,8 +117,8 @@ BUGS = (
         (
             Change(
                 "messaging/write/group_commit.py",
-                "if row.tx_pointer != pointer:",
-                "if row.tx_pointer is None:",
+                "return row if row.tx_pointer == pointer else None",
+                "return None if row.tx_pointer is None else row",
             ),
             Change(
                 "messaging/write/publish.py",
@@ -187,7 +187,7 @@ BUGS = (
     planted(
         "max-block-not-enforced",
         "tx/timeouts.py",
-        "self._rows.published_by(now_ms - self._max_block_ms)",
+        "self._rows.published_by(self._now_ms() - self._max_block_ms)",
         "list[int]()",
     ),
     planted(

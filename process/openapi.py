@@ -497,6 +497,12 @@ _TRANSACTIONS: dict[str, Schema] = {
     "PreparedList": _reply(
         {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
     ),
+    "BatchCall": _request({"path": _TEXT, "body": _of_type("object")}, required=("path", "body")),
+    "BatchRequest": _request(
+        {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
+    ),
+    "BatchReply": _reply({"status": _of_type("integer"), "body": _of_type("object")}),
+    "BatchResponse": _reply({"replies": _array(ref("BatchReply"), "in the order of the calls")}),
     "RunRequest": _request(
         {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
@@ -1050,6 +1056,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TX_PATH}/run", name="runTransaction", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="RunRequest",
         reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TX_PATH}/batch", name="batchTransactions", tag="transactions",
+        summary="Starts, prepares and resolves in one request", body="BatchRequest",
+        reply="BatchResponse",
     ),
     Endpoint(
         method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",

@@ -132,12 +132,14 @@ class Response:
 class Call(Generic[T]):
     """One round trip: the request, and how to read its response.
 
-    `unready_status`: an error status whose response `read` takes too.
+    `unready_status`: an error status whose response `read` takes too. `batched_as`: the kind of
+    calls with which it may be sent in one request, on one event loop.
     """
 
     request: Request
     read: Callable[[Response], T]
     unready_status: int | None = None
+    batched_as: str | None = None
 
     def answer(self, response: Response) -> T:
         """The value of a response.

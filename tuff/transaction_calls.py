@@ -58,6 +58,9 @@ T = TypeVar("T")
 Tx = Transaction | int
 Resolution = Literal["commit", "abort"]
 
+BATCH_COUNT_MAX = 128  # calls in one request; the server takes 256
+BATCH_BYTES_MAX = 4 << 20  # bytes of their bodies, unless the first one is larger
+
 _ROOT = "/v1/transactions"
 _SINKS = "/v1/sinks"
 
@@ -127,6 +130,29 @@ def prepare(
 def resolve(pointer: int, outcome: Resolution) -> Call[TransactionState]:
     """Returns the state in which the transaction ended: COMMITTED, or ABORTED, or INVALID."""
     return _post(f"{pointer}/resolve", {"outcome": outcome}, _read_state)
+
+
+def batch(requests: Sequence[Request]) -> Call[list[Response]]:
+    """These starts, prepares or resolves in one request; the response to each, in their order."""
+    items = (
+        b'{"path":"%b","body":%b}' % (each.path.encode("ascii"), each.body or b"{}")
+        for each in requests
+    )
+    body = b'{"calls":[%b]}' % b",".join(items)
+    request = Request(method="POST", path=f"{_ROOT}/batch", body=body, is_repeatable=True)
+
+    def read(response: Response) -> list[Response]:
+        replies = map(json_object, json_array(reply_object(response)["replies"]))
+        return [
+            Response(
+                whole_number(each["status"], what="status"),
+                response.headers,
+                json_body(each["body"]),
+            )
+            for each in replies
+        ]
+
+    return Call(request, read)
 
 
 def prepared(database: str | None) -> Call[list[PreparedTransaction]]:

@@ -25,6 +25,7 @@ from tuff.protocol.json_forms import (
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
+from tx.batch import Batch
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
@@ -44,10 +45,12 @@ _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
+    batch = Batch(one.start, {"prepare": one.prepare, "resolve": one.resolve})
     need_it = [
         Route("POST", _ROOT, one.start),
         Route("GET", _ROOT, service.overview),
         Route("POST", f"{_ROOT}/run", one.run),
+        Route("POST", f"{_ROOT}/batch", batch.handle),
         Route("GET", f"{_ROOT}/prepared", service.prepared),
         Route("GET", f"{_ROOT}/invalid", service.invalids),
         Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),

@@ -162,6 +162,15 @@ class WritePermits:
             return None
         return state.find(pointer).transaction_id
 
+    def preparation(self, transaction_id: int) -> tuple[str, int] | None:
+        """The database that decides this transaction, and since when in ms, if it is durably
+        prepared."""
+        opened = self._durable.state.open.get(transaction_id)
+        prepared = None if opened is None else opened.prepared
+        if prepared is None or prepared.lsn > self._durable.state.seen:
+            return None
+        return prepared.database, prepared.at_ms
+
     async def visibility_state(self) -> VisibilityState | None:
         """The state that retention may use now; None while the service is down."""
         if self._durable.status.state is not ServiceState.RUNNING:

@@ -88,6 +88,7 @@ class Offsets:
     earliest: MessageId | None
     end: MessageId | None
     blocked_by: int | None
+    prepared: tuple[str, int] | None = None  # the database that decides it, and since when in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,14 @@ class TopicOffsets:
         end, blocking_pointer = await self._store.read(
             partial(decided_end, query=query, undecided_from=undecided_from)
         )
+        transactions = self._state.transactions
+        holder = None if blocking_pointer is None else transactions.holder(blocking_pointer)
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=None
-            if blocking_pointer is None
-            else self._state.transactions.holder(blocking_pointer),
+            blocked_by=holder,
+            prepared=None if holder is None else transactions.preparation(holder),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
@@ -510,6 +512,8 @@ class _Routes:
             if found.blocked_by is None
             else json_forms.pointer_to_json(found.blocked_by),
         }
+        if found.prepared is not None:
+            form["database"], form["preparedAt"] = found.prepared
         if with_archive:
             first = await self._offsets.archived_from(topic)
             form["archivedFrom"] = first and first.hex()

@@ -291,15 +291,10 @@ class ShareGroups:
             return outcomes
 
     def forget_moved(self) -> None:
-        """Forget the groups whose topics other servers own now, or that were deleted."""
+        """Forget the groups whose topics other servers own now."""
         for log_id, group in list(self._groups.items()):
             if self._state.topics.maybe_find(log_id) is not group.log:
                 del self._groups[log_id]
-        self._turns = {
-            each: lock
-            for each, lock in self._turns.items()
-            if lock.locked() or each in self._groups
-        }
 
     def stop_waiting(self) -> None:
         """Answer every request that waits, now and from now on. They wake with the polls."""

@@ -349,16 +349,18 @@ class ShareGroups:
         read: dict[bytes, tuple[bytes, Attributes]],
     ) -> list[bytes]:
         ids = found.state.candidates(count)
+        is_more = True
         try:
-            while len(ids) < count:
+            while is_more and len(ids) < count:
                 missing_count = count - len(ids)
                 if found.properties.order is Order.KEY:
                     missing_count = max(missing_count, AHEAD_COUNT_MIN)
                 is_more = await self._read_on(topic, found, missing_count, read)
                 ids += found.state.candidates(count - len(ids))
-                if not is_more:
-                    break
-        except BaseException:
+        except BaseException as error:
+            # What can't be read, as a damaged record, does not hold up what was read before.
+            if isinstance(error, TuffError) and ids:
+                return ids
             for each in ids:
                 found.state.put_back(each)
             raise

@@ -11,9 +11,14 @@ from messaging.groups.share_records import Order
 from messaging.groups.share_state import Acknowledgement, Action, Outcome
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
+from messaging.storage.rows import MESSAGES
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
-from tuff.protocol.errors import OwnershipMovingError, StorageUnavailableError
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    OwnershipMovingError,
+    StorageUnavailableError,
+)
 from tuff.protocol.requests import PublishRequest
 
 LOG = AUDIT.share_log("billing")
@@ -208,6 +213,24 @@ async def test_a_message_whose_own_time_is_over_is_not_given_out_again(
     world.clock.now_ms += 3_000
 
     assert payloads(await lease(service)) == ["long"]
+
+
+async def test_a_damaged_record_holds_up_what_is_behind_it_only(world: World) -> None:
+    async with world.running(audit={}) as service:
+        await create(service)
+        await publish(service, "a")
+        (held,) = await lease(service)
+        await publish(service, "b")
+    key = max(each for each in world.rows if each.startswith(MESSAGES))
+    world.rows[key] = world.rows[key][:-1] + b"?"
+
+    async with world.running() as service:
+        (again,) = await lease(service)
+        with pytest.raises(DamagedRecordError):
+            await lease(service)
+        assert await acknowledge(service, held) == [Outcome.LEASE_LOST]
+        await acknowledge(service, again, action=Action.RELEASE)
+        assert payloads(await lease(service)) == ["a"]
 
 
 async def test_a_caller_that_is_gone_takes_no_message(

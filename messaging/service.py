@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
 from messaging.groups.share_groups import ShareGroups
+from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions
@@ -80,6 +82,7 @@ class MessagingService:
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
+        self.inspection = TopicInspection(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None
@@ -88,6 +91,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         parts = (self.publisher, self.polls, self.topics, self.offsets)
         self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)

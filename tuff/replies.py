@@ -69,6 +69,9 @@ class DelayedMessage:
     size: int
     ttl_s: int | None
     payload: bytes | None
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from messaging.groups.share_records import (
     Order,
 )
 from messaging.groups.share_state import Acknowledgement, Action, Token
-from messaging.read.poll import id_or_time_from, wait_seconds
+from messaging.read.poll import id_or_time_from, wait_in
 from messaging.topics import LEASE_PATH, SHARE_GROUP_PATH, TOPIC_PATH, topic_of
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.exchange import EMPTY_REPLY, Reply, Request, Route, json_reply, read_object
@@ -91,7 +91,7 @@ class _Routes:
             bytes_max=None if bytes_max is None else _number(bytes_max, BYTES_MAX, what="maxBytes"),
             lease_ms=_milliseconds(body, "lease", least=LEASE_MS_MIN),
         )
-        wait_s = wait_seconds(dict(request.query).get("wait"))
+        wait_s = wait_in(dict(request.query))
         given = await self._groups.lease(topic, name, asked, wait_s=wait_s)
         return json_reply({"messages": [_given_form(each) for each in given]})
 

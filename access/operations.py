@@ -96,6 +96,8 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"POST {_TOPIC}/messages/{{message}}/explain": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
     f"GET {_TOPIC}/holds": _READ,

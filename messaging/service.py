@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
+from messaging.read.explain import Explainer
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
@@ -87,6 +88,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.explainer = Explainer(store, state, settings, archive=archive)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         self.groups = GroupCoordinator(
             state,

@@ -20,6 +20,7 @@ from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
 from tuff.protocol.errors import UnauthenticatedError
 from tuff.protocol.exchange import Reply, Request, Route
+from tuff.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,10 @@ class AccessGuard:
             return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
         except UnauthenticatedError:
             return False
+
+    def may_read(self, request: Request, topic: TopicId) -> bool:
+        """Whether the principal of a request may read a topic."""
+        return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
 
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed. A file that is not valid changes nothing. Reads

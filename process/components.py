@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from access.principals import AccessFileError
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.read import explain, offsets_and_splits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -202,6 +202,7 @@ class Components:
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
             *offsets_and_splits.routes(messaging.offsets),
+            *self._explain_routes(),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
@@ -218,6 +219,11 @@ class Components:
             *metrics.routes(self._metrics),
             _openapi_route(),
         ]
+
+    def _explain_routes(self) -> list[Route]:
+        if self._access is None:
+            return explain.routes(self.messaging.explainer)
+        return explain.routes(self.messaging.explainer, self._access.may_read)
 
     def _health_routes(self) -> list[Route]:
         def started() -> bool:

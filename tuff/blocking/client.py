@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from tuff import calls
+from tuff import calls, explain_calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
@@ -58,7 +58,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
+from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.sql.database import Decider, SqlDatabase
@@ -490,6 +490,26 @@ class Client:
             TopicNotFoundError: the topic does not exist.
         """
         return self._send(calls.offsets(topic, isolation=isolation))
+
+    def explain(
+        self,
+        topic: TopicId,
+        id: MessageId | str,
+        *,
+        isolation: IsolationLike | None = None,
+        tx: int | None = None,
+        snapshot: Transaction | None = None,
+    ) -> Explanation:
+        """Why a reader receives this message, or does not (protocol §3.12). The reader is one with
+        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+
+        Raises:
+            TransactionNotInProgressError: `tx` has ended.
+            TransactionUnknownError: there is no transaction `tx`.
+        """
+        return self._send(
+            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+        )
 
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.routes import routes as cluster_routes
 from messaging.groups.routes import routes as group_routes
+from messaging.read.explain import routes as explain_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
@@ -77,6 +78,7 @@ def test_the_routes_are_those_of_the_table() -> None:
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
+        | addresses(explain_routes(unused))
         | addresses(offset_routes(unused))
         | addresses(topic_routes(unused))
         | addresses(group_routes(unused))

@@ -316,36 +316,35 @@ def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: Tr
     in the body. `may_read`: whether the client of a request may read a topic."""
 
     async def get(request: Request) -> Reply:
-        return await answer(request, None)
+        topic = topic_of(request, parameters=("isolation", "tx"))
+        query = dict(request.query)
+        isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
+        if isolation is not None and tx is not None:
+            raise BadRequestError("give at most one of isolation and tx")
+        by_default = Isolation.COMMITTED if tx is None else Isolation.ALL
+        return await answer(request, topic, Poll(tx=tx, isolation=isolation or by_default))
 
     async def post(request: Request) -> Reply:
+        topic = topic_of(request)
         body = read_object(
             request.body, request.content_type, members=("transaction",), what="the request"
         )
         if "transaction" not in body:
             raise BadRequestError("the body needs the member transaction: the snapshot to read in")
-        return await answer(request, transaction_from_json(body["transaction"]))
+        snapshot = transaction_from_json(body["transaction"])
+        return await answer(request, topic, Poll(transaction=snapshot))
 
-    async def answer(request: Request, transaction: Transaction | None) -> Reply:
-        topic = topic_of(request, parameters=("isolation", "tx"))
+    async def answer(request: Request, topic: TopicId, poll: Poll) -> Reply:
         digits = request.parameters["message"]
         if len(digits) == 2 * DELAYED_ID_SIZE:
             found = await explainer.explain_delayed(topic, DelayedId.from_hex(digits))
         else:
-            id, poll = MessageId.from_hex(digits), _reader(dict(request.query), transaction)
+            id = MessageId.from_hex(digits)
             found = await explainer.explain(topic, id, poll, may_read=partial(may_read, request))
         return json_reply(_form(digits.lower(), found))
 
     path = f"{TOPIC_PATH}/messages/{{message}}/explain"
     return [Route("GET", path, get), Route("POST", path, post)]
-
-
-def _reader(query: dict[str, str], transaction: Transaction | None) -> Poll:
-    isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
-    if sum(given is not None for given in (isolation, tx, transaction)) > 1:
-        raise BadRequestError("give at most one of isolation, tx and a transaction in the body")
-    by_default = Isolation.ALL if tx is not None or transaction is not None else Isolation.COMMITTED
-    return Poll(transaction=transaction, tx=tx, isolation=isolation or by_default)
 
 
 def _form(id: str, found: Explained) -> dict[str, object]:

@@ -20,6 +20,7 @@ from tuff.sql.dialects import SQLITE, identity_of, insert
 ID = "0" * 40
 COMMANDS = [
     ("status",),
+    ("explain", "t", ID),
     ("topics", "ls"),
     ("topics", "show", "t"),
     ("topics", "create", "t"),

@@ -1,4 +1,5 @@
-"""The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8).
+"""The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8),
+and `doctor`.
 
 Each prints JSON, one object per line, for the `tuff` command and for Spark, which import nothing
 of the server. A finding has the kind `damage`, or `doubt` if it may be no corruption. The last
@@ -10,9 +11,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
-from admin import inspect_files, inspect_tables
+from admin import doctor, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError
@@ -52,8 +54,8 @@ def main(
     """Run one command; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "inspect":
-            return _inspect(options.what, options.path, elapsed_s=elapsed_s)
+        if options.command in ("doctor", "inspect"):
+            return _look(options, now_ms=now_ms, elapsed_s=elapsed_s)
         return _run(options, now_ms=now_ms, new_store_id=new_store_id)
     except CorruptDataError as error:
         return _fail(str(error), EXIT_CORRUPT)
@@ -122,6 +124,16 @@ def _restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
     return 0
 
 
+def _look(options: argparse.Namespace, *, now_ms: int, elapsed_s: Callable[[], float]) -> int:
+    if options.command == "inspect":
+        return _inspect(options.what, options.path, elapsed_s=elapsed_s)
+    for found in doctor.findings(
+        options.config, options.data, options.set, now_ms=now_ms, elapsed_s=elapsed_s
+    ):
+        _print({**asdict(found), "level": found.level.value})
+    return 0
+
+
 def _inspect(what: str, path: str, *, elapsed_s: Callable[[], float]) -> int:
     if what in _HBASE:
         return _inspect_hbase(what, path, elapsed_s=elapsed_s)
@@ -180,6 +192,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--without-messages", action="store_true")
     for command in (salvaging, backup, restore):
         command.add_argument("new", type=Path, metavar="NEW")
+    check = commands.add_parser("doctor", help="check the machine, settings and directories")
+    check.add_argument("--config", type=Path, metavar="FILE.toml")
+    check.add_argument("--data", type=Path, metavar="DIR")
+    check.add_argument("--set", action="append", default=[], metavar="section.key=value")
     inspect = commands.add_parser("inspect", help="print what a file or a table contains")
     inspect.add_argument("what", choices=[*_FILES, *_HBASE])
     inspect.add_argument("path", help="a path; of HBase, JSON (admin/inspect_hbase.py)")

@@ -233,6 +233,11 @@ def _of_components(
             messaging.holds_and_positions.position_count,
         ),
         Gauge(
+            "time_seconds",
+            "The time that the server goes by, since the epoch.",
+            lambda: clock.now_ms() / 1000,
+        ),
+        Gauge(
             "clock_offset_seconds",
             "How far the wall clock is ahead of the time that the server goes by.",
             lambda: clock.offset_ms() / 1000,

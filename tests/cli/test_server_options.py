@@ -20,6 +20,7 @@ from tuff.sql.dialects import SQLITE, identity_of, insert
 ID = "0" * 40
 COMMANDS = [
     ("status",),
+    ("doctor",),
     ("explain", "t", ID),
     ("topics", "ls"),
     ("topics", "show", "t"),

@@ -515,6 +515,10 @@ class AsyncClient:
             explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
         )
 
+    async def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return await self._send(calls.metrics())
+
     async def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
 

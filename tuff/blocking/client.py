@@ -511,6 +511,10 @@ class Client:
             explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
         )
 
+    def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return self._send(calls.metrics())
+
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
 

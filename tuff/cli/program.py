@@ -13,6 +13,7 @@ from tuff.cli.access import access
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.dlq import dlq
+from tuff.cli.doctor import doctor
 from tuff.cli.explain import explain
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.groups import groups
@@ -141,7 +142,22 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, explain, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
+    *(
+        status,
+        doctor,
+        explain,
+        topics,
+        pub,
+        tail,
+        delayed,
+        groups,
+        dlq,
+        tx,
+        sql,
+        sinks,
+        holds,
+        positions,
+    ),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)

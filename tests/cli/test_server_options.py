@@ -21,6 +21,7 @@ ID = "0" * 40
 COMMANDS = [
     ("status",),
     ("doctor",),
+    ("top", "--once", "--interval", "0.1"),
     ("explain", "t", ID),
     ("topics", "ls"),
     ("topics", "show", "t"),

@@ -26,6 +26,7 @@ from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.sql import sql
 from tuff.cli.status import status
 from tuff.cli.tail import tail
+from tuff.cli.top import top
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
 from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
@@ -142,22 +143,8 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(
-        status,
-        doctor,
-        explain,
-        topics,
-        pub,
-        tail,
-        delayed,
-        groups,
-        dlq,
-        tx,
-        sql,
-        sinks,
-        holds,
-        positions,
-    ),
+    *(status, top, doctor, explain, topics, pub, tail, delayed, groups, dlq, tx, sql),
+    *(sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)

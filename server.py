@@ -97,6 +97,7 @@ with _server_libraries():
     )
     from tuff.disk.event_loop import InThread, WorkerThreads
     from tuff.disk.locks import DirectoryLockedError
+    from tuff.log_events import event
     from tuff.version import __version__
 
 log = logging.getLogger("server")
@@ -183,7 +184,7 @@ class Server:
                 workers.close()
             for pool in self._pools:
                 pool.shutdown()
-            log.info("stopped")
+            log.info("stopped", extra=event("server_stopped"))
 
     async def _open_stores(self, port: int) -> None:
         """Raises: DirectoryLockedError, CannotJoinError."""
@@ -208,10 +209,13 @@ class Server:
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
         if not self._stop.is_set():
-            print(f"tuff ready on {self._url(port)}", flush=True)
+            url = self._url(port)
+            print(f"tuff ready on {url}", flush=True)
+            log.info("ready on %s", url, extra=event("server_ready", url=url))
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
-        log.info("stopping: refusing new work, finishing what is under way")
+        extra = event("server_stopping")
+        log.info("stopping: refusing new work, finishing what is under way", extra=extra)
         listener.end_with_replies()
         await self._components.drain()
         return 0
@@ -241,7 +245,7 @@ class Server:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task failed", exc_info=error)
+            log.error("a background task failed", exc_info=error, extra=event("task_failed"))
 
     async def _every(self, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         while not self._stop.is_set():
@@ -251,7 +255,7 @@ class Server:
             try:
                 await work()
             except Exception:  # one bad round must not end the loop that enforces time-outs
-                log.exception("a periodic task failed")
+                log.exception("a periodic task failed", extra=event("task_failed"))
 
     def _threads(self, name: str, count: int, *, is_joined: bool = True) -> InThread:
         def start(work: Callable[[], None]) -> threading.Thread:
@@ -279,7 +283,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
         "snapshots": directories.snapshots,
         **changed(settings),
     }
-    log.info("server starting", extra={"fields": fields})
+    log.info("server starting", extra={"code": "server_starting", "fields": fields})
     host = settings.server.host
     if host not in LOOPBACK_HOSTS and settings.server.access_file:
         log.warning(
@@ -298,7 +302,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
 
 def _die(reason: str) -> None:
     # Another server may have replaced this one: nothing may be answered any more.
-    log.error("%s; the process ends", reason)
+    log.error("%s; the process ends", reason, extra=event("process_ended"))
     os._exit(EXIT_FAILED)
 
 
@@ -308,7 +312,10 @@ async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:
-        log.exception("a writer has a bug; the process ends, and the next start recovers")
+        extra = event("process_ended")
+        log.exception(
+            "a writer has a bug; the process ends, and the next start recovers", extra=extra
+        )
         os._exit(EXIT_FAILED)
 
 
@@ -322,7 +329,8 @@ def main(arguments: list[str]) -> int:
             directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
-    log_to(sys.stderr, level=settings.server.log_level)
+    server = settings.server
+    log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as held:

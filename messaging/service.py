@@ -33,8 +33,9 @@ from messaging.write.delayed import DelayedMessages
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import MessageId, Offset
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -190,6 +191,13 @@ class MessagingService:
         self.state.load(loaded)
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
+        last, pending = MessageId(*self.state.last_batch.last), len(self.state.index.pointers())
+        log.info(
+            "messages are up: written up to %s, rows of %d transactions undecided",
+            last.hex(),
+            pending,
+            extra=event("messages_up", last=last.hex(), undecided=pending),
+        )
 
     async def _flush_if_due(self) -> None:
         if self.committer.lack_of_space is not None:
@@ -206,7 +214,11 @@ class MessagingService:
         try:
             await self._flush()
         except UnavailableError as error:
-            log.warning("changes of the message store still wait to be written: %s", error)
+            log.warning(
+                "changes of the message store still wait to be written: %s",
+                error,
+                extra=event("changes_not_written"),
+            )
 
     async def _flush(self) -> None:
         await self.committer.submit(Write(WriteBatch.force, internal=True))

@@ -18,6 +18,7 @@ from access.principals import (
 )
 from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
+from tuff.log_events import event
 from tuff.protocol.errors import UnauthenticatedError
 from tuff.protocol.exchange import Reply, Request, Route
 from tuff.protocol.ids import TopicId
@@ -112,7 +113,12 @@ class AccessGuard:
             return  # the check of the health says so, and its change is logged
         self._principals, self._failure = principals, None
         self._allowed.clear()
-        log.info("read the access file: %d principals", len(principals.by_name))
+        count = len(principals.by_name)
+        log.info(
+            "read the access file: %d principals",
+            count,
+            extra=event("access_file_read", principals=count),
+        )
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""

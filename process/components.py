@@ -44,6 +44,7 @@ from process.listener import Listener
 from process.settings import Settings, SettingsError
 from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
 from tuff.leveldb.opening import holds_database
+from tuff.log_events import event
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
@@ -297,7 +298,7 @@ class Components:
         try:
             await self.messaging.cleaner.run_pass()
         except UnavailableError as error:
-            log.warning("no sweep: %s", error)
+            log.warning("no retention pass: %s", error, extra=event("retention_failed"))
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""

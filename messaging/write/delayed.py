@@ -51,6 +51,7 @@ from messaging.write.group_commit import (
     WriteBatch,
 )
 from tuff.disk.event_loop import FutureTask
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
@@ -236,7 +237,10 @@ class DelayedMessages:
         is_told_elsewhere = isinstance(error, TransactionsUnavailableError | OwnershipMovingError)
         if topic not in self._failing and not is_told_elsewhere:
             self._failing.add(topic)
-            log.warning("delayed messages of %s wait, and are tried again: %s", topic, error)
+            extra = event("delayed_wait", topic=topic)
+            log.warning(
+                "delayed messages of %s wait, and are tried again: %s", topic, error, extra=extra
+            )
         self._state.look_times.note(topic, self._state.now_ms() + RETRY_MS)
 
     async def _enter_due(self, topic_id: TopicId, cancels: Sequence[_Cancel]) -> None:

@@ -47,7 +47,11 @@ def explain(
 
 
 def _read_explanation(response: Response) -> Explanation:
-    body = reply_object(response)
+    return explanation_from(reply_object(response))
+
+
+def explanation_from(body: Mapping[str, object]) -> Explanation:
+    """An explanation from its JSON."""
     generation, transaction = body["generation"], body["transaction"]
     return Explanation(
         id=text(body["id"]),

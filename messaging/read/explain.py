@@ -341,17 +341,18 @@ def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: Tr
         else:
             id = MessageId.from_hex(digits)
             found = await explainer.explain(topic, id, poll, may_read=partial(may_read, request))
-        return json_reply(_form(digits.lower(), found))
+        return json_reply(explanation_form(digits, found))
 
     path = f"{TOPIC_PATH}/messages/{{message}}/explain"
     return [Route("GET", path, get), Route("POST", path, post)]
 
 
-def _form(id: str, found: Explained) -> dict[str, object]:
+def explanation_form(id: str, found: Explained) -> dict[str, object]:
+    """The JSON of an explanation of the message with this id."""
     explanation, status = found.explanation, found.status
     blocked_by = explanation.blocked_by
     form: dict[str, object] = {
-        "id": id,
+        "id": id.lower(),
         "namespace": found.topic.namespace,
         "topic": found.topic.name,
         "generation": found.generation,
@@ -360,7 +361,7 @@ def _form(id: str, found: Explained) -> dict[str, object]:
         "detail": explanation.detail,
         "advice": explanation.advice,
         "blockedBy": None if blocked_by is None else pointer_to_json(blocked_by),
-        "transaction": None if status is None else status_to_form(status),
+        "transaction": None if status is None else _status_form(status),
     }
     if explanation.elsewhere:
         form["elsewhere"] = [
@@ -369,8 +370,7 @@ def _form(id: str, found: Explained) -> dict[str, object]:
     return form
 
 
-def status_to_form(status: TransactionStatus) -> dict[str, object]:
-    """The JSON of a transaction in an explanation."""
+def _status_form(status: TransactionStatus) -> dict[str, object]:
     return {
         "transactionId": pointer_to_json(status.transaction_id),
         "state": status.state,

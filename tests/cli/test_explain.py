@@ -5,8 +5,9 @@ from base64 import b64encode
 from pathlib import Path
 
 import tuff
+from tests.cli.command import tuff_command
 from tests.cli.conftest import Tuff
-from tests.http.process import ServerProcess
+from tests.http.process import ServerProcess, serve
 
 TOPIC = tuff.TopicId("cli", "explained")
 
@@ -38,6 +39,31 @@ def test_the_reason_is_named_for_each_kind_of_reader(
     assert reason("--snapshot", str(as_json)) == (False, "after_snapshot")
     file = server.data / "snapshots" / taken.file
     assert reason("--snapshot", str(file)) == (False, "after_snapshot")
+
+
+def test_the_files_of_a_stopped_server_give_the_same_reasons(tmp_path: Path) -> None:
+    running = serve(tmp_path)
+    with tuff.Client(f"http://127.0.0.1:{running.port}") as own:
+        own.topics.create(TOPIC)
+        aborted, held = own.transactions.start(), own.transactions.start(timeout=600)
+        own.publish(TOPIC, "a", transaction=aborted)
+        own.publish(TOPIC, "b", transaction=held)
+        own.transactions.abort(aborted)
+        later = own.publish(TOPIC, "c", delay=600)
+        ids = [each.id.hex() for each in own.poll(TOPIC, isolation="all")] + [later.first_id]
+    data = str(running.data)
+    in_use = tuff_command("explain", str(TOPIC), ids[0], "--data", data)
+    running.end()
+
+    def reason(id: str, *options: str) -> str:
+        said = tuff_command("explain", str(TOPIC), id, "--data", data, "--json", *options)
+        return str(json.loads(said.stdout)["reason"])
+
+    assert in_use.returncode == 2
+    assert [reason(each) for each in ids] == ["aborted", "in_progress", "delayed"]
+    assert reason(ids[1], "--isolation", "all") == "visible"
+    assert reason(ids[1], "--tx", str(held.transaction_id)) == "visible"
+    assert tuff_command("explain", str(TOPIC), "12", "--data", data).returncode == 2
 
 
 def test_a_reader_has_one_kind_of_snapshot(run: Tuff) -> None:

@@ -5,10 +5,17 @@ from pathlib import Path
 
 import click
 
-from tuff.blocking.client import Client
-from tuff.cli.options import TRANSACTION, server_command, topic_of
-from tuff.cli.output import Result, field_table, moment
-from tuff.launch import DAMAGE, Row, inspect
+from tuff.cli.options import (
+    TRANSACTION,
+    Session,
+    output_options,
+    server_options,
+    session,
+    topic_of,
+)
+from tuff.cli.output import Result, field_table, moment, print_result
+from tuff.explain_calls import explanation_from
+from tuff.launch import DAMAGE, Row, ServerCommandError, inspect, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.json_forms import parse_json, pointer_to_json, transaction_from_json
@@ -36,30 +43,64 @@ _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
     help="The reader reads in the snapshot in FILE: a transaction as JSON, or a snapshot file of "
     "the server.",
 )
-@server_command
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Ask no server: read the data directory of a stopped one.",
+)
+@server_options
+@output_options
+@session
 def explain(
-    client: Client,
+    session: Session,
     *,
     topic: TopicId,
     id: str,
     isolation: str | None,
     tx: int | None,
     snapshot: Path | None,
-) -> Result:
+    data: Path | None,
+    as_json: bool,
+) -> None:
     """Say whether a reader of TOPIC receives the message ID, and why.
 
     ID is a message id (40 hex digits), or the id of a delayed message (36).
     """
+    _require_one_reader(isolation, tx, snapshot, data)
+    level = None if isolation is None else Isolation(isolation)
+    if data is not None:
+        found = _explained_in(data, topic, id, level, tx)
+    else:
+        read_in = None if snapshot is None else _snapshot_in(snapshot)
+        with session.client() as client:
+            found = client.explain(topic, id, isolation=level, tx=tx, snapshot=read_in)
+    title = f"{id} is {'visible' if found.is_visible else 'not visible'}"
+    table = field_table(_fields(found), title=title, cell_length_max=SENTENCE_LENGTH_MAX)
+    print_result(Result(json=_form(found), table=table), as_json=as_json)
+
+
+def _require_one_reader(
+    isolation: str | None, tx: int | None, snapshot: Path | None, data: Path | None
+) -> None:
     if sum(given is not None for given in (isolation, tx, snapshot)) > 1:
         raise click.UsageError("give at most one of --isolation, --tx and --snapshot")
-    read_in = None if snapshot is None else _snapshot_in(snapshot)
-    level = None if isolation is None else Isolation(isolation)
-    found = client.explain(topic, id, isolation=level, tx=tx, snapshot=read_in)
-    title = f"{id} is {'visible' if found.is_visible else 'not visible'}"
-    return Result(
-        json=_form(found),
-        table=field_table(_fields(found), title=title, cell_length_max=SENTENCE_LENGTH_MAX),
-    )
+    if data is not None and snapshot is not None:
+        raise click.UsageError("--snapshot needs a server; with --data give --tx or --isolation")
+
+
+def _explained_in(
+    data: Path, topic: TopicId, id: str, isolation: Isolation | None, tx: int | None
+) -> Explanation:
+    """Raises: BadRequestError: a server uses the directory, or it can't be read."""
+    reader = ["--isolation", (isolation or Isolation.COMMITTED).value] if tx is None else []
+    of_tx = [] if tx is None else ["--tx", str(tx), "--isolation", "all"]
+    words = [str(data), topic.namespace, topic.name, id, *reader, *of_tx]
+    try:
+        (row,) = server_rows(["explain", *words])
+    except ServerCommandError as error:
+        raise BadRequestError(str(error), code="command_refused") from None
+    return explanation_from(row)
 
 
 def _fields(found: Explanation) -> Mapping[str, object]:

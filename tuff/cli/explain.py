@@ -40,8 +40,7 @@ _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
     "--snapshot",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The reader reads in the snapshot in FILE: a transaction as JSON, or a snapshot file of "
-    "the server.",
+    help="The reader reads in FILE: a transaction as JSON, or a snapshot file of the server.",
 )
 @click.option(
     "--data",

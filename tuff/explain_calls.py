@@ -1,4 +1,4 @@
-"""The call that explains what a reader receives, as a value (protocol §3.12)."""
+"""The call that explains what a reader receives, as a value (protocol §3.14)."""
 
 from base64 import b64encode
 from collections.abc import Mapping

@@ -70,6 +70,9 @@ class DelayedMessage:
     size: int
     ttl_s: int | None
     payload: bytes | None
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +166,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a reader receives a message, or does not (protocol §3.12). `reason` is a code, `detail` a
+    """Why a reader receives a message, or does not (protocol §3.14). `reason` is a code, `detail` a
     sentence, and `advice` says what to do. `topic` is the partition that was searched. The
     `transaction` wrote the message, and `blocked_by` is the transaction in progress for which the
     reader waits. `elsewhere`: topics of other namespaces that have the message."""
@@ -424,6 +427,29 @@ class GroupMember:
     topics: tuple[str, ...]
     assigned: tuple[TopicId, ...]
     target: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroup:
+    """A share group. The counts are of the messages that the server has read so far behind those
+    that are all done: `blocked` ones wait for an earlier message of their key, `waiting` ones for
+    their retry, `undecided` ones for the end of a transaction. `oldest`: the oldest message that is
+    not done, as far as it was read; `end`: the newest message; `behind_ms`: the time between."""
+
+    topic: TopicId
+    name: str
+    start: str
+    order: str
+    lease: float  # seconds
+    available: int
+    blocked: int
+    leased: int
+    waiting: int
+    undecided: int
+    done: int
+    oldest: MessageId | None
+    end: MessageId | None
+    behind_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

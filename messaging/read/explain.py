@@ -1,5 +1,5 @@
 """Reads the facts about one message and one reader, and the HTTP route of the explanation
-(protocol §3.12)."""
+(protocol §3.14)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

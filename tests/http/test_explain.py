@@ -1,4 +1,4 @@
-"""The explanation of what a reader receives (protocol §3.12): each reason, made real."""
+"""The explanation of what a reader receives (protocol §3.14): each reason, made real."""
 
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,6 @@ def test_a_damaged_record_is_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("each", Reason)
 def test_the_protocol_lists_each_reason(each: Reason) -> None:
     text = Path(__file__).resolve().parents[2].joinpath("docs/protocol.md").read_text()
-    section = text.partition("### 3.12 ")[2].partition("\n## ")[0]
+    section = text.partition("### 3.14 ")[2].partition("\n## ")[0]
 
     assert f"`{each.value}`" in section

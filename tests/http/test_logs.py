@@ -78,7 +78,7 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
         until(lambda: "damage_found" in codes_in(second))
 
     seen = {*codes_in(first), *codes_in(second)}
-    assert documented() - seen - NOT_HERE == {"access_file_read"}
+    assert documented() - seen - NOT_HERE == {"file_read_again"}
     ends = [each for each in codes_in(second) if each.startswith("server_sto")]
     assert ends == ["server_stopping", "server_stopped"]
 
@@ -89,7 +89,7 @@ def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
     with serve(tmp_path, AS_JSON, f"server.access_file={file}") as running:
         file.write_text(access_file({"reader": "", "another": ""}))
         os.kill(running.pid, signal.SIGHUP)
-        until(lambda: "access_file_read" in codes_in(running))
+        until(lambda: "file_read_again" in codes_in(running))
 
 
 def test_many_reads_of_one_damaged_record_are_one_line(tmp_path: Path) -> None:

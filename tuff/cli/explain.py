@@ -1,4 +1,4 @@
-"""`tuff explain`: why a reader receives a message, or does not (protocol §3.12)."""
+"""`tuff explain`: why a reader receives a message, or does not (protocol §3.14)."""
 
 from collections.abc import Mapping
 from pathlib import Path

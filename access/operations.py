@@ -109,6 +109,8 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/poll": _READ,
     f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"POST {_TOPIC}/messages/{{message}}/explain": _READ,
     f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,

@@ -80,6 +80,7 @@ def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply
         epoch="1",
         g="g",
         id=f"{0:040x}",
+        message=f"{0:040x}",
         file="x",
     )
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from tuff import calls
+from tuff import calls, explain_calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
@@ -59,7 +59,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
+from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
@@ -525,6 +525,30 @@ class AsyncClient:
             TopicNotFoundError: the topic does not exist.
         """
         return await self._send(calls.offsets(topic, isolation=isolation))
+
+    async def explain(
+        self,
+        topic: TopicId,
+        id: MessageId | str,
+        *,
+        isolation: IsolationLike | None = None,
+        tx: int | None = None,
+        snapshot: Transaction | None = None,
+    ) -> Explanation:
+        """Why a reader receives this message, or does not (protocol §3.14). The reader is one with
+        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+
+        Raises:
+            TransactionNotInProgressError: `tx` has ended.
+            TransactionUnknownError: there is no transaction `tx`.
+        """
+        return await self._send(
+            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+        )
+
+    async def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return await self._send(calls.metrics())
 
     async def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.

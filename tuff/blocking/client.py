@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from tuff import calls
+from tuff import calls, explain_calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
@@ -60,7 +60,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
+from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
@@ -521,6 +521,30 @@ class Client:
             TopicNotFoundError: the topic does not exist.
         """
         return self._send(calls.offsets(topic, isolation=isolation))
+
+    def explain(
+        self,
+        topic: TopicId,
+        id: MessageId | str,
+        *,
+        isolation: IsolationLike | None = None,
+        tx: int | None = None,
+        snapshot: Transaction | None = None,
+    ) -> Explanation:
+        """Why a reader receives this message, or does not (protocol §3.14). The reader is one with
+        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+
+        Raises:
+            TransactionNotInProgressError: `tx` has ended.
+            TransactionUnknownError: there is no transaction `tx`.
+        """
+        return self._send(
+            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+        )
+
+    def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return self._send(calls.metrics())
 
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.

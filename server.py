@@ -109,6 +109,7 @@ EXIT_USAGE = 2  # a flag or a setting that is not possible
 REPLIES_S_MAX = 6.0
 STDIN = 0  # the descriptor
 STDIN_BYTES = 4096  # read at once and dropped: only the end of the input matters
+FILES_S = 0.5  # seconds between two looks at the access file and the TLS files
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
 SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
 # A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
@@ -168,11 +169,7 @@ class Server:
         except (DirectoryLockedError, CannotJoinError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
-        self._spawn(self._every(TICK_S, self._components.tick_messages))
-        self._spawn(self._every(TICK_S, self._components.tick_transactions))
-        self._spawn(
-            self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
-        )
+        self._spawn_loops()
         try:
             return await self._serve(port, listener)
         finally:
@@ -185,6 +182,15 @@ class Server:
             for pool in self._pools:
                 pool.shutdown()
             log.info("stopped")
+
+    def _spawn_loops(self) -> None:
+        self._spawn(self._every(TICK_S, self._components.tick_messages))
+        self._spawn(self._every(TICK_S, self._components.tick_transactions))
+        if self._watches_files:
+            self._spawn(self._every(FILES_S, self._components.refresh_files))
+        self._spawn(
+            self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
+        )
 
     async def _open_stores(self, port: int) -> None:
         """Raises: DirectoryLockedError, CannotJoinError."""
@@ -222,12 +228,18 @@ class Server:
         return 0
 
     def _url(self, port: int) -> str:
-        host = self._settings.server.host
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        server = self._settings.server
+        scheme = "https" if server.has_tls else "http"
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        return f"{scheme}://{host}:{port}"
+
+    @property
+    def _watches_files(self) -> bool:
+        return bool(self._settings.server.access_file) or self._settings.server.has_tls
 
     def _hang_up(self) -> None:
-        if self._settings.server.access_file:
-            self._components.reload_access()
+        if self._watches_files:
+            self._spawn(self._components.refresh_files())
             return
         log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
 
@@ -286,13 +298,15 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
     }
     log.info("server starting", extra={"fields": fields})
     host = settings.server.host
-    if host not in LOOPBACK_HOSTS and settings.server.access_file:
+    if host in LOOPBACK_HOSTS:
+        return
+    if not settings.server.has_tls:
         log.warning(
             "server.host=%s is not a loopback address, and the server has no TLS: tokens and "
             "messages are readable on the way; put a proxy with TLS in front of it",
             host,
         )
-    elif host not in LOOPBACK_HOSTS:
+    if not settings.server.access_file:
         log.warning(
             "server.host=%s is not a loopback address, and the server has no access file: every "
             "client that reaches it can read, write and stop transactions; put a proxy that "

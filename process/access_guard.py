@@ -1,13 +1,12 @@
-"""Checks the principal of each request, and reads the access file again when it changes.
+"""Checks the principal of each request.
 
 Without an access file none of this is in the path of a request.
 """
 
-import logging
 from collections.abc import Awaitable
 from pathlib import Path
 
-from access.operations import REQUIREMENTS, Scope, require
+from access.operations import REQUIREMENTS, Requirement, Scope, require
 from access.principals import (
     EVERY,
     AccessFileError,
@@ -18,51 +17,49 @@ from access.principals import (
 )
 from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
+from process.watched_files import WatchedFileError, WatchedFiles
+from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import UnauthenticatedError
 from tuff.protocol.exchange import Reply, Request, Route
-
-log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 _SCHEME = "bearer "
 
-Stamp = tuple[int, int, int]  # of a file: it differs after each change
+# Authorization, names in the certificate, operation, namespace, topic.
+_Call = tuple[str | None, tuple[str, ...], str, str | None, str | None]
 
 
 def read_access_file(file: Path) -> Principals:
     """The principals of a file. Blocks.
 
     Raises:
-        AccessFileError: it can't be read, or is not valid.
+        WatchedFileError: it can't be read, or is not valid.
     """
     try:
         with file.open("rb") as opened:
             content = opened.read(FILE_BYTES_MAX + 1)
         text = content.decode("utf-8")
     except OSError as error:
-        raise AccessFileError(f"{file} can't be read: {error.strerror}") from None
+        raise WatchedFileError(f"{file} can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise AccessFileError(f"{file} is not in UTF-8") from None
+        raise WatchedFileError(f"{file} is not in UTF-8") from None
     if len(content) > FILE_BYTES_MAX:
-        raise AccessFileError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
+        raise WatchedFileError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
     try:
         return parse(text)
     except AccessFileError as error:
-        raise AccessFileError(f"{file}: {error}") from None
+        raise WatchedFileError(f"{file}: {error}") from None
 
 
 class AccessGuard:
     """Finds the principal of a request, and refuses what it may not do. Lives on one event loop."""
 
     def __init__(self, file: Path) -> None:
-        """Raises: AccessFileError: the file is not valid."""
-        self._file = file
-        self._stamp = _stamp(file)
-        self._principals = read_access_file(file)
-        # Calls that the principals may do: Authorization, operation, namespace and topic.
-        self._allowed: set[tuple[str | None, str, str | None, str | None]] = set()
-        self._failure: str | None = None
+        """Reads the file, and blocks. Raises: WatchedFileError: it is not valid."""
+        self._file = WatchedFiles([file], lambda: read_access_file(file), name="access file")
+        # Calls that the principals may do.
+        self._allowed: set[_Call] = set()
 
     def guarded(self, route: Route) -> Route:
         """The route, for principals that may call it. Raises: KeyError: its right is not known."""
@@ -93,39 +90,45 @@ class AccessGuard:
         except UnauthenticatedError:
             return False
 
-    def reload_if_changed(self) -> None:
-        """Read the file again if it has changed. A file that is not valid changes nothing. Reads
-        the disk; call it from a thread, or seldom."""
-        stamp = _stamp(self._file)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            principals = read_access_file(self._file)
-        except AccessFileError as error:
-            self._failure = str(error)
-            return  # the check of the health says so, and its change is logged
-        self._principals, self._failure = principals, None
-        self._allowed.clear()
-        log.info("read the access file: %d principals", len(principals.by_name))
+    async def refresh(self, in_thread: InThread) -> None:
+        """Read the file again if it has changed."""
+        if await self._file.refresh(in_thread):
+            self._allowed.clear()
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
-        if self._failure is not None:
+        if self._file.failure is not None:
             return Check(
-                Status.DEGRADED, f"the access file is not used as it is now: {self._failure}"
+                Status.DEGRADED, f"the access file is not used as it is now: {self._file.failure}"
             )
-        return Check(Status.OK, f"{len(self._principals.by_name)} principals have access")
+        return Check(Status.OK, f"{len(self._file.value.by_name)} principals have access")
+
+    def require_head(self, operation: str, head: Request) -> None:
+        """Check what the head of a request says, before its body is read.
+
+        Raises: UnauthenticatedError, ForbiddenError.
+        """
+        needed = REQUIREMENTS[operation]
+        if needed.scope is not Scope.OPEN:
+            self._check(operation, head, needed._replace(of_topics=None))
 
     def _require(self, operation: str, request: Request) -> None:
         """Raises: UnauthenticatedError, ForbiddenError."""
+        self._check(operation, request, REQUIREMENTS[operation])
+
+    def _check(self, operation: str, request: Request, needed: Requirement) -> None:
         parameters = request.parameters
-        call = (request.authorization, operation, parameters.get("ns"), parameters.get("t"))
+        call = (
+            request.authorization,
+            request.certificate,
+            operation,
+            parameters.get("ns"),
+            parameters.get("t"),
+        )
         if call in self._allowed:
             return
-        needed = REQUIREMENTS[operation]
         require(self._principal_of(request), needed, parameters, request.body)
-        if needed.of_topics is not None:
+        if REQUIREMENTS[operation].of_topics is not None:
             return  # the next body may name other topics
         if len(self._allowed) >= ALLOWED_COUNT_MAX:
             self._allowed.clear()
@@ -135,15 +138,12 @@ class AccessGuard:
         """Raises: UnauthenticatedError."""
         authorization = request.authorization
         if authorization is None:
-            raise UnauthenticatedError(
-                "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
-                "the client, TUFF_TOKEN of the command)"
-            )
+            return self._of_certificate(request)
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise UnauthenticatedError(
                 "the server takes `Authorization: Bearer TOKEN`, and no other scheme"
             )
-        found = self._principals.of_token(authorization[len(_SCHEME) :].strip())
+        found = self._file.value.of_token(authorization[len(_SCHEME) :].strip())
         if found is None:
             raise UnauthenticatedError(
                 "the token is not in the access file of the server; `tuff access token NAME` makes "
@@ -151,11 +151,16 @@ class AccessGuard:
             )
         return found
 
-
-def _stamp(file: Path) -> Stamp | None:
-    """Identifies a version of the file; None if there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    def _of_certificate(self, request: Request) -> Principal:
+        found = self._file.value.of_certificate(request.certificate)
+        if found is not None:
+            return found
+        if request.certificate:
+            raise UnauthenticatedError(
+                "the names in the client certificate are those of no principal in the access file, "
+                "or of several; `certificates` of a principal has one of them"
+            )
+        raise UnauthenticatedError(
+            "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
+            "the client, TUFF_TOKEN of the command)"
+        )

@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from access.principals import AccessFileError
+from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.groups import share_routes
+from messaging.read import inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -32,18 +33,18 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics
-from process.access_guard import AccessGuard
+from process import backup_stream, health, metrics, settings_reply
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService
+from process.http_connection import HttpService, require_nothing
 from process.listener import Listener
+from process.security import Security, Threads
 from process.settings import Settings, SettingsError
-from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
+from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
 from tuff.protocol.errors import (
     StorageUnavailableError,
@@ -52,6 +53,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
+from tx import inspection as transaction_inspection
 from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
 from tx.files import has_files
@@ -86,13 +88,6 @@ Background = Callable[[Callable[[], None]], object]
 Work = Coroutine[object, object, None]
 
 
-class Threads(Protocol):
-    """Makes worker threads, and returns a function that runs a call on one of them."""
-
-    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
-        """`is_joined`: the process waits for them when it ends."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """What the process provides: clocks, tasks, threads, and ids.
@@ -123,12 +118,8 @@ class Components:
         self._directories = directories
         self._runtime = runtime
         self._clock = runtime.clock
-        self._guard = ClockGuard(
-            runtime.clock.now_ms,
-            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
-            is_accepted=settings.server.accept_clock,
-        )
-        self._access = _access_guard(settings)
+        self._guard = _clock_guard(settings, runtime.clock)
+        self._security = Security(settings.server, threads=runtime.threads)
         self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
@@ -137,11 +128,9 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
+        refusal = self._new_store_refusal
         self._opens = _engine(
-            settings,
-            directories.messages,
-            runtime=runtime,
-            new_store_refusal=self._new_store_refusal,
+            settings, directories.messages, runtime=runtime, new_store_refusal=refusal
         )
         self.messaging = self._make_messaging()
         self.cluster = self._make_cluster() if settings.cluster.is_member else None
@@ -187,9 +176,10 @@ class Components:
         """A listener that serves every route."""
         server = self._settings.server
         routes, streams = self._routes(), backup_stream.routes(self._backups)
-        if self._access is not None:
-            routes = [self._access.guarded(each) for each in routes]
-            streams = [self._access.guarded_stream(each) for each in streams]
+        access = self._security.access
+        if access is not None:
+            routes = [access.guarded(each) for each in routes]
+            streams = [access.guarded_stream(each) for each in streams]
         if self._spans is not None:
             routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
@@ -199,29 +189,43 @@ class Components:
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
+            require_access=require_nothing if access is None else access.require_head,
         )
-        return Listener(service, connections_max=server.max_connections)
+        return Listener(service, connections_max=server.max_connections, tls=self._security.tls)
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
+            *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
+            *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
             *group_routes.routes(messaging.groups),
+            *share_routes.routes(messaging.share_groups),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
-        shared = [*messages, *transaction_routes.routes(self.transactions)]
+        in_thread = self._runtime.threads("snapshot-reader", 1)
+        files = transaction_inspection.SnapshotFiles(
+            self._directories.snapshots, in_thread=in_thread
+        )
+        shared = [
+            *messages,
+            *transaction_routes.routes(self.transactions),
+            *transaction_inspection.routes(self.transactions, files),
+        ]
         if self.cluster is not None:
             shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *self._health_routes(),
             *metrics.routes(self._metrics),
+            *settings_reply.routes(self._settings),
+            *console_files.routes(),
             _openapi_route(),
         ]
 
@@ -229,9 +233,9 @@ class Components:
         def started() -> bool:
             return self._is_open and self._guard.is_compared
 
-        if self._access is None:
+        if self._security.access is None:
             return health.routes(started, self._checks)
-        return health.routes(started, self._checks, self._access.may_administer)
+        return health.routes(started, self._checks, self._security.access.may_administer)
 
     async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
@@ -273,7 +277,6 @@ class Components:
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
         self._disks.query()
-        self.reload_access()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
@@ -287,10 +290,10 @@ class Components:
         await self._link.tick()
         self._log_health()
 
-    def reload_access(self) -> None:
-        """Read the access file again, if there is one and it has changed."""
-        if self._access is not None:
-            self._access.reload_if_changed()
+    async def refresh_files(self) -> None:
+        """Read the access file and the TLS files again, if there are any and they have changed."""
+        await self._security.refresh()
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -402,7 +405,7 @@ class Components:
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.polls.waiting_count
+        count = self.messaging.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:
@@ -491,7 +494,7 @@ class Components:
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
-            **({} if self._access is None else {"access": self._access.check()}),
+            **self._security.checks(),
         }
 
     def _check_transactions(self) -> Check:
@@ -632,14 +635,12 @@ class ComponentLink:
             self._recorded_store_id = store_id
 
 
-def _access_guard(settings: Settings) -> AccessGuard | None:
-    """Raises: SettingsError: the access file is not valid."""
-    if not settings.server.access_file:
-        return None
-    try:
-        return AccessGuard(Path(settings.server.access_file))
-    except AccessFileError as error:
-        raise SettingsError(f"server.access_file: {error}") from None
+def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:
+    return ClockGuard(
+        clock.now_ms,
+        jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+        is_accepted=settings.server.accept_clock,
+    )
 
 
 def _request_spans(settings: Settings) -> "RequestSpans | None":

@@ -37,6 +37,7 @@ from process.request_parser import (
     require_no_coding,
     wants_redirect,
 )
+from process.tls import names_of
 from tuff.disk.event_loop import LightTask
 from tuff.disk.locks import StoreError
 from tuff.protocol.errors import (
@@ -172,6 +173,13 @@ class StreamRoute(NamedTuple):
 _CLOSE = ("Connection", "close")
 
 
+RequireAccess = Callable[[str, Request], None]
+
+
+def require_nothing(_operation: str, _head: Request) -> None:
+    """Every client has access."""
+
+
 class HttpService:
     """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
@@ -184,7 +192,11 @@ class HttpService:
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
+        require_access: RequireAccess = require_nothing,
     ) -> None:
+        """`require_access` is called with the head of a request, before its body is read. It raises
+        the refusal of a request that no body makes allowed."""
+        self.require_access = require_access
         self.loop = asyncio.get_running_loop()
         self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
@@ -241,9 +253,17 @@ class Connections:
 class HttpConnection(asyncio.Protocol):
     """One connection, until it closes."""
 
-    def __init__(self, service: HttpService) -> None:
+    def __init__(
+        self,
+        service: HttpService,
+        *,
+        opened: "Callable[[HttpConnection], None]" = lambda _connection: None,
+    ) -> None:
+        """`opened` is called when requests can come: with TLS, after the handshake."""
         self._service = service
+        self._opened = opened
         self._loop = service.loop
+        self._certificate: tuple[str, ...] = ()  # the names in that of the client
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
@@ -268,6 +288,8 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         self._transport = transport
         self._service.connections.add(self)
+        self._opened(self)
+        self._certificate = names_of(transport.get_extra_info("peercert"))
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._close_if_idle()
 
@@ -363,13 +385,8 @@ class HttpConnection(asyncio.Protocol):
             return
         (operation, handler, parameters, query), fields, size = head
         stop = size + fields.content_length
-        if len(data) < stop:
-            self._held += data
-            self._needed = stop
-            return
         if len(data) > stop:
             self._held += data[stop:]
-        self._operation = operation
         request = Request(
             parameters,
             query,
@@ -379,12 +396,28 @@ class HttpConnection(asyncio.Protocol):
             fields.is_forwarded,
             fields.wants_redirect,
             fields.authorization,
+            self._certificate,
         )
+        if len(data) < stop:
+            self._held += data
+            if self._has_access(operation, request):
+                self._needed = stop
+            else:
+                self._begin_parsing()  # which refuses it without the rest of its body
+            return
+        self._operation = operation
         work = service.dispatcher.answer(operation, handler, request)
         self._work = LightTask(
             work, returned=self._answer_plain, failed=self._fail, refusals=REFUSALS
         )
         self._work.go_on()
+
+    def _has_access(self, operation: str, head: Request) -> bool:
+        try:
+            self._service.require_access(operation, head)
+        except TuffError:
+            return False
+        return True
 
     def _begin_parsing(self) -> None:
         self._parser = RequestParser(
@@ -566,6 +599,11 @@ class HttpConnection(asyncio.Protocol):
 
     # What a handler calls.
 
+    @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names in the client's certificate."""
+        return self._certificate
+
     async def body_of(self, parsed: ParsedRequest) -> bytes:
         """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
         if parsed.error is not None:
@@ -682,10 +720,12 @@ class _Call:
         self._resource = service.tree.find(target.segments)
         self._found: Handler | None = None
         operation = UNMATCHED
+        self._served = ""  # the operation of the route: HEAD is answered as GET
         if self._resource is not None and parsed.method in self._methods():
-            is_head = parsed.method == "HEAD"
-            self._found = self._resource.handlers["GET" if is_head else parsed.method]
+            method = "GET" if parsed.method == "HEAD" else parsed.method
+            self._found = self._resource.handlers[method]
             operation = self._resource.path
+            self._served = f"{method} {operation}"
         # Not the path: each topic would have a series of its own in the metrics.
         self.operation = f"{parsed.method} {operation}"
 
@@ -709,17 +749,20 @@ class _Call:
             allowed = ", ".join(self._methods())
             error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {parsed.method}")
             return problem_reply(error)._replace(headers=(("Allow", allowed),))
-        request = Request(
+        head = Request(
             self._resource.parameters,
             target.query,
             parsed.fields.get("content-type", [None])[0],
             accept_of(parsed.fields),
-            await connection.body_of(parsed),
+            b"",
             is_forwarded(parsed.fields),
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
+            connection.certificate,
             parsed.fields.get("traceparent", [None])[0],
         )
+        self._service.require_access(self._served, head)
+        request = head._replace(body=await connection.body_of(parsed))
         stream = self._service.streams.get(self.operation)
         if stream is None:
             return await found(request)

@@ -228,7 +228,7 @@ def _of_components(
     return [
         *_transaction_counters(transactions.counters),
         *_transaction_gauges(transactions),
-        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
+        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.waiting_count),
         _counter(
             "delayed_entered",
             "Delayed messages that entered their topics.",

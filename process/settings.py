@@ -34,8 +34,13 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
-    allow_remote: bool = False  # without TLS, tokens and messages are readable on the way
+    allow_remote: bool = False  # listen beyond loopback without an access file or without TLS
     access_file: str = ""  # the principals and their rights; empty: every client may do everything
+    # The certificate of the server with its chain, and its key, in PEM; empty: no TLS.
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    # The authorities of client certificates, in PEM; empty: no client is asked for one.
+    tls_client_ca_file: str = ""
     allowed_hosts: tuple[str, ...] = ()  # what requests may name as Host, besides its own
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
@@ -73,12 +78,36 @@ class ServerSettings:
             "server.max_clock_jump is a number of seconds, more than 0",
             self.max_clock_jump_s,
         )
+        self._require_tls_files()
         _require(
-            self.allow_remote or self.host in LOOPBACK_HOSTS,
-            "server.host is a loopback address unless server.allow_remote is true, since there is "
-            "no TLS: a proxy in front of the server has to provide it",
+            self.allow_remote or self.host in LOOPBACK_HOSTS or self.is_protected,
+            "server.host is a loopback address, unless the server has an access file "
+            "(server.access_file) and TLS (server.tls_certificate_file), or a proxy in front of it "
+            "has to provide them and server.allow_remote is true",
             self.host,
         )
+
+    def _require_tls_files(self) -> None:
+        _require(
+            bool(self.tls_certificate_file) == bool(self.tls_key_file),
+            "server.tls_key_file is set together with server.tls_certificate_file",
+            self.tls_key_file,
+        )
+        _require(
+            self.has_tls or not self.tls_client_ca_file,
+            "server.tls_client_ca_file is set only with server.tls_certificate_file",
+            self.tls_client_ca_file,
+        )
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the server speaks HTTPS."""
+        return bool(self.tls_certificate_file)
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether clients have to prove who they are, and nobody on the way reads along."""
+        return bool(self.access_file) and self.has_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +120,8 @@ class Settings:
     groups: GroupSettings = field(default_factory=GroupSettings)
     hbase: HBaseSettings = field(default_factory=HBaseSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    # Where a setting comes from, by `section.key`: the file, or a flag. All others have defaults.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.cluster.is_member:
@@ -107,6 +138,11 @@ class Settings:
             raise ValueError(
                 "server.access_file must be '' in a cluster, whose servers can't prove themselves "
                 f"to each other yet; it is {self.server.access_file!r}"
+            )
+        if self.server.has_tls:
+            raise ValueError(
+                "server.tls_certificate_file must be '' in a cluster, whose servers speak HTTP "
+                f"with each other; it is {self.server.tls_certificate_file!r}"
             )
         store, observers = self.messaging.store, self.messaging.observer_directory
         if store != "hbase":
@@ -163,11 +199,16 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         SettingsError: the file can't be read, or a section, key or value is not possible.
     """
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
-    for section, key, value in (*_from_file(file), *map(_assignment, assignments)):
-        _require_section(section)
-        values[section][key] = value
+    sources: dict[str, str] = {}
+    origins = ((str(file), _from_file(file)), ("flag", map(_assignment, assignments)))
+    for source, given in origins:
+        for section, key, value in given:
+            _require_section(section)
+            values[section][key] = value
+            sources[f"{section}.{key}"] = source
     try:
-        return Settings(**{name: _section(name, given) for name, given in values.items()})
+        sections = {name: _section(name, found) for name, found in values.items()}
+        return Settings(**sections, sources=sources)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

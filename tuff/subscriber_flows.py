@@ -459,6 +459,15 @@ def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
         keep(topic)
 
 
+def check_positions(positions: object) -> None:
+    """Raises: TypeError: it has no `load` and `save`."""
+    if not (hasattr(positions, "load") and hasattr(positions, "save")):
+        raise TypeError(
+            "positions is the participant that keeps the position, as "
+            f"tuff.TablePositions(table, name), and not {positions!r:.100}"
+        )
+
+
 def with_fixed_start(
     topic: TopicId, question: PollQuestion, ask: Callable[[Call[Offsets]], Flow[Offsets]]
 ) -> Flow[PollQuestion]:

@@ -34,8 +34,8 @@ from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 
-_ROOT = "/v1/transactions"
-_ONE = f"{_ROOT}/{{tx}}"
+ROOT_PATH = "/v1/transactions"
+ONE_PATH = f"{ROOT_PATH}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
@@ -45,36 +45,36 @@ def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
     need_it = [
-        Route("POST", _ROOT, one.start),
-        Route("GET", _ROOT, service.overview),
-        Route("POST", f"{_ROOT}/run", one.run),
-        Route("GET", f"{_ROOT}/prepared", service.prepared),
-        Route("GET", f"{_ROOT}/invalid", service.invalids),
-        Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
-        Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
-        Route("GET", f"{_ROOT}/snapshot", service.snapshot_state),
-        Route("GET", _ONE, one.outcome),
-        Route("POST", f"{_ONE}/can-commit", one.can_commit),
-        Route("POST", f"{_ONE}/commit", one.commit),
-        Route("POST", f"{_ONE}/prepare", one.prepare),
-        Route("POST", f"{_ONE}/resolve", one.resolve),
-        Route("POST", f"{_ONE}/abort", one.abort),
-        Route("POST", f"{_ONE}/invalidate", one.invalidate),
-        Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
-        Route("POST", f"{_ONE}/renew", one.renew),
+        Route("POST", ROOT_PATH, one.start),
+        Route("GET", ROOT_PATH, service.overview),
+        Route("POST", f"{ROOT_PATH}/run", one.run),
+        Route("GET", f"{ROOT_PATH}/prepared", service.prepared),
+        Route("GET", f"{ROOT_PATH}/invalid", service.invalids),
+        Route("POST", f"{ROOT_PATH}/invalid/truncate", service.truncate),
+        Route("POST", f"{ROOT_PATH}/snapshot", service.take_snapshot),
+        Route("GET", f"{ROOT_PATH}/snapshot", service.snapshot_state),
+        Route("GET", ONE_PATH, one.outcome),
+        Route("POST", f"{ONE_PATH}/can-commit", one.can_commit),
+        Route("POST", f"{ONE_PATH}/commit", one.commit),
+        Route("POST", f"{ONE_PATH}/prepare", one.prepare),
+        Route("POST", f"{ONE_PATH}/resolve", one.resolve),
+        Route("POST", f"{ONE_PATH}/abort", one.abort),
+        Route("POST", f"{ONE_PATH}/invalidate", one.invalidate),
+        Route("POST", f"{ONE_PATH}/checkpoint", one.checkpoint),
+        Route("POST", f"{ONE_PATH}/renew", one.renew),
         Route("GET", _SINKS, sinks.show_all),
         Route("GET", _SINK, sinks.show),
         Route("DELETE", _SINK, sinks.forget),
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route._replace(handler=_while_running(manager, route.handler)) for route in need_it),
-        Route("POST", f"{_ROOT}/service/stop", service.stop),
-        Route("POST", f"{_ROOT}/service/start", service.start),
+        *(route._replace(handler=while_running(manager, route.handler)) for route in need_it),
+        Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
+        Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]
 
 
-def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
+def while_running(manager: TransactionManager, handler: Handler) -> Handler:
     """A handler that answers 503 while the service is not running. Whether the transaction of a
     request exists is not known then."""
 
@@ -106,19 +106,19 @@ class _TransactionRoutes:
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
-        opened = await self._manager.completion.renew(_pointer(request))
+        opened = await self._manager.completion.renew(pointer_of(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
-        await self._manager.completion.can_commit(_pointer(request), _changes(body) or ())
+        await self._manager.completion.can_commit(pointer_of(request), _changes(body) or ())
         return json_reply({"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
         outcome = await self._manager.completion.commit(
-            _pointer(request),
+            pointer_of(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
@@ -128,7 +128,7 @@ class _TransactionRoutes:
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
         opened = await self._manager.completion.prepare(
-            _pointer(request),
+            pointer_of(request),
             database=_database(body.get("database")),
             changes=_changes(body),
             publish=_entries(body),
@@ -139,10 +139,10 @@ class _TransactionRoutes:
         body = _members_of(request, {"outcome"}, what="a resolve")
         match body.get("outcome"):
             case "commit":
-                outcome = await self._manager.completion.commit_prepared(_pointer(request))
+                outcome = await self._manager.completion.commit_prepared(pointer_of(request))
                 return json_reply(_committed_object(outcome))
             case "abort":
-                outcome = await self._manager.completion.abort_prepared(_pointer(request))
+                outcome = await self._manager.completion.abort_prepared(pointer_of(request))
                 return json_reply({"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
@@ -156,22 +156,22 @@ class _TransactionRoutes:
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
-        outcome = await self._manager.completion.abort(_pointer(request))
+        outcome = await self._manager.completion.abort(pointer_of(request))
         return json_reply({"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
-        outcome = await self._manager.completion.invalidate(_pointer(request))
+        outcome = await self._manager.completion.invalidate(pointer_of(request))
         return json_reply({"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
-        opened = await self._manager.starts.checkpoint(_pointer(request))
+        opened = await self._manager.starts.checkpoint(pointer_of(request))
         return json_reply(self._object(opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._manager.completion.outcome(_pointer(request))
+        found = await self._manager.completion.outcome(pointer_of(request))
         shown = _outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
@@ -248,7 +248,8 @@ class _ServiceRoutes:
         return json_reply({"state": ServiceState.RUNNING.value})
 
 
-def _pointer(request: Request) -> int:
+def pointer_of(request: Request) -> int:
+    """The pointer in the path of a request. Raises: TransactionUnknownError: it is none."""
     text = request.parameters["tx"]
     if text.isascii() and text.isdigit() and len(text) <= _POINTER_DIGITS_MAX:
         pointer = int(text)

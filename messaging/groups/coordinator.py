@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from messaging.groups import decisions
 from messaging.groups.decisions import Heartbeat, Join, Sessions
@@ -24,9 +25,9 @@ from messaging.groups.state import (
     from_bytes,
     to_bytes,
 )
+from messaging.groups.undecided import damaged_record, ended_transactions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
-from messaging.read.visibility import Undecided, Verdict, visibility
 from messaging.retention.holds_and_positions import behind_ms
 from messaging.storage.store_state import StoreState
 from messaging.topic_changes import TopicChanges
@@ -34,7 +35,6 @@ from messaging.topics import Topic
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.protocol.errors import (
-    DamagedRecordError,
     GroupNotEmptyError,
     GroupNotFoundError,
     TopicExistsError,
@@ -45,7 +45,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
-from tuff.protocol.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +143,8 @@ class GroupCoordinator:
         self._groups: dict[TopicId, _Group] = {}
         # The partitions of other servers' topics, and until when, in ms, they are not asked again.
         self._foreign: dict[TopicId, tuple[list[str], int]] = {}
-        self._turns: dict[TopicId, asyncio.Lock] = {}
+        # A lock is there as long as a request has it, or waits for it.
+        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
 
     async def tick(self) -> None:
         """Fence members whose session is over; call it several times a second."""
@@ -357,14 +357,17 @@ class GroupCoordinator:
         """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
         OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
-        found = {}
+        found, foreign = {}, []
         for name in sorted(topics):
             topic = TopicId(group_log.namespace, name)
             if self.other_owners is not None and self._state.topics.is_foreign(topic):
                 known = group.state.partitions.get(name)
-                found[name] = await self._foreign_partitions(self.other_owners, topic, known)
+                foreign.append((name, self._foreign_partitions(self.other_owners, topic, known)))
             else:
                 found[name] = partitions_of(self._state, topic)
+        if foreign:  # their owners answer at the same time
+            names, asked = zip(*foreign, strict=True)
+            found |= zip(names, await asyncio.gather(*asked), strict=True)
         return found
 
     async def _foreign_partitions(
@@ -399,7 +402,8 @@ class GroupCoordinator:
             self._state.topics.find(group_log)
         except TopicNotFoundError:
             raise _group_not_found(group_log) from None
-        async with self._turns.setdefault(group_log, asyncio.Lock()):
+        turn = self._turns.setdefault(group_log, asyncio.Lock())
+        async with turn:
             try:
                 topic = self._state.topics.find(group_log)
                 generation = topic.require_durable().generation
@@ -502,42 +506,12 @@ class GroupCoordinator:
 
     async def _settle(self, group_log: TopicId, group: _Group) -> None:
         """Apply or drop the offsets of transactions that have ended."""
-        if not group.state.undecided:
-            return
-        snapshot = await self._state.transactions.snapshot()
-        ended = [
-            pointer
-            for pointer in group.state.undecided
-            if visibility(pointer, snapshot) is not Verdict.HOLD
-        ]
-        if not ended:
-            return
-        committed = await self._visible(group_log, [group.rows[each] for each in ended], snapshot)
-        for pointer in ended:
-            group.state.end_transaction(pointer, is_committed=group.rows.pop(pointer) in committed)
-
-    async def _visible(
-        self, group_log: TopicId, rows: list[MessageId], snapshot: Transaction
-    ) -> set[MessageId]:
-        """Those of these messages of the log that a snapshot sees. The rows say it: the list of
-        invalid transactions forgets those whose rows are marked."""
-        found: set[MessageId] = set()
-        start, last, inclusive = min(rows), max(rows), True
-        while True:
-            result = await self._polls.poll(
-                group_log,
-                Poll(
-                    start=start,
-                    inclusive=inclusive,
-                    through=last,
-                    transaction=snapshot,
-                    undecided=Undecided.SKIP,
-                ),
-            )
-            found.update(MessageId.from_bytes(each) for each, _ in result.items)
-            start, inclusive = MessageId.from_bytes(result.next_id), False
-            if result.caught_up or start >= last:
-                return found
+        rows = {each: group.rows[each] for each in group.state.undecided}
+        transactions = self._state.transactions
+        ended = await ended_transactions(group_log, rows, self._polls, transactions)
+        for pointer, is_committed in ended.items():
+            group.state.end_transaction(pointer, is_committed=is_committed)
+            del group.rows[pointer]
 
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
@@ -576,10 +550,7 @@ def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:
     try:
         return from_bytes(payload)
     except DamagedRecordOfGroupError as error:
-        raise DamagedRecordError(
-            f"the log {group_log} can't be read at {message_id.hex()}: {error}",
-            members={"id": message_id.hex(), "next": None},
-        ) from None
+        raise damaged_record(group_log, message_id, error) from None
 
 
 def _group_not_found(group_log: TopicId) -> GroupNotFoundError:

@@ -39,7 +39,8 @@ class Request(NamedTuple):
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters). `traceparent` is the W3C trace context of the client.
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate;
+    `traceparent` is the W3C trace context of the client.
     """
 
     parameters: Mapping[str, str]
@@ -50,6 +51,7 @@ class Request(NamedTuple):
     is_forwarded: bool = False
     wants_redirect: bool = False
     authorization: str | None = None
+    certificate: tuple[str, ...] = ()
     traceparent: str | None = None
 
 

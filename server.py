@@ -95,6 +95,7 @@ with _server_libraries():
         changed,
         load,
     )
+    from process.systemd import notify, watchdog_interval_s
     from tuff.disk.event_loop import InThread, WorkerThreads
     from tuff.disk.locks import DirectoryLockedError
     from tuff.version import __version__
@@ -215,8 +216,12 @@ class Server:
         gc.enable()
         if not self._stop.is_set():
             print(f"tuff ready on {self._url(port)}", flush=True)
+            _notify("READY=1")
+            if (interval_s := watchdog_interval_s(os.environ.get("WATCHDOG_USEC"))) is not None:
+                self._spawn(self._every(interval_s, _is_alive))
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
+        _notify("STOPPING=1")
         log.info("stopping: refusing new work, finishing what is under way")
         listener.end_with_replies()
         await self._components.drain()
@@ -308,6 +313,15 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
             "authenticates clients in front of it",
             host,
         )
+
+
+def _notify(state: str) -> None:
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        notify(address, state)
+
+
+async def _is_alive() -> None:
+    _notify("WATCHDOG=1")
 
 
 def _die(reason: str) -> None:

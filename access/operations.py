@@ -81,12 +81,14 @@ _ADMINISTER_NAMESPACE = Requirement(Scope.NAMESPACE, (Right.ADMINISTER,))
 _SHOW = Requirement(Scope.TOPIC, (Right.READ, Right.PUBLISH, Right.CREATE, Right.ADMINISTER))
 
 _TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+_SHARE_GROUP = f"{_TOPIC}/share-groups/{{share}}"
 _GROUP = "/v1/namespaces/{ns}/groups/{g}"
 _TX = "/v1/transactions/{tx}"
 
 REQUIREMENTS: Mapping[str, Requirement] = {
     # A list has names of topics that the principal may not read.
     "GET /v1/namespaces": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
+    "GET /v1/topics": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
     "GET /v1/namespaces/{ns}/topics": Requirement(Scope.NAMESPACE, (Right.READ, Right.ADMINISTER)),
     f"PUT {_TOPIC}": _CREATE,
     f"GET {_TOPIC}": _SHOW,
@@ -97,7 +99,9 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/store": _PUBLISH,
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
+    f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
     f"GET {_TOPIC}/holds": _READ,
@@ -109,6 +113,12 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"DELETE {_TOPIC}/positions/{{name}}": _READ,
     f"GET {_TOPIC}/delayed": _PUBLISH,
     f"DELETE {_TOPIC}/delayed/{{id}}": _PUBLISH,
+    f"GET {_TOPIC}/share-groups": _READ,
+    f"PUT {_SHARE_GROUP}": _READ,
+    f"GET {_SHARE_GROUP}": _READ,
+    f"DELETE {_SHARE_GROUP}": _ADMINISTER_TOPIC,
+    f"POST {_SHARE_GROUP}/lease": _READ,
+    f"POST {_SHARE_GROUP}/acknowledge": _READ,
     "GET /v1/namespaces/{ns}/groups": _READ_SOME,
     f"GET {_GROUP}": _READ_SOME,
     f"DELETE {_GROUP}": _ADMINISTER_NAMESPACE,
@@ -126,7 +136,10 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /v1/transactions/snapshot": _ADMINISTER,
     "POST /v1/transactions/service/stop": _ADMINISTER,
     "POST /v1/transactions/service/start": _ADMINISTER,
+    "GET /v1/transactions/snapshots": _ADMINISTER,
+    "GET /v1/transactions/snapshots/{file}": _ADMINISTER,
     f"GET {_TX}": _TRANSACT,
+    f"GET {_TX}/changes": _ADMINISTER,  # the keys of other principals
     f"POST {_TX}/can-commit": _TRANSACT,
     f"POST {_TX}/commit": _COMMIT,
     f"POST {_TX}/prepare": _COMMIT,
@@ -144,12 +157,16 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/cluster/topics/{ns}/{t}/move": _ADMINISTER_TOPIC,
     "POST /v1/cluster/drain": _ADMINISTER,
     "POST /v1/cluster/undrain": _ADMINISTER,
+    "GET /v1/settings": _ADMINISTER,
     "GET /v1/backup": _ADMINISTER,
     "GET /health/live": _OPEN,
     "GET /health/startup": _OPEN,
     "GET /health/ready": _OPEN,
     "GET /metrics": _ADMINISTER,
     "GET /openapi.json": _OPEN,
+    # The page and its scripts; they contain no data, and send the token with each call.
+    "GET /console": _OPEN,
+    "GET /console/{version}/{file}": _OPEN,
 }
 
 _CALLS_OF_SERVERS = frozenset(

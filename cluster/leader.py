@@ -143,6 +143,11 @@ class Election:
             self._me.incarnation,
         )
 
+    @property
+    def my_epoch(self) -> int | None:
+        """The epoch in which this server led when it last looked; None if it did not."""
+        return self.found.epoch if self.found is not None and self.is_mine else None
+
     def tenancy(self) -> Tenancy:
         """The leadership of this server, which leads."""
         assert self.found is not None

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
+from messaging.groups.share_groups import ShareGroups
+from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions
@@ -79,6 +82,7 @@ class MessagingService:
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
+        self.inspection = TopicInspection(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None
@@ -87,17 +91,11 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
-        self.groups = GroupCoordinator(
-            state,
-            committer,
-            self.publisher,
-            self.polls,
-            self.topics,
-            self.offsets,
-            groups,
-            log_ttl_s=settings.max_ttl,
-        )
+        parts = (self.publisher, self.polls, self.topics, self.offsets)
+        self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)
+        self.share_groups = ShareGroups(store, state, committer, *parts, window=groups.share_window)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -131,6 +129,7 @@ class MessagingService:
 
     async def close(self) -> None:
         """End the long polls, write the changes that wait, and close the store."""
+        self.share_groups.stop_waiting()
         self.polls.stop_waiting()
         self.delayed.close()
         if self.ownership is not None:
@@ -144,6 +143,11 @@ class MessagingService:
     def status(self) -> tuple[str, str | None]:
         """`("ok", None)`, or `("down", reason)`."""
         return ("ok", None) if self.store.is_up else ("down", self.store.reason)
+
+    @property
+    def waiting_count(self) -> int:
+        """Long polls that wait now, and requests for leases that do."""
+        return self.polls.waiting_count + self.share_groups.waiting_count
 
     @property
     def last_sweep(self) -> tuple[int, str | None] | None:

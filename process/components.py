@@ -10,14 +10,17 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.groups import share_routes
+from messaging.read import inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -30,7 +33,7 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics
+from process import backup_stream, health, metrics, settings_reply
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
@@ -50,6 +53,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
+from tx import inspection as transaction_inspection
 from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
 from tx.files import has_files
@@ -60,6 +64,7 @@ from tx.mixed_backups import StoreMark
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
+    from process.request_spans import RequestSpans
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +77,7 @@ FAREWELL_S = 0.3
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
+SPANS_WITHIN_S = 1.0  # seconds that closing waits for the collector
 
 
 class CannotJoinError(Exception):
@@ -112,12 +118,9 @@ class Components:
         self._directories = directories
         self._runtime = runtime
         self._clock = runtime.clock
-        self._guard = ClockGuard(
-            runtime.clock.now_ms,
-            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
-            is_accepted=settings.server.accept_clock,
-        )
+        self._guard = _clock_guard(settings, runtime.clock)
         self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
+        self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -125,11 +128,9 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
+        refusal = self._new_store_refusal
         self._opens = _engine(
-            settings,
-            directories.messages,
-            runtime=runtime,
-            new_store_refusal=self._new_store_refusal,
+            settings, directories.messages, runtime=runtime, new_store_refusal=refusal
         )
         self.messaging = self._make_messaging()
         self.cluster = self._make_cluster() if settings.cluster.is_member else None
@@ -179,6 +180,8 @@ class Components:
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
+        if self._spans is not None:
+            routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
             routes,
             streams,
@@ -195,21 +198,34 @@ class Components:
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
+            *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
+            *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
             *group_routes.routes(messaging.groups),
+            *share_routes.routes(messaging.share_groups),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
-        shared = [*messages, *transaction_routes.routes(self.transactions)]
+        in_thread = self._runtime.threads("snapshot-reader", 1)
+        files = transaction_inspection.SnapshotFiles(
+            self._directories.snapshots, in_thread=in_thread
+        )
+        shared = [
+            *messages,
+            *transaction_routes.routes(self.transactions),
+            *transaction_inspection.routes(self.transactions, files),
+        ]
         if self.cluster is not None:
             shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *self._health_routes(),
             *metrics.routes(self._metrics),
+            *settings_reply.routes(self._settings),
+            *console_files.routes(),
             _openapi_route(),
         ]
 
@@ -313,6 +329,10 @@ class Components:
         if self.cluster is not None:
             await self.cluster.close()
         giving_up.cancel()
+        if self._spans is not None:
+            in_thread = self._runtime.threads("spans", 1, is_joined=False)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(in_thread(self._spans.shutdown), SPANS_WITHIN_S)
 
     def _timed_thread(self, name: str) -> TimedCalls:
         return TimedCalls(self._runtime.threads(name, 1), elapsed_s=self._runtime.elapsed_s)
@@ -386,7 +406,7 @@ class Components:
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.polls.waiting_count
+        count = self.messaging.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:
@@ -614,6 +634,28 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:
+    return ClockGuard(
+        clock.now_ms,
+        jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+        is_accepted=settings.server.accept_clock,
+    )
+
+
+def _request_spans(settings: Settings) -> "RequestSpans | None":
+    """Raises: SettingsError: the libraries are not installed."""
+    if not settings.server.otlp_endpoint:
+        return None
+    try:
+        from process.request_spans import RequestSpans
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"server.otlp_endpoint needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[server,otel]'"
+        ) from None
+    return RequestSpans(settings.server.otlp_endpoint)
 
 
 def _engine(

@@ -33,6 +33,7 @@ _ENDS_WITH_CONNECTION = frozenset(
     {
         "POST /v1/namespaces/{ns}/topics/{t}/poll",
         "GET /v1/namespaces/{ns}/topics/{t}/messages",
+        "POST /v1/namespaces/{ns}/topics/{t}/share-groups/{share}/lease",
     }
 )
 

@@ -759,6 +759,7 @@ class _Call:
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
             connection.certificate,
+            parsed.fields.get("traceparent", [None])[0],
         )
         self._service.require_access(self._served, head)
         request = head._replace(body=await connection.body_of(parsed))

@@ -50,6 +50,7 @@ class ServerSettings:
     )
     accept_clock: bool = False  # trust the clock of this start in any case
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
+    otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
 
     def __post_init__(self) -> None:
@@ -64,6 +65,11 @@ class ServerSettings:
                 "or a wildcard",
                 host,
             )
+        _require(
+            not self.otlp_endpoint or self.otlp_endpoint.startswith(("http://", "https://")),
+            "server.otlp_endpoint is a URL, such as http://127.0.0.1:4318",
+            self.otlp_endpoint,
+        )
         _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
         )
@@ -114,6 +120,8 @@ class Settings:
     groups: GroupSettings = field(default_factory=GroupSettings)
     hbase: HBaseSettings = field(default_factory=HBaseSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    # Where a setting comes from, by `section.key`: the file, or a flag. All others have defaults.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.cluster.is_member:
@@ -195,11 +203,16 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         SettingsError: the file can't be read, or a section, key or value is not possible.
     """
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
-    for section, key, value in (*_from_file(file), *map(_assignment, assignments)):
-        _require_section(section)
-        values[section][key] = value
+    sources: dict[str, str] = {}
+    origins = ((str(file), _from_file(file)), ("flag", map(_assignment, assignments)))
+    for source, given in origins:
+        for section, key, value in given:
+            _require_section(section)
+            values[section][key] = value
+            sources[f"{section}.{key}"] = source
     try:
-        return Settings(**{name: _section(name, given) for name, given in values.items()})
+        sections = {name: _section(name, found) for name, found in values.items()}
+        return Settings(**sections, sources=sources)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

@@ -87,6 +87,7 @@ class Address:
             headers["Accept"] = request.accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
+        headers.update(request.trace_headers)
         return headers
 
     def unreachable(self, error: Exception) -> ServerUnreachableError:

@@ -69,6 +69,9 @@ class DelayedMessage:
     size: int
     ttl_s: int | None
     payload: bytes | None
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +407,29 @@ class GroupMember:
     topics: tuple[str, ...]
     assigned: tuple[TopicId, ...]
     target: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroup:
+    """A share group. The counts are of the messages that the server has read so far behind those
+    that are all done: `blocked` ones wait for an earlier message of their key, `waiting` ones for
+    their retry, `undecided` ones for the end of a transaction. `oldest`: the oldest message that is
+    not done, as far as it was read; `end`: the newest message; `behind_ms`: the time between."""
+
+    topic: TopicId
+    name: str
+    start: str
+    order: str
+    lease: float  # seconds
+    available: int
+    blocked: int
+    leased: int
+    waiting: int
+    undecided: int
+    done: int
+    oldest: MessageId | None
+    end: MessageId | None
+    behind_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

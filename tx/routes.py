@@ -35,8 +35,8 @@ from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 
-_ROOT = "/v1/transactions"
-_ONE = f"{_ROOT}/{{tx}}"
+ROOT_PATH = "/v1/transactions"
+ONE_PATH = f"{ROOT_PATH}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
@@ -46,36 +46,36 @@ def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
     need_it = [
-        Route("POST", _ROOT, one.start),
-        Route("GET", _ROOT, service.overview),
-        Route("POST", f"{_ROOT}/run", one.run),
-        Route("GET", f"{_ROOT}/prepared", service.prepared),
-        Route("GET", f"{_ROOT}/invalid", service.invalids),
-        Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
-        Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
-        Route("GET", f"{_ROOT}/snapshot", service.snapshot_state),
-        Route("GET", _ONE, one.outcome),
-        Route("POST", f"{_ONE}/can-commit", one.can_commit),
-        Route("POST", f"{_ONE}/commit", one.commit),
-        Route("POST", f"{_ONE}/prepare", one.prepare),
-        Route("POST", f"{_ONE}/resolve", one.resolve),
-        Route("POST", f"{_ONE}/abort", one.abort),
-        Route("POST", f"{_ONE}/invalidate", one.invalidate),
-        Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
-        Route("POST", f"{_ONE}/renew", one.renew),
+        Route("POST", ROOT_PATH, one.start),
+        Route("GET", ROOT_PATH, service.overview),
+        Route("POST", f"{ROOT_PATH}/run", one.run),
+        Route("GET", f"{ROOT_PATH}/prepared", service.prepared),
+        Route("GET", f"{ROOT_PATH}/invalid", service.invalids),
+        Route("POST", f"{ROOT_PATH}/invalid/truncate", service.truncate),
+        Route("POST", f"{ROOT_PATH}/snapshot", service.take_snapshot),
+        Route("GET", f"{ROOT_PATH}/snapshot", service.snapshot_state),
+        Route("GET", ONE_PATH, one.outcome),
+        Route("POST", f"{ONE_PATH}/can-commit", one.can_commit),
+        Route("POST", f"{ONE_PATH}/commit", one.commit),
+        Route("POST", f"{ONE_PATH}/prepare", one.prepare),
+        Route("POST", f"{ONE_PATH}/resolve", one.resolve),
+        Route("POST", f"{ONE_PATH}/abort", one.abort),
+        Route("POST", f"{ONE_PATH}/invalidate", one.invalidate),
+        Route("POST", f"{ONE_PATH}/checkpoint", one.checkpoint),
+        Route("POST", f"{ONE_PATH}/renew", one.renew),
         Route("GET", _SINKS, sinks.show_all),
         Route("GET", _SINK, sinks.show),
         Route("DELETE", _SINK, sinks.forget),
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route._replace(handler=_while_running(manager, route.handler)) for route in need_it),
-        Route("POST", f"{_ROOT}/service/stop", service.stop),
-        Route("POST", f"{_ROOT}/service/start", service.start),
+        *(route._replace(handler=while_running(manager, route.handler)) for route in need_it),
+        Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
+        Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]
 
 
-def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
+def while_running(manager: TransactionManager, handler: Handler) -> Handler:
     """A handler that answers 503 while the service is not running. Whether the transaction of a
     request exists is not known then."""
 
@@ -177,7 +177,7 @@ class _TransactionRoutes:
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._manager.completion.outcome(_pointer(request))
+        found = await self._manager.completion.outcome(pointer_of(request))
         shown = _outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
@@ -186,7 +186,7 @@ class _TransactionRoutes:
 
     def _own(self, request: Request) -> int:
         """The pointer of the path. Raises: ForbiddenError: as `require_owner`."""
-        pointer, state = _pointer(request), self._manager.durable.state
+        pointer, state = pointer_of(request), self._manager.durable.state
         if (opened := state.opened(pointer)) is not None:
             require_owner(request.caller, opened.transaction_id, state.owners)
         return pointer
@@ -269,7 +269,8 @@ class _ServiceRoutes:
         return json_reply({"state": ServiceState.RUNNING.value})
 
 
-def _pointer(request: Request) -> int:
+def pointer_of(request: Request) -> int:
+    """The pointer in the path of a request. Raises: TransactionUnknownError: it is none."""
     text = request.parameters["tx"]
     if text.isascii() and text.isdigit() and len(text) <= _POINTER_DIGITS_MAX:
         pointer = int(text)

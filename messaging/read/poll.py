@@ -130,7 +130,7 @@ class Polls:
         self._transaction_rows = transaction_rows
         self._archive = archive
         self._observe = observe
-        self._is_stopping = False
+        self.is_stopping = False
         self.waiting_count = 0  # long polls that wait now
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
@@ -150,7 +150,7 @@ class Polls:
 
     def stop_waiting(self) -> None:
         """End every long poll, now and from now on, with an empty reply."""
-        self._is_stopping = True
+        self.is_stopping = True
         for topic in self._state.topics:
             topic.wake()
 
@@ -248,13 +248,13 @@ class Polls:
     def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
         """Whether a poll that has only passed over messages is answered before it has seen all."""
         until_s = deadline_s + max(0.0, FILTERED_READ_S - poll.wait_s)
-        is_over = self._is_stopping or asyncio.get_running_loop().time() >= until_s
+        is_over = self.is_stopping or asyncio.get_running_loop().time() >= until_s
         return poll.tags is not None and is_over
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is answered at once, since no message can come while it waits."""
         through = query.through
-        if self._is_stopping or result.next_id >= through.to_bytes():
+        if self.is_stopping or result.next_id >= through.to_bytes():
             return True
         if result.caught_up and through.offset <= query.high_water_mark:
             return True
@@ -274,16 +274,20 @@ class Polls:
         expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
-    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+    async def wait_until(self, waiter: asyncio.Event, alarm_s: float) -> None:
+        """Wait as a long poll, until this time of the event loop at most."""
         self.waiting_count += 1
-        alarm = loop.call_at(alarm_s, waiter.set)
+        alarm = asyncio.get_running_loop().call_at(alarm_s, waiter.set)
         try:
             await waiter.wait()
         finally:
             alarm.cancel()
             self.waiting_count -= 1
+
+    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await self.wait_until(waiter, alarm_s)
         if result.blocking_pointer is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
@@ -468,7 +472,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
     if isinstance(consume.start, int):
         start_time(consume.start)
-    through, tags = query.get("through"), query.get("tags")
+    through = query.get("through")
     return Poll(
         start=consume.start,
         inclusive=consume.inclusive,
@@ -477,9 +481,9 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         tx=tx,
         isolation=isolation or Isolation.ALL,
         undecided=undecided,
-        wait_s=_wait(query.get("wait")),
+        wait_s=wait_in(query),
         through=None if through is None else MessageId.from_hex(through),
-        tags=None if tags is None else TagFilter.parse(tags),
+        tags=tags_in(query),
     )
 
 
@@ -519,7 +523,14 @@ def transaction_named(query: Mapping[str, str]) -> int | None:
         raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
 
 
-def _wait(text: str | None) -> float:
+def tags_in(query: Mapping[str, str]) -> TagFilter | None:
+    tags = query.get("tags")
+    return None if tags is None else TagFilter.parse(tags)
+
+
+def wait_in(query: Mapping[str, str]) -> float:
+    """The seconds that the parameter `wait` names, 0 without it. Raises: BadRequestError."""
+    text = query.get("wait")
     if text is None:
         return 0.0
     wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan

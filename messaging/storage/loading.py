@@ -136,7 +136,7 @@ def load_topics(store: Store, units: Collection[TopicId]) -> LoadedTopics:
         if isinstance(record, TopicRecord) and record.generation > 0:
             prefix = prefix_of(topic, record.generation)
             _load_holds_and_positions(store, found, below=prefix)
-            if not topic.is_delayed_log:
+            if not topic.belongs_to_topic:
                 due_ms |= _next_due_ms(store, {topic: record}, below=prefix)
     return LoadedTopics(
         records={**dict.fromkeys(units), **found},

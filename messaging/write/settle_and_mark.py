@@ -111,7 +111,8 @@ class TransactionRows:
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
-        return sorted(map(str, self._homes(transaction_pointers)))
+        found = self._state.index.topics(transaction_pointers)
+        return sorted({str(topic.home) for topic in found})  # also of delayed messages
 
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
@@ -124,7 +125,7 @@ class TransactionRows:
         return [
             CarriedPointer(
                 pointer=pointer,
-                topics=self._units([pointer]),
+                topics=_units(index.topics([pointer])),
                 is_final=pointer in finals,
                 first_publish_ms=index.first_publish_ms(pointer),
             )
@@ -136,7 +137,7 @@ class TransactionRows:
         disk that the pointer has: its rows are durably marked or settled."""
         if self._state.topics.is_foreign(topic):
             return False
-        return topic not in self._units([pointer])
+        return topic not in _units(self._state.index.topics([pointer]))
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region
@@ -166,14 +167,6 @@ class TransactionRows:
     def note_durable(self, lsn: int) -> None:
         """The edits of transactions up to this one are durable; recorded with the next batch."""
         self._state.seen_lsn = lsn
-
-    def _homes(self, pointers: Collection[int]) -> frozenset[TopicId]:
-        """The topics that these pointers published to or stored for, also delayed messages."""
-        return frozenset(topic.home for topic in self._state.index.topics(pointers))
-
-    def _units(self, pointers: Collection[int]) -> frozenset[TopicId]:
-        """The same, by what has one owner in a cluster."""
-        return frozenset(topic.unit for topic in self._state.index.topics(pointers))
 
     async def _mark(self, pointers: Sequence[int]) -> None:
         entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]
@@ -227,3 +220,8 @@ def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
         count += entry.count
     if gathered:
         yield gathered
+
+
+def _units(topics: Iterable[TopicId]) -> frozenset[TopicId]:
+    """What has one owner in a cluster."""
+    return frozenset(topic.unit for topic in topics)

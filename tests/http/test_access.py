@@ -72,7 +72,15 @@ def client(server: ServerProcess) -> Client:
 def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
     path = endpoint.path.format(
-        ns="ns", t="t", tx="1", name="x", sink="x", epoch="1", g="g", id=f"{0:040x}"
+        ns="ns",
+        t="t",
+        tx="1",
+        name="x",
+        sink="x",
+        epoch="1",
+        g="g",
+        id=f"{0:040x}",
+        file="x",
     )
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None
     headers = {} if authorization is None else {"Authorization": authorization}

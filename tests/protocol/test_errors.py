@@ -40,6 +40,8 @@ STATUS_OF_CODE = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "topic_already_exists": 409,
+    "group_already_exists": 409,
+    "lease_lost": 409,
     "partition_retired": 409,
     "topic_held": 409,
     "topic_not_movable": 409,

@@ -17,6 +17,7 @@ from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
 from tuff.aio.groups import AsyncConsumer, AsyncGroups
 from tuff.aio.publisher import AsyncPublisher
+from tuff.aio.share_groups import AsyncShareConsumer, AsyncShareGroups
 from tuff.aio.sql import AsyncSqlResolver, AsyncSqlTransaction
 from tuff.aio.subscriber import AsyncSubscriber
 from tuff.aio.topics import AsyncDelayed, AsyncTopics
@@ -61,11 +62,19 @@ from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
+from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_consumer import ShareConsumerFlows, SharePlan
 from tuff.sql.database import Decider, SqlDatabase
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_flows import (
+    SubscriberFlows,
+    SubscriberPlan,
+    Subscription,
+    check_positions,
+    keep_for,
+)
 from tuff.tls import TlsFiles
 from tuff.transaction_calls import write_pointer_of
 
@@ -83,7 +92,7 @@ class AsyncClient:
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
     Safe to share between the tasks of one event loop. `topics`, `transactions`, `sinks`,
-    `groups` and `cluster` have the calls about those.
+    `groups`, `share_groups` and `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -131,6 +140,7 @@ class AsyncClient:
         self.sinks = AsyncSinks(self._send, self.client_id)
         self.cluster = AsyncCluster(self._send)
         self.groups = AsyncGroups(self._send)
+        self.share_groups = AsyncShareGroups(self._send)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
 
     @property
@@ -181,6 +191,7 @@ class AsyncClient:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         delay: Duration,
     ) -> PublishedDelayed: ...
     @overload
@@ -190,8 +201,20 @@ class AsyncClient:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         at: datetime | int,
     ) -> PublishedDelayed: ...
+    @overload
+    async def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None: ...
     async def publish(
         self,
         topic: TopicId,
@@ -217,7 +240,7 @@ class AsyncClient:
         (`none`, which returns None). A crash of the server may lose messages that were not durable.
         `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
         they were published at that moment; until then `delayed` lists and cancels them. Under a
-        transaction they do so only if it commits. They are always durable, whatever `ack` is.
+        transaction they do so only if it commits.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -234,11 +257,12 @@ class AsyncClient:
         request = publish_request(
             all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
         )
-        if (delayed := calls.delay_of(delay, at)) is not None:
-            return await self._send(calls.publish_delayed(topic, request, delayed))
+        delayed = calls.delay_of(delay, at)
         if level is Ack.NONE:
-            await self._send(calls.publish_unacknowledged(topic, request))
+            await self._send(calls.publish_unacknowledged(topic, request, delayed))
             return None
+        if delayed is not None:
+            return await self._send(calls.publish_delayed(topic, request, delayed, ack=level))
         return await self._send(calls.publish(topic, request, ack=level))
 
     async def store(
@@ -402,7 +426,7 @@ class AsyncClient:
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
         numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
-        `tags`: as in `poll`. New messages come within some tenths of a second.
+        `tags`: as in `poll`.
 
         Raises: as `subscribe`.
         """
@@ -690,10 +714,10 @@ class AsyncClient:
         `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
-            ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
-                `positions` belongs to another topic.
-            TypeError: a function is a coroutine function, and this client is blocking.
+            ValueError: `attempts` < 1, a name too long for `.dlq`, or `positions` of another topic.
+            TypeError: `positions` keeps none; or a coroutine function with a blocking client.
         """
+        check_positions(positions)
         wait_s = calls.seconds_of(wait, what="wait")
         read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
@@ -760,6 +784,49 @@ class AsyncClient:
         )
         member = new_member_id(), self._open_for_group
         return AsyncConsumer(ConsumerFlows(plan, *member, elapsed_s=perf_counter), self._driver)
+
+    def share_consumer(
+        self,
+        topic: TopicId,
+        group: str,
+        *,
+        mode: DeliveryModeLike = "at_least_once",
+        order: ShareOrder | None = None,
+        start: ShareStart = "earliest",
+        lease: Duration = 30.0,
+        batch: int = 10,
+        retry: RetryPolicy | None = None,
+    ) -> AsyncShareConsumer:
+        """A worker of a share group: the workers share the messages of one topic with one
+        partition, or of one partition. A message that fails, or is slow, blocks no other.
+
+            async with client.share_consumer(orders, "billing") as consumer:
+                async for messages in consumer:
+                    print(len(messages))
+
+        `mode`: `at_least_once` accepts messages after they were processed; `exactly_once` by the
+        transaction that processes them, see `ShareConsumer.transaction`. The first worker creates
+        the group: `start` is where it begins, `earliest`, `latest`, a message id or a publish time
+        in ms; with the `order` `key`, a message waits until the one before it of the same key is
+        done, and `None` is that of the group. `lease`: for how many seconds the server waits for a
+        sign of life, 0.1 to 43200; leases are renewed while the consumer is open. `batch`: how many
+        messages it takes at once, up to 1,000. `retry`: what becomes of messages that fail, in
+        `run` or by `nack`.
+
+        Raises:
+            ValueError: a word or a number is not possible.
+        """
+        plan = SharePlan(
+            group=ShareGroupId(topic=topic, name=group),
+            mode=mode,
+            order=order,
+            start=start,
+            lease_s=calls.seconds_of(lease, what="lease"),
+            count=batch,
+            retry=retry,
+        )
+        flows = ShareConsumerFlows(plan, self._open_for_group, perf_counter)
+        return AsyncShareConsumer(flows, self._driver)
 
     def _open_for_group(
         self,

@@ -51,8 +51,9 @@ class Request(NamedTuple):
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters). `certificate` has the names in the client's certificate. `caller`
-    is the principal that was found; None: every client may do everything.
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate, and
+    `traceparent` is the W3C trace context of the client. `caller` is the principal that was found;
+    None: every client may do everything.
     """
 
     parameters: Mapping[str, str]
@@ -64,6 +65,7 @@ class Request(NamedTuple):
     wants_redirect: bool = False
     authorization: str | None = None
     certificate: tuple[str, ...] = ()
+    traceparent: str | None = None
     caller: Caller | None = None
 
 

@@ -32,8 +32,8 @@ FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 _SCHEME = "bearer "
 
-# Authorization, names in the certificate, operation, namespace, topic.
-_Call = tuple[str | None, tuple[str, ...], str, str | None, str | None]
+# Authorization, operation, namespace, topic, names in the certificate.
+_Call = tuple[str | None, str, str | None, str | None, tuple[str, ...]]
 
 
 def read_access_file(file: Path) -> Principals:
@@ -95,7 +95,7 @@ class AccessGuard:
         needs_caller = Right.TRANSACT in needed.rights or self._secret_hash is not None
 
         def handle(request: Request) -> Awaitable[Reply]:
-            admitted = self._admit(operation, request)
+            admitted = self._admit(operation, needed, request)
             if needs_caller:
                 request = request._replace(
                     caller=admitted.caller,
@@ -110,9 +110,10 @@ class AccessGuard:
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
         operation, handler = f"{route.method} {route.path}", route.handler
+        needed = requirement_of(operation)
 
         def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
-            self._admit(operation, request)
+            self._admit(operation, needed, request)
             return handler(request, stream)
 
         return route._replace(handler=handle)
@@ -148,29 +149,24 @@ class AccessGuard:
         """
         needed = requirement_of(operation)
         if needed.scope is not Scope.OPEN:
-            self._find(operation, head, needed._replace(of_topics=None))
+            self._find(operation, needed._replace(of_topics=None), head)
 
-    def _admit(self, operation: str, request: Request) -> _Admitted:
+    def _admit(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
         """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError."""
-        admitted = self._find(operation, request, requirement_of(operation))
+        admitted = self._find(operation, needed, request)
         if admitted.usage is not None:
             self._charge(admitted.principal, admitted.usage, len(request.body))
         return admitted
 
-    def _find(self, operation: str, request: Request, needed: Requirement) -> _Admitted:
-        parameters = request.parameters
-        call = (
-            request.authorization,
-            request.certificate,
-            operation,
-            parameters.get("ns"),
-            parameters.get("t"),
-        )
+    def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
+        """As `_admit`, without the quota."""
+        get = request.parameters.get
+        call = (request.authorization, operation, get("ns"), get("t"), request.certificate)
         known = self._allowed.get(call)
         if known is not None:
             return known
         principal = self._principal_of(request)
-        require(principal, needed, parameters, request.body)
+        require(principal, needed, request.parameters, request.body)
         # The first server has charged a request that another one forwards.
         usage = None if self._is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -71,18 +72,9 @@ def client(server: ServerProcess) -> Client:
 
 def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
-    path = endpoint.path.format(
-        ns="ns",
-        t="t",
-        tx="1",
-        name="x",
-        sink="x",
-        epoch="1",
-        g="g",
-        id=f"{0:040x}",
-        message=f"{0:040x}",
-        file="x",
-    )
+    hexes = {"id": f"{0:040x}", "message": f"{0:040x}"}
+    ids = {"tx": "1", "epoch": "1", "ns": "ns", "t": "t", **hexes}
+    path = endpoint.path.format_map(defaultdict(lambda: "x", ids))
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None
     headers = {} if authorization is None else {"Authorization": authorization}
     return client.send(

@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters). `certificate` has the names in the client's certificate;
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate, and
     `traceparent` is the W3C trace context of the client. `caller` is the principal that was found;
     None: every client may do everything.
     """

@@ -81,6 +81,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
 ) -> None:
     front, owner = pair
     names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18, "file": "x"}
+    names |= {"share": "x", "message": "00" * 20}
     path = endpoint.path.format(ns="default", t="audit", tx="17", **names)
 
     through = await call(session, endpoint.method, f"{front.url}{path}?bogus=1")

@@ -81,6 +81,8 @@ def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply
         g="g",
         id=f"{0:040x}",
         message=f"{0:040x}",
+        share="s",
+        version="x",
         file="x",
     )
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None

@@ -116,6 +116,11 @@ class _Recovered:
     def holder(self, pointer: int) -> int | None:
         return pointer if pointer in self._state.view.in_progress else None
 
+    def preparation(self, transaction_id: int) -> tuple[str, int] | None:
+        opened = self._state.open.get(transaction_id)
+        prepared = None if opened is None else opened.prepared
+        return None if prepared is None else (prepared.database, prepared.at_ms)
+
     async def visibility_state(self) -> VisibilityState | None:
         return None
 

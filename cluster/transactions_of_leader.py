@@ -120,6 +120,10 @@ class TransactionsOfLeader:
             return None
         return self._transaction_ids.get(pointer, pointer)
 
+    def preparation(self, _transaction_id: int) -> None:
+        """Only the leader knows it. A client asks for the outcome of the transaction."""
+        return
+
     async def status(self, pointer: int, /) -> TransactionStatus | None:
         reply = await self.ask_leader("status", {"pointer": pointer})
         if not reply.has("transaction_id"):

@@ -128,6 +128,7 @@ class MessagingService:
             self.state.look_times.changed.set()
             await self.rows.retry_marks()
             await self.groups.tick()
+            self.share_groups.forget_moved()
             await self._flush_if_due()
 
     async def close(self) -> None:

@@ -55,6 +55,10 @@ class TransactionView(Protocol):
         """The id of the transaction that wrote under this pointer, while it is in progress; None
         once it ended, for an unknown pointer, and while the service is down. Never raises."""
 
+    def preparation(self, transaction_id: int, /) -> tuple[str, int] | None:
+        """The database that decides this transaction, and since when in ms, if it is durably
+        prepared and known here. Never raises."""
+
     async def status(self, pointer: int, /) -> TransactionStatus | None:
         """The state of the transaction that wrote under this pointer, for diagnosis; None for an
         unknown pointer."""

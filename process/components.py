@@ -120,7 +120,7 @@ class Components:
         self._runtime = runtime
         self._clock = runtime.clock
         self._guard = _clock_guard(settings, runtime.clock)
-        self._security = Security(settings.server, threads=runtime.threads)
+        self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
         self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
@@ -409,6 +409,7 @@ class Components:
             self._opens,
             transaction_files=self._directories.snapshots,
             lost_leadership=lambda: self.transactions.durable.lost_leadership,
+            secret=self._security.cluster_secret,
         )
 
     def _waiting_count(self) -> int:

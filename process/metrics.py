@@ -18,7 +18,7 @@ from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
 from tuff.disk.event_loop import FutureTask, SharedTimeout
-from tuff.protocol.errors import TuffError, UnavailableError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
 from tuff.version import __version__
@@ -388,7 +388,7 @@ def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
 
 async def reader_lags(messaging: MessagingService) -> Lags:
     """The lags of named positions and of consumer groups; none while the message store is down or
-    hangs."""
+    hangs, or a topic is deleted meanwhile."""
 
     async def read() -> Lags:
         return Lags(
@@ -398,7 +398,7 @@ async def reader_lags(messaging: MessagingService) -> Lags:
 
     try:
         return await _within_limit(read())
-    except (UnavailableError, TimeoutError):
+    except (TuffError, TimeoutError):
         return Lags()
 
 

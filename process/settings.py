@@ -140,16 +140,7 @@ class Settings:
         )
 
     def _require_shared(self) -> None:
-        if self.server.access_file:
-            raise ValueError(
-                "server.access_file must be '' in a cluster, whose servers can't prove themselves "
-                f"to each other yet; it is {self.server.access_file!r}"
-            )
-        if self.server.has_tls:
-            raise ValueError(
-                "server.tls_certificate_file must be '' in a cluster, whose servers speak HTTP "
-                f"with each other; it is {self.server.tls_certificate_file!r}"
-            )
+        self._require_protected_calls()
         store, observers = self.messaging.store, self.messaging.observer_directory
         if store != "hbase":
             raise ValueError(
@@ -170,6 +161,19 @@ class Settings:
             raise ValueError(
                 "cluster.address must be the URL at which the other servers reach this one, since "
                 f"server.host {self.server.host!r} names no single address; it is ''"
+            )
+
+    def _require_protected_calls(self) -> None:
+        if bool(self.server.access_file) != bool(self.cluster.secret_file):
+            raise ValueError(
+                "cluster.secret_file must be set together with server.access_file, so that servers "
+                f"can prove themselves to each other; it is {self.cluster.secret_file!r}"
+            )
+        address = self.cluster.address
+        if address and address.startswith("https:") != self.server.has_tls:
+            raise ValueError(
+                "cluster.address must begin with https:// where the server has TLS, and else with "
+                f"http://; it is {address!r}"
             )
 
     def rows_live_s(self) -> int:

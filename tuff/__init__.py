@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
     from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
+    from tuff.protocol.errors import QuotaExceededError as QuotaExceededError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
     from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from tuff.disk.event_loop import SharedTimeout
@@ -544,8 +545,9 @@ class Completion:
 
     def expire(self) -> None:
         """Invalidate the transactions that are past their deadline, or hold readers back for too
-        long; waits for no disk. A commit whose rows are being written has passed its check in time,
-        and is looked at again once it is through."""
+        long, and set aside the messages of prepared ones that do; waits for no disk. A commit whose
+        rows are being written has passed its check in time, and is looked at again once it is
+        through."""
         expired: dict[InvalidReason, list[int]] = {}
         for opened, reason in self._timeouts.overdue(self._durable.state):
             if not self._locks.has_claim(opened.transaction_id):
@@ -554,6 +556,9 @@ class Completion:
                 self._durable.sync_soon(self._invalidate(opened, reason))
         for reason, pointers in expired.items():
             _log_expired(reason, pointers)
+        for opened in self._timeouts.blocking_prepared(self._durable.state):
+            is_open = partial(self._is_open, opened.transaction_id)
+            self._ended_rows.set_aside(opened, is_open=is_open)
 
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
         """The transaction, or how it ended. That it ended, or is prepared, is only reported once it
@@ -638,6 +643,9 @@ class Completion:
         found = self._durable.decided.find(transaction_id)
         assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
         return found
+
+    def _is_open(self, transaction_id: int) -> bool:
+        return transaction_id in self._durable.decided.open
 
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))

@@ -162,6 +162,15 @@ class WritePermits:
             return None
         return state.find(pointer).transaction_id
 
+    def preparation(self, transaction_id: int) -> tuple[str, int] | None:
+        """The database that decides this transaction, and since when in ms, if it is durably
+        prepared."""
+        opened = self._durable.state.open.get(transaction_id)
+        prepared = None if opened is None else opened.prepared
+        if prepared is None or prepared.lsn > self._durable.state.seen:
+            return None
+        return prepared.database, prepared.at_ms
+
     async def status(self, pointer: int, /) -> TransactionStatus | None:
         """The state of the transaction of this pointer; an end that a crash could still undo does
         not count yet."""

@@ -56,7 +56,7 @@ from messaging.storage.rows import (
 from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
 from tuff.protocol import json_forms
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, TopicNotFoundError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import shown
@@ -88,6 +88,7 @@ class Offsets:
     earliest: MessageId | None
     end: MessageId | None
     blocked_by: int | None
+    prepared: tuple[str, int] | None = None  # the database that decides it, and since when in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +136,37 @@ class TopicOffsets:
         end, blocking_pointer = await self._store.read(
             partial(decided_end, query=query, undecided_from=undecided_from)
         )
+        transactions = self._state.transactions
+        holder = None if blocking_pointer is None else transactions.holder(blocking_pointer)
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=None
-            if blocking_pointer is None
-            else self._state.transactions.holder(blocking_pointer),
+            blocked_by=holder,
+            prepared=None if holder is None else transactions.preparation(holder),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
         found, record = require_log(self._store, self._state, topic)
         return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
+
+    async def bounds(
+        self, topics: Iterable[TopicId]
+    ) -> dict[TopicId, tuple[int, MessageId | None]]:
+        """For each of these topics that exists: the time in ms from which messages live, and the id
+        of the newest message, for a reader without a snapshot. One read of the store for all."""
+        queries = {}
+        for topic in topics:
+            with suppress(TopicNotFoundError):
+                found, record = require_log(self._store, self._state, topic)
+                queries[topic] = self._query(found, record, Poll(), 0, None)
+        ends = await self._store.read(
+            lambda store: {topic: newest_id(store, query) for topic, query in queries.items()}
+        )
+        return {
+            topic: (first_live(query).timestamp_ms, ends[topic]) for topic, query in queries.items()
+        }
 
     async def archived_from(self, topic: TopicId) -> MessageId | None:
         """The first message that a reader can receive from the archive; None if there is none, or
@@ -493,6 +512,8 @@ class _Routes:
             if found.blocked_by is None
             else json_forms.pointer_to_json(found.blocked_by),
         }
+        if found.prepared is not None:
+            form["database"], form["preparedAt"] = found.prepared
         if with_archive:
             first = await self._offsets.archived_from(topic)
             form["archivedFrom"] = first and first.hex()

@@ -74,7 +74,8 @@ _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 class PollResult:
     """What a read delivers. `next_id`, as an exclusive start, continues with exactly what this
     reader has not received; `blocked_by` is the id of the transaction that holds it back, while
-    that is in progress. `archived`: they come from the archive of the topic."""
+    that is in progress, and `prepared` the database that decides it, and since when in ms.
+    `archived`: they come from the archive of the topic."""
 
     messages: Messages
     generation: int
@@ -83,6 +84,7 @@ class PollResult:
     blocked_by: int | None
     expired: bool
     archived: bool = False
+    prepared: tuple[str, int] | None = None
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -330,13 +332,15 @@ class Polls:
         return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
     def _result(self, generation: int, result: ReadResult, *, is_expired: bool) -> PollResult:
+        holder = self._holder(result.blocking_pointer)
         return PollResult(
             messages=result.messages,
             generation=generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
-            blocked_by=self._holder(result.blocking_pointer),
+            blocked_by=holder,
             expired=is_expired,
+            prepared=None if holder is None else self._state.transactions.preparation(holder),
         )
 
     def _holder(self, pointer: int | None) -> int | None:
@@ -509,6 +513,9 @@ def _polled(result: PollResult, form: Form) -> Reply:
     )
     if result.blocked_by is not None:
         headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
+    if result.prepared is not None:
+        database, at_ms = result.prepared
+        headers += (("Tuff-Blocked-Database", database), ("Tuff-Blocked-Since", str(at_ms)))
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
     if result.archived:

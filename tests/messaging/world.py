@@ -145,6 +145,9 @@ class Transactions:
     def holder(self, pointer: int) -> int | None:
         return pointer if self.is_up and pointer in self.in_progress else None
 
+    def preparation(self, _transaction_id: int) -> tuple[str, int] | None:
+        return None
+
     async def status(self, pointer: int, /) -> TransactionStatus | None:
         if not self.is_up:
             raise TransactionsUnavailableError("down")

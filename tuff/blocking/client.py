@@ -763,6 +763,7 @@ class Client:
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
         retry: RetryPolicy | None = None,
+        tags: str | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
@@ -775,25 +776,24 @@ class Client:
                     print(batch.partition, len(batch))
 
         `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats messages; `at_most_once` commits before it hands a batch out, so a crash loses
-        messages; `exactly_once` commits with the transaction that processes the batch, see
-        `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
-        `earliest` or `latest`. A batch has at most `batch` messages, all committed. `assignor`:
-        `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member, which keeps its
-        partitions while it restarts. `retry`: what becomes of messages that fail, in `run` or by
-        `nack`. The callbacks, within `poll`, get partitions that the member received, gives up
-        after the callback, with what was processed committed, or has lost already.
+        repeats some; `at_most_once` commits before it hands a batch out, so a crash loses some;
+        `exactly_once` commits with the transaction of the batch, see `Consumer.transaction`.
+        `start`: where a partition without an offset begins, `earliest` or `latest`. A batch has at
+        most `batch` messages, all committed; `tags` selects as in `poll`. `assignor`: `range`,
+        `round_robin` or `sticky`. `instance_id`: of a static member, which keeps its partitions
+        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`.
+        `poll` calls the callbacks with partitions that were received, are given up next, or were
+        lost.
 
         Raises:
-            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
-            TypeError: a callback is a coroutine function, and this client is blocking.
+            ValueError, TypeError: an argument is not valid; a blocking client takes no coroutines.
         """
         plan = plan_of(
             group,
             topics,
             mode=mode,
             start=start,
-            question=PollQuestion(limit=batch),
+            question=PollQuestion(limit=batch, tags=tags),
             assignor=assignor,
             instance_id=instance_id,
             client=self.client_id,

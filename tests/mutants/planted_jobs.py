@@ -226,4 +226,13 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "        rest = [each for each in found if f'{each.namespace}:{each.name}' > f'{behind}:{name}']\n",
         (f"{_INSPECTION}::test_the_overview_comes_in_pages_by_name",),
     ),
+    Mutant(
+        "Spark does not read the partitions that take no more messages",
+        "pyspark_tuff/planning.py",
+        "    return [topic.partition(number) for number in sorted((*info.partitions, *info.retired))]\n",
+        "    return [topic.partition(number) for number in sorted(info.partitions)]\n",
+        (
+            "tests/spark/test_stream_read.py::test_a_retired_partition_is_deleted_without_data_loss_if_all_of_it_was_read",
+        ),
+    ),
 )

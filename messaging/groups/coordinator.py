@@ -34,6 +34,7 @@ from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
+from tuff.log_events import event
 from tuff.protocol.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -450,7 +451,8 @@ class GroupCoordinator:
             partitions = await self._partitions(group_log, group)
             await self._write(group_log, group, decisions.fence(group.state, over, partitions))
             group.sessions.forget_others(group.state)
-            log.info("fenced %d members of the group %s", len(over), group_log)
+            extra = event("members_fenced", group=group_log, count=len(over))
+            log.info("fenced %d members of the group %s", len(over), group_log, extra=extra)
 
     def _heard(self, group: _Group, member_id: str) -> MemberView:
         group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())

@@ -50,6 +50,14 @@ def _of_entries(_namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
                 yield namespace, topic
 
 
+def _of_calls(namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
+    """The topics of the prepares of a batch."""
+    for call in _list_of(body, "calls"):
+        members = call.get("body") if isinstance(call, dict) else None
+        if isinstance(members, dict):
+            yield from _of_entries(namespace, members)
+
+
 def _of_members(namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
     """The topics of a heartbeat, and those of the partitions that the member owns."""
     names = (*_list_of(body, "topics"), *_list_of(body, "owned"))
@@ -101,6 +109,8 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/poll": _READ,
     f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"POST {_TOPIC}/messages/{{message}}/explain": _READ,
     f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
@@ -129,6 +139,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/transactions": _TRANSACT,
     "GET /v1/transactions": _ADMINISTER,
     "POST /v1/transactions/run": _COMMIT,
+    "POST /v1/transactions/batch": _COMMIT._replace(topics_of=_of_calls),
     "GET /v1/transactions/prepared": _TRANSACT,  # a resolver of a database needs it
     "GET /v1/transactions/invalid": _ADMINISTER,
     "POST /v1/transactions/invalid/truncate": _ADMINISTER,

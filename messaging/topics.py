@@ -213,6 +213,12 @@ class Topic:
             return rule
         return replace(rule, pending=decided.rule)
 
+    def has_generation(self, generation: int) -> bool:
+        """Whether the next write goes to this generation. Raises: DamagedRecordError,
+        OwnershipMovingError."""
+        self.require_readable()
+        return self.decided is not None and self.decided.generation == generation
+
     def require_decided(self) -> TopicRecord:
         """The record by which the next write is decided. Raises: TopicNotFoundError,
         DamagedRecordError."""

@@ -26,6 +26,7 @@ from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
 from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
+from tuff.protocol.ids import TopicId
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
@@ -123,6 +124,10 @@ class AccessGuard:
             return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
         except UnauthenticatedError:
             return False
+
+    def may_read(self, request: Request, topic: TopicId) -> bool:
+        """Whether the principal of a request may read a topic."""
+        return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
 
     async def refresh(self, in_thread: InThread) -> None:
         """Read the file again if it has changed."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from messaging.partitions import PARTITIONS_COUNT_MAX
+from messaging.read.explanation import Reason
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
@@ -63,6 +64,7 @@ def _of_type(kind: str, **limits: object) -> Schema:
     return {"type": kind, **limits}
 
 
+_BOOLEAN = _of_type("boolean")
 _MS = _of_type("integer", format="int64", minimum=0, description="ms since the epoch")
 _SECONDS = _of_type(
     "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
@@ -395,10 +397,43 @@ _MESSAGES: dict[str, Schema] = {
             "earliest": _or_null(ref("MessageId")),
             "end": _or_null(ref("MessageId")),
             "blockedBy": _or_null(ref("Pointer")),
+            "database": ref("Name"),
+            "preparedAt": _MS,
             "archivedFrom": _or_null(ref("MessageId")),
         },
-        optional=("archivedFrom",),
+        optional=("database", "preparedAt", "archivedFrom"),
     ),
+    "Explanation": _reply(
+        {
+            "id": _TEXT,
+            "namespace": _TEXT,
+            "topic": _TEXT,
+            "generation": _or_null(_GENERATION),
+            "visible": _of_type("boolean"),
+            "reason": ref("ExplanationReason"),
+            "detail": _TEXT,
+            "advice": _TEXT,
+            "blockedBy": _or_null(ref("Pointer")),
+            "transaction": _or_null(ref("ExplainedTransaction")),
+            "elsewhere": _array(ref("FoundElsewhere")),
+        },
+        optional=("elsewhere",),
+    ),
+    "ExplanationReason": _one_of(*(each.value for each in Reason)),
+    "FoundElsewhere": _reply({"namespace": _TEXT, "topic": _TEXT}),
+    "ExplainedTransaction": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "state": _TEXT,
+            "reason": _or_null(_TEXT),
+            "client": _TEXT,
+            "startedAt": _MS,
+            "endedAt": _or_null(_MS),
+            "expiresAt": _or_null(_MS),
+            "database": _or_null(_TEXT),
+        }
+    ),
+    "ExplainRequest": _request({"transaction": ref("Snapshot")}, required=("transaction",)),
     "RowState": {
         **_one_of(
             "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown"
@@ -612,12 +647,19 @@ _TRANSACTIONS: dict[str, Schema] = {
             "client": _TEXT,
             "topics": _array(_TEXT),
             "changeCount": _COUNT,
+            "blocksReaders": _BOOLEAN,
             **_PREPARED,
         }
     ),
     "PreparedList": _reply(
         {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
     ),
+    "BatchCall": _request({"path": _TEXT, "body": _of_type("object")}, required=("path", "body")),
+    "BatchRequest": _request(
+        {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
+    ),
+    "BatchReply": _reply({"status": _of_type("integer"), "body": _of_type("object")}),
+    "BatchResponse": _reply({"replies": _array(ref("BatchReply"), "in the order of the calls")}),
     "RunRequest": _request(
         {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
@@ -1090,7 +1132,8 @@ _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable", _ARCHIVE_ERROR)
 _READ_HEADERS = (
-    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired", "Tuff-Archive",
+    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Blocked-Database",
+    "Tuff-Blocked-Since", "Tuff-Expired", "Tuff-Archive",
 )  # fmt: skip
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 _DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
@@ -1167,6 +1210,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explain",
+        tag="messages",
+        summary="Why a reader by isolation or transaction does or does not receive a message",
+        reply="Explanation", query=("isolation", "tx"),
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explainInSnapshot",
+        tag="messages", summary="The same for a reader in a given snapshot",
+        body="ExplainRequest", reply="Explanation",
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/rows", name="listRows", tag="messages",
@@ -1316,6 +1372,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="POST", path=f"{_TX_PATH}/run", name="runTransaction", tag="transactions",
         summary="Publish to several topics in a transaction of its own", body="RunRequest",
         reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TX_PATH}/batch", name="batchTransactions", tag="transactions",
+        summary="Starts, prepares and resolves in one request", body="BatchRequest",
+        reply="BatchResponse",
     ),
     Endpoint(
         method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",
@@ -1560,13 +1621,13 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "share": (ref("Name"), "share group"),
     "name": (ref("Name"), "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
+    "message": (_TEXT, "message id, or the id of a delayed message"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),
     "version": (_TEXT, "of the files, as the page of the console names it"),
     "file": (_TEXT, "name of the file"),
 }
-_BOOLEAN = _of_type("boolean")
 _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
@@ -1582,6 +1643,8 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
+    "Tuff-Blocked-Database": (ref("Name"), "the database that decides it, if it is prepared"),
+    "Tuff-Blocked-Since": (_MS, "since when it is prepared"),
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
     "Tuff-Archive": (_BOOLEAN, "whether the messages come from the archive of the topic"),
 }

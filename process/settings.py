@@ -17,7 +17,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
 from process.allowed_hosts import bare_host
-from process.logging_setup import LEVELS
+from process.logging_setup import FORMATS, LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -52,6 +52,7 @@ class ServerSettings:
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
     otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
+    log_format: str = "text"  # or json: one object on each line
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65_535, "server.port is 0 to 65535", self.port)
@@ -72,6 +73,11 @@ class ServerSettings:
         )
         _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
+        )
+        _require(
+            self.log_format in FORMATS,
+            f"server.log_format is {', '.join(FORMATS)}",
+            self.log_format,
         )
         _require(
             0 < self.max_clock_jump_s < float("inf"),

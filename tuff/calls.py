@@ -134,12 +134,14 @@ class Response:
 class Call(Generic[T]):
     """One round trip: the request, and how to read its response.
 
-    `unready_status`: an error status whose response `read` takes too.
+    `unready_status`: an error status whose response `read` takes too. `batched_as`: the kind of
+    calls with which it may be sent in one request, on one event loop.
     """
 
     request: Request
     read: Callable[[Response], T]
     unready_status: int | None = None
+    batched_as: str | None = None
 
     def answer(self, response: Response) -> T:
         """The value of a response.
@@ -721,6 +723,7 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 def _read_poll(response: Response) -> Poll:
     headers = response.headers
+    since = headers.get("tuff-blocked-since")
     return Poll(
         messages=_read_messages(response),
         next_id=MessageId.from_hex(headers["tuff-next"]),
@@ -728,6 +731,8 @@ def _read_poll(response: Response) -> Poll:
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
         expired=headers.get("tuff-expired") == "true",
         archived=headers.get("tuff-archive") == "true",
+        blocked_by_database=headers.get("tuff-blocked-database"),
+        blocked_since_ms=None if since is None else int(since),
     )
 
 
@@ -795,6 +800,11 @@ def health() -> Call[Health]:
     """The state of the server, also while it is not ready."""
     request = Request(method="GET", path="/health/ready", is_read=True)
     return Call(request, _read_health, unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def metrics() -> Call[str]:
+    """The metrics, in the text format of Prometheus."""
+    return get("/metrics", lambda response: response.body.decode("utf-8"))
 
 
 def _read_health(response: Response) -> Health:

@@ -25,6 +25,7 @@ from tuff.protocol.json_forms import (
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
+from tx.batch import Batch
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
@@ -45,10 +46,12 @@ _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
+    batch = Batch(one.start, {"prepare": one.prepare, "resolve": one.resolve})
     need_it = [
         Route("POST", ROOT_PATH, one.start),
         Route("GET", ROOT_PATH, service.overview),
         Route("POST", f"{ROOT_PATH}/run", one.run),
+        Route("POST", f"{ROOT_PATH}/batch", batch.handle),
         Route("GET", f"{ROOT_PATH}/prepared", service.prepared),
         Route("GET", f"{ROOT_PATH}/invalid", service.invalids),
         Route("POST", f"{ROOT_PATH}/invalid/truncate", service.truncate),
@@ -227,8 +230,10 @@ class _ServiceRoutes:
         found = await self._manager.monitoring.prepared(
             None if database is None else _database(database)
         )
-        topics = self._manager.completion.topics
-        return json_reply({"prepared": [_prepared_object(each, topics(each)) for each in found]})
+        topics, blocking = self._manager.completion.topics, self._manager.timeouts.blocking_now()
+        return json_reply(
+            {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
+        )
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -434,13 +439,16 @@ def _prepared_reply(opened: OpenTransaction) -> dict[str, object]:
     return {"state": opened.state, "published": list(published), **_prepared_members(opened)}
 
 
-def _prepared_object(opened: OpenTransaction, topics: list[str]) -> dict[str, object]:
+def _prepared_object(
+    opened: OpenTransaction, topics: list[str], blocking: frozenset[int]
+) -> dict[str, object]:
     """One entry of the list of prepared transactions."""
     return {
         "transactionId": pointer_to_json(opened.transaction_id),
         "client": opened.client,
         "topics": topics,
         "changeCount": len(opened.changes or ()),
+        "blocksReaders": not blocking.isdisjoint(opened.pointers),
         **_prepared_members(opened),
     }
 

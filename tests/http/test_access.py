@@ -72,7 +72,8 @@ def client(server: ServerProcess) -> Client:
 
 def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
-    ids = {"tx": "1", "epoch": "1", "id": f"{0:040x}", "ns": "ns", "t": "t"}
+    hexes = {"id": f"{0:040x}", "message": f"{0:040x}"}
+    ids = {"tx": "1", "epoch": "1", "ns": "ns", "t": "t", **hexes}
     path = endpoint.path.format_map(defaultdict(lambda: "x", ids))
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None
     headers = {} if authorization is None else {"Authorization": authorization}

@@ -91,6 +91,8 @@ class AsyncTypedTopic(Generic[V]):
             blocked_by=poll.blocked_by,
             expired=poll.expired,
             archived=poll.archived,
+            blocked_by_database=poll.blocked_by_database,
+            blocked_since_ms=poll.blocked_since_ms,
         )
 
     async def subscribe(

@@ -90,6 +90,8 @@ class TypedTopic(Generic[V]):
             blocked_by=poll.blocked_by,
             expired=poll.expired,
             archived=poll.archived,
+            blocked_by_database=poll.blocked_by_database,
+            blocked_since_ms=poll.blocked_since_ms,
         )
 
     def subscribe(

@@ -1,17 +1,21 @@
-"""The offline commands of server.py for the access file: `access token`, `check`, `may`.
+"""The offline commands of server.py for the access file: `access token`, `check`, `may`, `grant`,
+`revoke`.
 
 Each prints JSON, one object per line, for the `tuff` command.
 """
 
 import argparse
 import json
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from access.changes import granted, revoked
 from access.principals import EVERY, AccessFileError, Principals, Right, hash_of
 from process.access_guard import read_access_file
 from process.watched_files import WatchedFileError
+from tuff.disk.files import write_file
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
 
@@ -28,8 +32,10 @@ def main(arguments: list[str], *, new_token: Callable[[], str]) -> int:
             case "check":
                 for row in _rows(read_access_file(options.file)):
                     _print(row)
-            case _:
+            case "may":
                 _print(_may(read_access_file(options.file), options))
+            case _:
+                _print(_changed(options.file, options))
     except (AccessFileError, InvalidNameError, WatchedFileError) as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -70,17 +76,35 @@ def _may(principals: Principals, options: argparse.Namespace) -> Mapping[str, ob
     return {"principal": principal.name, "right": right, "may": may}
 
 
+def _changed(file: Path, options: argparse.Namespace) -> Mapping[str, object]:
+    read_access_file(file)  # its errors name the file
+    change = granted if options.command == "grant" else revoked
+    before = file.read_text("utf-8")
+    try:
+        after = change(
+            before, options.principal, Right(options.right), options.namespace, options.topic
+        )
+    except AccessFileError as error:
+        raise AccessFileError(f"{file}: {error}") from None
+    if after != before:
+        place, mode = file.resolve(), file.stat().st_mode
+        write_file(place, after.encode("utf-8"))
+        place.chmod(stat.S_IMODE(mode))
+    return {"principal": options.principal, "right": options.right, "changed": after != before}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="server.py access", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("token").add_argument("name")
     commands.add_parser("check").add_argument("file", type=Path)
-    may = commands.add_parser("may")
-    may.add_argument("file", type=Path)
-    may.add_argument("principal")
-    may.add_argument("right", choices=[right.value for right in Right])
-    may.add_argument("namespace")
-    may.add_argument("topic")
+    for name in ("may", "grant", "revoke"):
+        about_right = commands.add_parser(name)
+        about_right.add_argument("file", type=Path)
+        about_right.add_argument("principal")
+        about_right.add_argument("right", choices=[right.value for right in Right])
+        about_right.add_argument("namespace")
+        about_right.add_argument("topic")
     return parser
 
 

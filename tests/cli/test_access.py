@@ -41,3 +41,23 @@ def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert checked.returncode == 2
     assert f"{file}: principals.a.tokens has an entry that is not sha256" in checked.stderr
     assert "hunter2" not in checked.stderr
+
+
+def test_a_right_is_given_and_taken(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(f'[principals.a]\ntokens = ["sha256:{"0" * 64}"]\n# a comment\n')
+    file.chmod(0o600)
+    before = file.read_text()
+
+    for said in ("changed\n", "the principal has this right already\n"):
+        given = tuff_command("access", "grant", str(file), "a", "read", "shop:orders-*")
+        assert (given.returncode, given.stdout) == (0, said), given.stderr
+    assert parse(file.read_text()).by_name["a"].may(Right.READ, "shop", "orders-1")
+    taken = tuff_command("access", "revoke", str(file), "a", "read", "shop:orders-*")
+
+    assert (taken.returncode, taken.stdout) == (0, "changed\n")
+    assert file.read_text().rstrip() == before.rstrip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    refused = tuff_command("access", "revoke", str(file), "a", "read", "shop:orders-*")
+    assert refused.returncode == 2
+    assert "principals.a does not have the right read" in refused.stderr

@@ -1,4 +1,4 @@
-"""`tuff access`: make tokens, and check the access file of a server.
+"""`tuff access`: make tokens, and check and change the access file of a server.
 
 The server's own code does it, in a process of its own (`server.py access …`).
 """
@@ -8,16 +8,20 @@ from pathlib import Path
 import click
 
 from tuff.cli.fsck_and_backup import refusal
-from tuff.cli.options import output_options, topic_of
+from tuff.cli.options import DEFAULT_NAMESPACE, output_options, topic_of
 from tuff.cli.output import notice, print_json, print_table
 from tuff.launch import Row, ServerCommandError, server_rows
 
 _FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
+_RIGHT = click.argument(
+    "right", type=click.Choice(["create", "publish", "read", "transact", "administer"])
+)
+
 
 @click.group()
 def access() -> None:
-    """Make tokens, and check the access file of a server (server.access_file)."""
+    """Make tokens, and check and change the access file of a server (server.access_file)."""
 
 
 @access.command()
@@ -53,7 +57,7 @@ def check(*, file: Path, as_json: bool) -> None:
 @access.command()
 @_FILE
 @click.argument("principal")
-@click.argument("right", type=click.Choice(["create", "publish", "read", "transact", "administer"]))
+@_RIGHT
 @click.argument("topic")
 @output_options
 def may(*, file: Path, principal: str, right: str, topic: str, as_json: bool) -> None:
@@ -64,6 +68,48 @@ def may(*, file: Path, principal: str, right: str, topic: str, as_json: bool) ->
         print_json(row)
     else:
         click.echo("yes" if row["may"] else "no")
+
+
+@access.command()
+@_FILE
+@click.argument("principal")
+@_RIGHT
+@click.argument("topics")
+@output_options
+def grant(*, file: Path, principal: str, right: str, topics: str, as_json: bool) -> None:
+    """Give PRINCIPAL the RIGHT on TOPICS in an access file.
+
+    TOPICS is NAMESPACE:PATTERN, or PATTERN in namespace default; "*:*" is every topic. Comments of
+    the file stay. A server takes the change over within a second.
+    """
+    _change("grant", file, principal, right, topics, as_json=as_json)
+
+
+@access.command()
+@_FILE
+@click.argument("principal")
+@_RIGHT
+@click.argument("topics")
+@output_options
+def revoke(*, file: Path, principal: str, right: str, topics: str, as_json: bool) -> None:
+    """Take the RIGHT on TOPICS from PRINCIPAL in an access file.
+
+    TOPICS are as for grant, and the pattern of the table that gives the right. If another table
+    gives it on the same topics, nothing is changed.
+    """
+    _change("revoke", file, principal, right, topics, as_json=as_json)
+
+
+def _change(
+    command: str, file: Path, principal: str, right: str, topics: str, *, as_json: bool
+) -> None:
+    namespace, colon, pattern = topics.partition(":")
+    place = [namespace, pattern] if colon else [DEFAULT_NAMESPACE, topics]
+    (row,) = _rows([command, str(file), principal, right, *place])
+    if as_json:
+        print_json(row)
+    else:
+        click.echo("changed" if row["changed"] else "the principal has this right already")
 
 
 def _rows(arguments: list[str]) -> list[Row]:

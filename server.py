@@ -60,7 +60,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
 
-_TOOLS = ("fsck", "salvage", "backup", "restore", "inspect")
+_TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
         from admin import commands
@@ -98,6 +98,7 @@ with _server_libraries():
     from process.systemd import notify, watchdog_interval_s
     from tuff.disk.event_loop import InThread, WorkerThreads
     from tuff.disk.locks import DirectoryLockedError
+    from tuff.log_events import event
     from tuff.version import __version__
 
 log = logging.getLogger("server")
@@ -181,7 +182,7 @@ class Server:
                 workers.close()
             for pool in self._pools:
                 pool.shutdown()
-            log.info("stopped")
+            log.info("stopped", extra=event("server_stopped"))
 
     def _spawn_loops(self) -> None:
         self._spawn(self._every(TICK_S, self._components.tick_messages))
@@ -215,14 +216,17 @@ class Server:
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
         if not self._stop.is_set():
-            print(f"tuff ready on {self._url(port)}", flush=True)
+            url = self._url(port)
+            print(f"tuff ready on {url}", flush=True)
+            log.info("ready on %s", url, extra=event("server_ready", url=url))
             _notify("READY=1")
             if (interval_s := watchdog_interval_s(os.environ.get("WATCHDOG_USEC"))) is not None:
                 self._spawn(self._every(interval_s, _is_alive))
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
         _notify("STOPPING=1")
-        log.info("stopping: refusing new work, finishing what is under way")
+        extra = event("server_stopping")
+        log.info("stopping: refusing new work, finishing what is under way", extra=extra)
         listener.end_with_replies()
         await self._components.drain()
         return 0
@@ -258,7 +262,7 @@ class Server:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task failed", exc_info=error)
+            log.error("a background task failed", exc_info=error, extra=event("task_failed"))
 
     async def _every(self, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         while not self._stop.is_set():
@@ -268,7 +272,7 @@ class Server:
             try:
                 await work()
             except Exception:  # one bad round must not end the loop that enforces time-outs
-                log.exception("a periodic task failed")
+                log.exception("a periodic task failed", extra=event("task_failed"))
 
     def _threads(self, name: str, count: int, *, is_joined: bool = True) -> InThread:
         def start(work: Callable[[], None]) -> threading.Thread:
@@ -296,7 +300,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
         "snapshots": directories.snapshots,
         **changed(settings),
     }
-    log.info("server starting", extra={"fields": fields})
+    log.info("server starting", extra={"code": "server_starting", "fields": fields})
     host = settings.server.host
     if host in LOOPBACK_HOSTS:
         return
@@ -326,7 +330,7 @@ async def _is_alive() -> None:
 
 def _die(reason: str) -> None:
     # Another server may have replaced this one: nothing may be answered any more.
-    log.error("%s; the process ends", reason)
+    log.error("%s; the process ends", reason, extra=event("process_ended"))
     os._exit(EXIT_FAILED)
 
 
@@ -336,7 +340,10 @@ async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:
-        log.exception("a writer has a bug; the process ends, and the next start recovers")
+        extra = event("process_ended")
+        log.exception(
+            "a writer has a bug; the process ends, and the next start recovers", extra=extra
+        )
         os._exit(EXIT_FAILED)
 
 
@@ -350,7 +357,8 @@ def main(arguments: list[str]) -> int:
             directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
-    log_to(sys.stderr, level=settings.server.log_level)
+    server = settings.server
+    log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as held:

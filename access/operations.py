@@ -1,13 +1,14 @@
 """The right that each operation needs, and on which topics (decision 0046).
 
-`REQUIREMENTS` has an entry for each endpoint. The server does not start with a route that has none.
+`REQUIREMENTS` has an entry for each endpoint, and `requirement_of` knows the calls between the
+servers of a cluster too. The server does not start with a route that has no requirement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from access.principals import EVERY, Principal, Right
+from access.principals import EVERY, SERVER, Principal, Right
 from tuff.protocol.errors import ForbiddenError
 from tuff.protocol.ids import shown_name
 from tuff.protocol.json_forms import parse_json
@@ -21,6 +22,7 @@ class Scope(Enum):
     TOPIC = auto()  # on the topic of the path
     NAMESPACE = auto()  # on every topic of the namespace of the path
     SERVER = auto()  # on every topic of every namespace
+    CLUSTER = auto()  # on nothing: only servers of the cluster call the operation
 
 
 Topic = tuple[str, str]  # namespace and name
@@ -107,6 +109,8 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/poll": _READ,
     f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"POST {_TOPIC}/messages/{{message}}/explain": _READ,
     f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
@@ -176,6 +180,21 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /console/{version}/{file}": _OPEN,
 }
 
+_CALLS_OF_SERVERS = frozenset(
+    f"POST /v1/cluster/{name}"
+    for name in (
+        "join", "snapshot", "snapshot-of", "visibility", "report",
+        "acknowledge", "close", "check", "final", "end", "wake",
+    )
+)  # fmt: skip
+
+
+def requirement_of(operation: str) -> Requirement:
+    """What an operation needs. Raises: KeyError: it is not known."""
+    if operation in _CALLS_OF_SERVERS:
+        return Requirement(Scope.CLUSTER)
+    return REQUIREMENTS[operation]
+
 
 def require(
     principal: Principal, needed: Requirement, parameters: Mapping[str, str], body: bytes
@@ -187,6 +206,10 @@ def require(
         ForbiddenError: it may not; the error names the right and the topic.
         BadRequestError: the body would name topics, and is no JSON.
     """
+    if needed.scope is Scope.CLUSTER:
+        if principal is not SERVER:
+            raise ForbiddenError("only the servers of the cluster make this call")
+        return
     namespace = EVERY if needed.scope is Scope.SERVER else parameters.get("ns", EVERY)
     topic = _topic_name(parameters["t"]) if needed.scope is Scope.TOPIC else EVERY
     may = principal.may_somewhere if needed.scope is Scope.SOMEWHERE else principal.may

@@ -1,7 +1,8 @@
 """Principals and their rights, read from the access file (decision 0046).
 
     file      := principals: {name: principal}
-    principal := tokens: [sha256], certificates: [name], rights: [entry]
+    principal := tokens: [sha256], certificates: [name], rights: [entry], quotas
+    quotas    := requests_per_second: number, bytes_per_second: number, open_transactions: number
     sha256    := "sha256:" 64 hex digits
     entry     := namespace: name | "*" (default), topics: [pattern] (default: ["*"]), allow: [right]
 
@@ -12,15 +13,19 @@ A pattern is a shell pattern of topic names. A topic's partitions have the right
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from math import inf
+from typing import Any
 
+from access.quotas import Quota
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
 
 EVERY = "*"  # every namespace, or every topic
+_QUOTAS = tuple(each.name for each in fields(Quota))
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -61,6 +66,7 @@ class Principal:
 
     name: str
     rights: tuple[Rights, ...] = ()
+    quota: Quota = field(default_factory=Quota)
 
     def may(self, right: Right, namespace: str, topic: str) -> bool:
         """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them."""
@@ -72,6 +78,10 @@ class Principal:
             right in each.allow and (namespace == EVERY or each.namespace in (EVERY, namespace))
             for each in self.rights
         )
+
+
+# A server of the cluster that makes a call of its own. It is found by the cluster's secret.
+SERVER = Principal("server of the cluster", (Rights(EVERY, (EVERY,), frozenset(Right)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +129,10 @@ def parse(text: str) -> Principals:
     for name, entry in _table(document.get("principals", {}), "principals").items():
         place = f"principals.{name}"
         table = _table(entry, place)
-        _check_keys(table, {"tokens", "certificates", "rights"}, place)
-        by_name[name] = principal = Principal(_name(name, place), tuple(_rights(table, place)))
+        _check_keys(table, {"tokens", "certificates", "rights", *_QUOTAS}, place)
+        by_name[name] = principal = Principal(
+            _name(name, place), tuple(_rights(table, place)), _quota(table, place)
+        )
         for token in _texts(table.get("tokens", []), f"{place}.tokens"):
             _add(by_hash, _token_hash(token, place), principal, f"{place}.tokens has a token")
         for certificate in _texts(table.get("certificates", []), f"{place}.certificates"):
@@ -136,6 +148,17 @@ def _add(known: dict[str, Principal], key: str, principal: Principal, what: str)
     if key in known:
         raise AccessFileError(f"{what} that {known[key].name} has too")
     known[key] = principal
+
+
+def _quota(table: Mapping[str, object], place: str) -> Quota:
+    given: dict[str, Any] = {name: table[name] for name in _QUOTAS if name in table}
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 1 <= value < inf:
+            raise AccessFileError(f"{place}.{name} is a number, 1 or more")
+    if not isinstance(given.get("open_transactions", 1), int):
+        raise AccessFileError(f"{place}.open_transactions is a whole number")
+    return Quota(**given)
 
 
 def _rights(table: Mapping[str, object], place: str) -> Iterator[Rights]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
 from messaging.groups.share_groups import ShareGroups
+from messaging.read.explain import Explainer
 from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.partition_waits import PartitionWaits
@@ -35,8 +36,9 @@ from messaging.write.delayed import DelayedMessages
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import MessageId, Offset
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -91,6 +93,7 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.explainer = Explainer(store, state, settings, archive=archive)
         self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         parts = (self.publisher, self.polls, self.topics, self.offsets)
@@ -125,6 +128,7 @@ class MessagingService:
             self.state.look_times.changed.set()
             await self.rows.retry_marks()
             await self.groups.tick()
+            self.share_groups.forget_moved()
             await self._flush_if_due()
 
     async def close(self) -> None:
@@ -192,6 +196,13 @@ class MessagingService:
         self.state.load(loaded)
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
+        last, pending = MessageId(*self.state.last_batch.last), len(self.state.index.pointers())
+        log.info(
+            "messages are up: written up to %s, rows of %d transactions undecided",
+            last.hex(),
+            pending,
+            extra=event("messages_up", last=last.hex(), undecided=pending),
+        )
 
     async def _flush_if_due(self) -> None:
         if self.committer.lack_of_space is not None:
@@ -208,7 +219,11 @@ class MessagingService:
         try:
             await self._flush()
         except UnavailableError as error:
-            log.warning("changes of the message store still wait to be written: %s", error)
+            log.warning(
+                "changes of the message store still wait to be written: %s",
+                error,
+                extra=event("changes_not_written"),
+            )
 
     async def _flush(self) -> None:
         await self.committer.submit(Write(WriteBatch.force, internal=True))

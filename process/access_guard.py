@@ -3,31 +3,37 @@
 Without an access file none of this is in the path of a request.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from pathlib import Path
+from typing import NamedTuple
 
-from access.operations import REQUIREMENTS, Requirement, Scope, require
+from access.operations import Requirement, Scope, require, requirement_of
 from access.principals import (
     EVERY,
+    SERVER,
     AccessFileError,
     Principal,
     Principals,
     Right,
+    hash_of,
     parse,
 )
+from access.quotas import Usage
 from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
-from tuff.protocol.errors import UnauthenticatedError
-from tuff.protocol.exchange import Reply, Request, Route
+from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
+from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
+from tuff.protocol.ids import TopicId
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 _SCHEME = "bearer "
 
-# Authorization, names in the certificate, operation, namespace, topic.
-_Call = tuple[str | None, tuple[str, ...], str, str | None, str | None]
+# Authorization, operation, namespace, topic, names in the certificate.
+_Call = tuple[str | None, str, str | None, str | None, tuple[str, ...]]
 
 
 def read_access_file(file: Path) -> Principals:
@@ -52,33 +58,62 @@ def read_access_file(file: Path) -> Principals:
         raise WatchedFileError(f"{file}: {error}") from None
 
 
-class AccessGuard:
-    """Finds the principal of a request, and refuses what it may not do. Lives on one event loop."""
+class _Admitted(NamedTuple):
+    """A principal that may do a call. `usage` is what it has used of its quota; None: it has no
+    quota of requests or bytes."""
 
-    def __init__(self, file: Path) -> None:
+    principal: Principal
+    caller: Caller
+    usage: Usage | None
+
+
+class AccessGuard:
+    """Finds the principal of a request, and refuses what it may not do. Lives on one event loop.
+
+    `now_s` is a monotonic clock. `cluster_secret` proves that a request is from another server of
+    the cluster; None: there is no cluster.
+    """
+
+    def __init__(
+        self, file: Path, *, now_s: Callable[[], float], cluster_secret: str | None = None
+    ) -> None:
         """Reads the file, and blocks. Raises: WatchedFileError: it is not valid."""
+        self._now_s = now_s
+        self._secret_hash = None if cluster_secret is None else hash_of(cluster_secret)
         self._file = WatchedFiles([file], lambda: read_access_file(file), name="access file")
-        # Calls that the principals may do.
-        self._allowed: set[_Call] = set()
+        # Calls that the principals may do, whatever their bodies are.
+        self._allowed: dict[_Call, _Admitted] = {}
+        self._usages: dict[str, Usage] = {}
 
     def guarded(self, route: Route) -> Route:
         """The route, for principals that may call it. Raises: KeyError: its right is not known."""
         operation, handler = f"{route.method} {route.path}", route.handler
-        if REQUIREMENTS[operation].scope is Scope.OPEN:
+        needed = requirement_of(operation)
+        if needed.scope is Scope.OPEN:
             return route
+        # Transactions have owners, and a forwarded request has the name of its principal.
+        needs_caller = Right.TRANSACT in needed.rights or self._secret_hash is not None
 
         def handle(request: Request) -> Awaitable[Reply]:
-            self._require(operation, request)
-            return handler(request)
+            admitted = self._admit(operation, needed, request)
+            if needs_caller:
+                request = request._replace(
+                    caller=admitted.caller,
+                    is_forwarded=request.is_forwarded and self._is_of_server(request),
+                )
+            if admitted.usage is None:
+                return handler(request)
+            return _metered(admitted.usage, handler(request))
 
         return route._replace(handler=handle)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
         operation, handler = f"{route.method} {route.path}", route.handler
+        needed = requirement_of(operation)
 
         def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
-            self._require(operation, request)
+            self._admit(operation, needed, request)
             return handler(request, stream)
 
         return route._replace(handler=handle)
@@ -89,6 +124,10 @@ class AccessGuard:
             return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
         except UnauthenticatedError:
             return False
+
+    def may_read(self, request: Request, topic: TopicId) -> bool:
+        """Whether the principal of a request may read a topic."""
+        return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
 
     async def refresh(self, in_thread: InThread) -> None:
         """Read the file again if it has changed."""
@@ -108,37 +147,65 @@ class AccessGuard:
 
         Raises: UnauthenticatedError, ForbiddenError.
         """
-        needed = REQUIREMENTS[operation]
+        needed = requirement_of(operation)
         if needed.scope is not Scope.OPEN:
-            self._check(operation, head, needed._replace(of_topics=None))
+            self._find(operation, needed._replace(of_topics=None), head)
 
-    def _require(self, operation: str, request: Request) -> None:
-        """Raises: UnauthenticatedError, ForbiddenError."""
-        self._check(operation, request, REQUIREMENTS[operation])
+    def _admit(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
+        """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError."""
+        admitted = self._find(operation, needed, request)
+        if admitted.usage is not None:
+            self._charge(admitted.principal, admitted.usage, len(request.body))
+        return admitted
 
-    def _check(self, operation: str, request: Request, needed: Requirement) -> None:
-        parameters = request.parameters
-        call = (
-            request.authorization,
-            request.certificate,
-            operation,
-            parameters.get("ns"),
-            parameters.get("t"),
-        )
-        if call in self._allowed:
-            return
-        require(self._principal_of(request), needed, parameters, request.body)
-        if REQUIREMENTS[operation].of_topics is not None:
-            return  # the next body may name other topics
-        if len(self._allowed) >= ALLOWED_COUNT_MAX:
-            self._allowed.clear()
-        self._allowed.add(call)
+    def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
+        """As `_admit`, without the quota."""
+        get = request.parameters.get
+        call = (request.authorization, operation, get("ns"), get("t"), request.certificate)
+        known = self._allowed.get(call)
+        if known is not None:
+            return known
+        principal = self._principal_of(request)
+        require(principal, needed, request.parameters, request.body)
+        # The first server has charged a request that another one forwards.
+        usage = None if self._is_of_server(request) else self._usage_of(principal)
+        admitted = _Admitted(principal, _caller(principal), usage)
+        if requirement_of(operation).of_topics is None:  # else the next body may name other topics
+            if len(self._allowed) >= ALLOWED_COUNT_MAX:
+                self._allowed.clear()
+            self._allowed[call] = admitted
+        return admitted
+
+    def _usage_of(self, principal: Principal) -> Usage | None:
+        """The usage goes on when the file is read again, unless the quota has changed."""
+        quota = principal.quota
+        if not quota.limits_rates:
+            return None
+        usage = self._usages.get(principal.name)
+        if usage is None or usage.quota != quota:
+            usage = self._usages[principal.name] = Usage(quota)
+        return usage
+
+    def _charge(self, principal: Principal, usage: Usage, size_bytes: int) -> None:
+        """Raises: QuotaExceededError."""
+        exceeded = usage.exceeded(now_s=self._now_s())
+        if exceeded is not None:
+            name, wait_s = exceeded
+            error = QuotaExceededError(
+                f"principal {principal.name} is above its quota {name}="
+                f"{getattr(principal.quota, name):g}; nothing was done, try again after Retry-After"
+            )
+            error.retry_after_s = wait_s
+            raise error
+        usage.take_request(size_bytes)
 
     def _principal_of(self, request: Request) -> Principal:
         """Raises: UnauthenticatedError."""
         authorization = request.authorization
         if authorization is None:
             return self._of_certificate(request)
+        if self._is_of_server(request):
+            return self._of_server(authorization)
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise UnauthenticatedError(
                 "the server takes `Authorization: Bearer TOKEN`, and no other scheme"
@@ -148,6 +215,26 @@ class AccessGuard:
             raise UnauthenticatedError(
                 "the token is not in the access file of the server; `tuff access token NAME` makes "
                 "one, and its hash belongs into that file"
+            )
+        return found
+
+    def _is_of_server(self, request: Request) -> bool:
+        """Whether a server of the cluster sends the request."""
+        scheme, _, rest = (request.authorization or "").partition(" ")
+        if self._secret_hash is None or scheme != SERVER_SCHEME:
+            return False
+        return compare_digest(hash_of(rest.partition(" ")[0]), self._secret_hash)
+
+    def _of_server(self, authorization: str) -> Principal:
+        """The principal that another server has found, or that server itself."""
+        _, _, name = authorization.removeprefix(f"{SERVER_SCHEME} ").partition(" ")
+        if not name:
+            return SERVER
+        found = self._file.value.by_name.get(name)
+        if found is None:
+            raise UnauthenticatedError(
+                f"another server of the cluster knows the principal {name}, and this one does not; "
+                "all servers need the same access file"
             )
         return found
 
@@ -164,3 +251,17 @@ class AccessGuard:
             "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
             "the client, TUFF_TOKEN of the command)"
         )
+
+
+def _caller(principal: Principal) -> Caller:
+    return Caller(
+        principal.name,
+        principal.may(Right.ADMINISTER, EVERY, EVERY),
+        principal.quota.open_transactions,
+    )
+
+
+async def _metered(usage: Usage, answer: Awaitable[Reply]) -> Reply:
+    reply = await answer
+    usage.take_bytes(len(reply.body))
+    return reply

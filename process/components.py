@@ -20,7 +20,7 @@ from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
 from messaging.groups import share_routes
-from messaging.read import inspection, offsets_and_splits, partition_waits, poll
+from messaging.read import explain, inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -46,6 +46,7 @@ from process.security import Security, Threads
 from process.settings import Settings, SettingsError
 from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
+from tuff.log_events import event
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
@@ -119,7 +120,7 @@ class Components:
         self._runtime = runtime
         self._clock = runtime.clock
         self._guard = _clock_guard(settings, runtime.clock)
-        self._security = Security(settings.server, threads=runtime.threads)
+        self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
         self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
@@ -200,6 +201,7 @@ class Components:
             *poll.routes(messaging.polls),
             *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
+            *self._explain_routes(),
             *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
@@ -228,6 +230,11 @@ class Components:
             *console_files.routes(),
             _openapi_route(),
         ]
+
+    def _explain_routes(self) -> list[Route]:
+        if self._security.access is None:
+            return explain.routes(self.messaging.explainer)
+        return explain.routes(self.messaging.explainer, self._security.access.may_read)
 
     def _health_routes(self) -> list[Route]:
         def started() -> bool:
@@ -300,7 +307,7 @@ class Components:
         try:
             await self.messaging.cleaner.run_pass()
         except UnavailableError as error:
-            log.warning("no sweep: %s", error)
+            log.warning("no retention pass: %s", error, extra=event("retention_failed"))
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""
@@ -402,6 +409,7 @@ class Components:
             self._opens,
             transaction_files=self._directories.snapshots,
             lost_leadership=lambda: self.transactions.durable.lost_leadership,
+            secret=self._security.cluster_secret,
         )
 
     def _waiting_count(self) -> int:

@@ -40,6 +40,7 @@ from process.request_parser import (
 from process.tls import names_of
 from tuff.disk.event_loop import LightTask
 from tuff.disk.locks import StoreError
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -695,7 +696,11 @@ class SlowReader:
             self._note(left_bytes)
         elif asyncio.get_running_loop().time() - self._since_s >= UNREAD_S_MAX:
             self.stop()
-            log.info("closed a connection: its client did not read %d bytes", left_bytes)
+            log.info(
+                "closed a connection: its client did not read %d bytes",
+                left_bytes,
+                extra=event("slow_client_closed", bytes=left_bytes),
+            )
             self._transport.abort()
             return
         self._schedule()

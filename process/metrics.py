@@ -18,7 +18,7 @@ from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
 from tuff.disk.event_loop import FutureTask, SharedTimeout
-from tuff.protocol.errors import TuffError, UnavailableError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
 from tuff.version import __version__
@@ -217,10 +217,6 @@ def register_gauges(
 def _of_components(
     messaging: MessagingService, transactions: TransactionManager, clock: SteadyClock
 ) -> list[Gauge]:
-    def clock_regressions() -> float:
-        clock.offset_ms()
-        return clock.regressions
-
     def next_due_s() -> float | None:
         next_ms = messaging.delayed.next_due_ms()
         return None if next_ms is None else next_ms / 1000
@@ -244,12 +240,7 @@ def _of_components(
             "Named positions of all topics.",
             messaging.holds_and_positions.position_count,
         ),
-        Gauge(
-            "clock_offset_seconds",
-            "How far the wall clock is ahead of the time that the server goes by.",
-            lambda: clock.offset_ms() / 1000,
-        ),
-        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
+        *_of_clock(clock),
         _counter(
             "unacknowledged_publishes_failed",
             "Publishes that were answered before they were durable, and were not written then.",
@@ -260,6 +251,26 @@ def _of_components(
             "Reads refused for a damaged record.",
             lambda: messaging.polls.damaged_reads,
         ),
+    ]
+
+
+def _of_clock(clock: SteadyClock) -> list[Gauge]:
+    def clock_regressions() -> float:
+        clock.offset_ms()
+        return clock.regressions
+
+    return [
+        Gauge(
+            "time_seconds",
+            "The time that the server goes by, since the epoch.",
+            lambda: clock.now_ms() / 1000,
+        ),
+        Gauge(
+            "clock_offset_seconds",
+            "How far the wall clock is ahead of the time that the server goes by.",
+            lambda: clock.offset_ms() / 1000,
+        ),
+        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
     ]
 
 
@@ -377,7 +388,7 @@ def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
 
 async def reader_lags(messaging: MessagingService) -> Lags:
     """The lags of named positions and of consumer groups; none while the message store is down or
-    hangs."""
+    hangs, or a topic is deleted meanwhile."""
 
     async def read() -> Lags:
         return Lags(
@@ -387,7 +398,7 @@ async def reader_lags(messaging: MessagingService) -> Lags:
 
     try:
         return await _within_limit(read())
-    except (UnavailableError, TimeoutError):
+    except (TuffError, TimeoutError):
         return Lags()
 
 

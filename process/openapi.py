@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from messaging.partitions import PARTITIONS_COUNT_MAX
+from messaging.read.explanation import Reason
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
@@ -402,6 +403,37 @@ _MESSAGES: dict[str, Schema] = {
         },
         optional=("database", "preparedAt", "archivedFrom"),
     ),
+    "Explanation": _reply(
+        {
+            "id": _TEXT,
+            "namespace": _TEXT,
+            "topic": _TEXT,
+            "generation": _or_null(_GENERATION),
+            "visible": _of_type("boolean"),
+            "reason": ref("ExplanationReason"),
+            "detail": _TEXT,
+            "advice": _TEXT,
+            "blockedBy": _or_null(ref("Pointer")),
+            "transaction": _or_null(ref("ExplainedTransaction")),
+            "elsewhere": _array(ref("FoundElsewhere")),
+        },
+        optional=("elsewhere",),
+    ),
+    "ExplanationReason": _one_of(*(each.value for each in Reason)),
+    "FoundElsewhere": _reply({"namespace": _TEXT, "topic": _TEXT}),
+    "ExplainedTransaction": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "state": _TEXT,
+            "reason": _or_null(_TEXT),
+            "client": _TEXT,
+            "startedAt": _MS,
+            "endedAt": _or_null(_MS),
+            "expiresAt": _or_null(_MS),
+            "database": _or_null(_TEXT),
+        }
+    ),
+    "ExplainRequest": _request({"transaction": ref("Snapshot")}, required=("transaction",)),
     "RowState": {
         **_one_of(
             "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown"
@@ -654,7 +686,9 @@ _TRANSACTIONS: dict[str, Schema] = {
         },
         optional=("reason", *_LEASE, *_PREPARED),
     ),
-    "OpenTransaction": _reply({**_OPEN, **_PREPARED}, optional=(*_LEASE, *_PREPARED)),
+    "OpenTransaction": _reply(
+        {**_OPEN, **_PREPARED, "principal": _TEXT}, optional=(*_LEASE, *_PREPARED, "principal")
+    ),
     "Overview": _reply(
         {
             "readPointer": ref("Pointer"),
@@ -1178,6 +1212,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=_POLL_ERRORS,
     ),
     Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explain",
+        tag="messages",
+        summary="Why a reader by isolation or transaction does or does not receive a message",
+        reply="Explanation", query=("isolation", "tx"),
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explainInSnapshot",
+        tag="messages", summary="The same for a reader in a given snapshot",
+        body="ExplainRequest", reply="Explanation",
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
+    ),
+    Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/rows", name="listRows", tag="messages",
         summary="The rows of a topic, with the state of each", reply="RowList",
         query=("from", "limit", "order"), errors=(*_LOG_ERRORS, "invalid_message_id"),
@@ -1516,8 +1563,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # A connection above `server.max_connections` is refused whatever it requests. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = (
-    "bad_request", "internal", "overloaded", "unauthenticated", "forbidden", "host_not_allowed",
-    "cross_site_request",
+    "bad_request", "internal", "overloaded", "quota_exceeded", "unauthenticated", "forbidden",
+    "host_not_allowed", "cross_site_request",
 )  # fmt: skip
 _WHILE_CLOSED = ("shutting_down", "starting")
 # While the component that answers it is down, or moves to another server of the cluster.
@@ -1574,6 +1621,7 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "share": (ref("Name"), "share group"),
     "name": (ref("Name"), "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
+    "message": (_TEXT, "message id, or the id of a delayed message"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),

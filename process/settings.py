@@ -17,7 +17,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
 from process.allowed_hosts import bare_host
-from process.logging_setup import LEVELS
+from process.logging_setup import FORMATS, LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -52,6 +52,7 @@ class ServerSettings:
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
     otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
+    log_format: str = "text"  # or json: one object on each line
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65_535, "server.port is 0 to 65535", self.port)
@@ -72,6 +73,11 @@ class ServerSettings:
         )
         _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
+        )
+        _require(
+            self.log_format in FORMATS,
+            f"server.log_format is {', '.join(FORMATS)}",
+            self.log_format,
         )
         _require(
             0 < self.max_clock_jump_s < float("inf"),
@@ -134,16 +140,7 @@ class Settings:
         )
 
     def _require_shared(self) -> None:
-        if self.server.access_file:
-            raise ValueError(
-                "server.access_file must be '' in a cluster, whose servers can't prove themselves "
-                f"to each other yet; it is {self.server.access_file!r}"
-            )
-        if self.server.has_tls:
-            raise ValueError(
-                "server.tls_certificate_file must be '' in a cluster, whose servers speak HTTP "
-                f"with each other; it is {self.server.tls_certificate_file!r}"
-            )
+        self._require_protected_calls()
         store, observers = self.messaging.store, self.messaging.observer_directory
         if store != "hbase":
             raise ValueError(
@@ -164,6 +161,19 @@ class Settings:
             raise ValueError(
                 "cluster.address must be the URL at which the other servers reach this one, since "
                 f"server.host {self.server.host!r} names no single address; it is ''"
+            )
+
+    def _require_protected_calls(self) -> None:
+        if bool(self.server.access_file) != bool(self.cluster.secret_file):
+            raise ValueError(
+                "cluster.secret_file must be set together with server.access_file, so that servers "
+                f"can prove themselves to each other; it is {self.cluster.secret_file!r}"
+            )
+        address = self.cluster.address
+        if address and address.startswith("https:") != self.server.has_tls:
+            raise ValueError(
+                "cluster.address must begin with https:// where the server has TLS, and else with "
+                f"http://; it is {address!r}"
             )
 
     def rows_live_s(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tuff.disk.event_loop import InThread
+from tuff.log_events import event
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class WatchedFiles(Generic[T]):
             self.failure = str(error)
             return False
         self.failure = None
-        log.info("read the %s again", self._name)
+        extra = event("file_read_again", file=self._name)
+        log.info("read the %s again", self._name, extra=extra)
         return True
 
     def _stamps_now(self) -> list[Stamp | None]:

@@ -14,6 +14,7 @@ from console.files import routes as console_routes
 from messaging.groups.routes import routes as group_routes
 from messaging.groups.share_routes import routes as share_routes
 from messaging.read import partition_waits
+from messaging.read.explain import routes as explain_routes
 from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
@@ -82,6 +83,7 @@ def test_the_routes_are_those_of_the_table() -> None:
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
+        | addresses(explain_routes(unused))
         | addresses(partition_waits.routes(unused))
         | addresses(offset_routes(unused))
         | addresses(inspection_routes(unused))

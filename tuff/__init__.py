@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
     from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
+    from tuff.protocol.errors import QuotaExceededError as QuotaExceededError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
     from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from tuff.protocol.transaction import InvalidReason as InvalidReason
     from tuff.protocol.transaction import Transaction as Transaction
     from tuff.protocol.transaction import TransactionState as TransactionState
+    from tuff.protocol.transaction import TransactionStatus as TransactionStatus
     from tuff.protocol.transaction import TransactionType as TransactionType
     from tuff.protocol.transaction import VisibilityLevel as VisibilityLevel
     from tuff.replies import ClusterLeader as ClusterLeader
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
     from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
+    from tuff.replies import Explanation as Explanation
     from tuff.replies import Group as Group
     from tuff.replies import GroupMember as GroupMember
     from tuff.replies import GroupPartition as GroupPartition

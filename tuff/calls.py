@@ -802,6 +802,11 @@ def health() -> Call[Health]:
     return Call(request, _read_health, unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
+def metrics() -> Call[str]:
+    """The metrics, in the text format of Prometheus."""
+    return get("/metrics", lambda response: response.body.decode("utf-8"))
+
+
 def _read_health(response: Response) -> Health:
     body = reply_object(response)
     checks = {name: json_object(check) for name, check in json_object(body["checks"]).items()}

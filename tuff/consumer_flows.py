@@ -716,6 +716,8 @@ class ConsumerFlows(Generic[C]):
         if self.retries is not None:
             assert question.limit is not None
             question = replace(question, limit=self.retries.limit(partition, question.limit))
+            if self.retries.is_retry(partition):
+                question = replace(question, tags=None)  # letters of messages that were selected
         asked = ask(calls.poll(partition, question))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)

@@ -66,12 +66,14 @@ _OPERATIONS = {
     "poll": ("receive", "poll"),
     "run": ("send", "run"),
     "commit": ("settle", "commit"),
+    "prepare": ("settle", "prepare"),
+    "resolve": ("settle", "resolve"),
     "offsets": ("settle", "commit_offsets"),
 }
 _PATH = re.compile(
     r"/v1/(?:namespaces/([^/]+)/topics/([^/]+)/(publish|store|poll)"
     r"|namespaces/([^/]+)/groups/([^/]+)/(offsets)"
-    r"|transactions/(?:[^/]+/)?(commit|run))$"
+    r"|transactions/(?:[^/]+/)?(commit|run|prepare|resolve))$"
 )
 
 

@@ -10,6 +10,7 @@ from tuff.protocol.transaction import (
     InvalidReason,
     Transaction,
     TransactionState,
+    TransactionStatus,
     TransactionType,
 )
 from tuff.protocol.values import OpenStrEnum
@@ -165,6 +166,25 @@ class Offsets:
     earliest: MessageId | None
     end: MessageId | None
     blocked_by: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a reader receives a message, or does not (protocol §3.14). `reason` is a code, `detail` a
+    sentence, and `advice` says what to do. `topic` is the partition that was searched. The
+    `transaction` wrote the message, and `blocked_by` is the transaction in progress for which the
+    reader waits. `elsewhere`: topics of other namespaces that have the message."""
+
+    id: str
+    topic: TopicId
+    generation: int | None
+    is_visible: bool
+    reason: str
+    detail: str
+    advice: str
+    blocked_by: int | None = None
+    transaction: TransactionStatus | None = None
+    elsewhere: tuple[TopicId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

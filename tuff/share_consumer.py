@@ -11,6 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -171,15 +172,12 @@ class ShareConsumerFlows(Generic[C]):
         try:
             found = yield from ask(share_calls.get_share_group(plan.group))
         except GroupNotFoundError:
-            yield from ask(
-                share_calls.create_share_group(
-                    plan.group,
-                    start=plan.start,
-                    order=plan.order or "none",
-                    lease_s=plan.lease_s,
-                )
+            create = share_calls.create_share_group(
+                plan.group, start=plan.start, order=plan.order or "none", lease_s=plan.lease_s
             )
-            return
+            with suppress(GroupExistsError):  # another worker was faster
+                yield from ask(create)
+            found = yield from ask(share_calls.get_share_group(plan.group))
         if plan.order is not None and found.order != plan.order:
             raise GroupExistsError(
                 f"the share group {plan.group} exists already, with order {found.order}; name the "

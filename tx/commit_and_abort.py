@@ -16,6 +16,7 @@ from functools import partial
 from typing import NoReturn
 
 from tuff.disk.event_loop import SharedTimeout
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     TooManyPreparedError,
@@ -50,6 +51,8 @@ from tx.timeouts import Timeouts
 from tx.write_gates_and_key_locks import TransactionLocks
 
 log = logging.getLogger(__name__)
+
+EXPIRED_SHOWN_MAX = 5  # transactions that one line names
 
 
 @value(kw_only=True)
@@ -545,12 +548,14 @@ class Completion:
         long, and set aside the messages of prepared ones that do; waits for no disk. A commit whose
         rows are being written has passed its check in time, and is looked at again once it is
         through."""
+        expired: dict[InvalidReason, list[int]] = {}
         for opened, reason in self._timeouts.overdue(self._durable.state):
             if not self._locks.has_claim(opened.transaction_id):
-                if reason is InvalidReason.BLOCKED_READERS:
-                    log.warning("transaction %d held readers back too long", opened.transaction_id)
+                expired.setdefault(reason, []).append(opened.transaction_id)
                 # One sync for all: ten thousand that are late together must not wait in a row.
                 self._durable.sync_soon(self._invalidate(opened, reason))
+        for reason, pointers in expired.items():
+            _log_expired(reason, pointers)
         for opened in self._timeouts.blocking_prepared(self._durable.state):
             is_open = partial(self._is_open, opened.transaction_id)
             self._ended_rows.set_aside(opened, is_open=is_open)
@@ -644,3 +649,12 @@ class Completion:
 
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))
+
+
+def _log_expired(reason: InvalidReason, pointers: Sequence[int]) -> None:
+    """One line for all that expire together, however many they are."""
+    level = logging.WARNING if reason is InvalidReason.BLOCKED_READERS else logging.INFO
+    shown = ", ".join(map(str, pointers[:EXPIRED_SHOWN_MAX]))
+    more = ", and more" if len(pointers) > EXPIRED_SHOWN_MAX else ""
+    extra = event("transactions_expired", reason=reason.value, count=len(pointers))
+    log.log(level, "transactions became invalid (%s): %s%s", reason.value, shown, more, extra=extra)

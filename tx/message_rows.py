@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
+from tuff.log_events import event
 from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 from tx.outcomes import EndedState, OpenTransaction, lost_outcome
@@ -219,7 +220,12 @@ class EndedRows:
             is_marked = True
         except TuffError as error:
             # The message store tries again, from its index.
-            log.warning("rows of transaction %d are not marked yet: %s", transaction_id, error)
+            log.warning(
+                "rows of transaction %d are not marked yet: %s",
+                transaction_id,
+                error,
+                extra=event("rows_not_marked", transaction=transaction_id),
+            )
         finally:
             del self._under_way[transaction_id]
             marking.set_result(is_marked)

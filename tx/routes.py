@@ -31,6 +31,7 @@ from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, OpenTransaction, Outcome
+from tx.ownership import require_owner
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
@@ -104,24 +105,25 @@ class _TransactionRoutes:
             _seconds_of(body, "timeout"),
             client_of(body),
             lease_s=_seconds_of(body, "lease"),
+            caller=request.caller,
         )
         return json_reply(self._object(opened, lists=lists), status=201)
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
-        opened = await self._manager.completion.renew(pointer_of(request))
+        opened = await self._manager.completion.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
-        await self._manager.completion.can_commit(pointer_of(request), _changes(body) or ())
+        await self._manager.completion.can_commit(self._own(request), _changes(body) or ())
         return json_reply({"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
         outcome = await self._manager.completion.commit(
-            pointer_of(request),
+            self._own(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
@@ -131,7 +133,7 @@ class _TransactionRoutes:
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
         opened = await self._manager.completion.prepare(
-            pointer_of(request),
+            self._own(request),
             database=_database(body.get("database")),
             changes=_changes(body),
             publish=_entries(body),
@@ -140,12 +142,13 @@ class _TransactionRoutes:
 
     async def resolve(self, request: Request) -> Reply:
         body = _members_of(request, {"outcome"}, what="a resolve")
+        pointer = self._own(request)
         match body.get("outcome"):
             case "commit":
-                outcome = await self._manager.completion.commit_prepared(pointer_of(request))
+                outcome = await self._manager.completion.commit_prepared(pointer)
                 return json_reply(_committed_object(outcome))
             case "abort":
-                outcome = await self._manager.completion.abort_prepared(pointer_of(request))
+                outcome = await self._manager.completion.abort_prepared(pointer)
                 return json_reply({"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
@@ -153,23 +156,26 @@ class _TransactionRoutes:
     async def run(self, request: Request) -> Reply:
         body = _members_of(request, {"publish", "client", "requestId"}, what="a run")
         outcome = await self._manager.autocommit.run(
-            _entries(body), client=client_of(body), request_id=_request_id(body)
+            _entries(body),
+            client=client_of(body),
+            request_id=_request_id(body),
+            caller=request.caller,
         )
         return json_reply(_committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
-        outcome = await self._manager.completion.abort(pointer_of(request))
+        outcome = await self._manager.completion.abort(self._own_or_invalid(request))
         return json_reply({"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
-        outcome = await self._manager.completion.invalidate(pointer_of(request))
+        outcome = await self._manager.completion.invalidate(self._own(request))
         return json_reply({"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
-        opened = await self._manager.starts.checkpoint(pointer_of(request))
+        opened = await self._manager.starts.checkpoint(self._own(request))
         return json_reply(self._object(opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
@@ -180,6 +186,20 @@ class _TransactionRoutes:
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
         return json_reply(shown)
+
+    def _own(self, request: Request) -> int:
+        """The pointer of the path. Raises: ForbiddenError: as `require_owner`."""
+        pointer, state = pointer_of(request), self._manager.durable.state
+        if (opened := state.opened(pointer)) is not None:
+            require_owner(request.caller, opened.transaction_id, state.owners)
+        return pointer
+
+    def _own_or_invalid(self, request: Request) -> int:
+        """As `_own`; an abort takes an invalid transaction from the invalid list, too."""
+        pointer, state = self._own(request), self._manager.durable.state
+        if pointer in state.invalid:
+            require_owner(request.caller, state.find(pointer).transaction_id, state.owners)
+        return pointer
 
     def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
@@ -198,6 +218,7 @@ class _ServiceRoutes:
                 opened,
                 self._manager.completion.topics(opened),
                 self._manager.timeouts.lease_ends_at_ms(opened),
+                self._manager.durable.state.owners.of(opened.transaction_id),
             )
             for opened in overview.open
         )
@@ -307,7 +328,10 @@ class _SinkRoutes:
             raise BadRequestError(f"runId is a string, not {shown(run_id)}")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
         sink, opened = await self._manager.sinks.begin(
-            asked, lease_s=_seconds_of(body, "lease"), client=client_of(body)
+            asked,
+            lease_s=_seconds_of(body, "lease"),
+            client=client_of(body),
+            caller=request.caller,
         )
         answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
         if opened is None:
@@ -469,7 +493,10 @@ def _outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict
 
 
 def _open_object(
-    opened: OpenTransaction, topics: list[str], lease_ends_at_ms: int | None
+    opened: OpenTransaction,
+    topics: list[str],
+    lease_ends_at_ms: int | None,
+    principal: str | None,
 ) -> dict[str, object]:
     """One line of the overview."""
     return {
@@ -479,6 +506,7 @@ def _open_object(
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
+        **({} if principal is None else {"principal": principal}),
         **_lease_members(opened, lease_ends_at_ms),
         **_prepared_members(opened),
     }

@@ -2,12 +2,13 @@
 
 const TOKEN = "tuff-token";
 
-/** A refusal of the server, or a failure to reach it (status 0). */
+/** A refusal of the server with its problem document, or a failure to reach it (status 0). */
 export class ApiError extends Error {
-  constructor(status, code, detail) {
+  constructor(status, code, detail, problem = {}) {
     super(detail);
     this.status = status;
     this.code = code;
+    this.problem = problem;
   }
 }
 
@@ -36,7 +37,7 @@ export async function send(method, path, { body, headers = {}, signal, refusals 
 async function refusal(reply) {
   try {
     const problem = await reply.json();
-    if (problem.detail) return new ApiError(reply.status, problem.code, problem.detail);
+    if (problem.detail) return new ApiError(reply.status, problem.code, problem.detail, problem);
   } catch { /* no problem document: a proxy answered */ }
   return new ApiError(reply.status, "unknown", `The server answered ${reply.status} ${reply.statusText}.`);
 }

@@ -10,6 +10,7 @@ import { addressOf } from "./topics.js";
 const PAGE_COUNT = 50;
 const TAIL_COUNT_MAX = 200; // messages that a live view keeps
 const TAIL_WAIT_S = 20;
+const BYTES_MAX = 8 * 1024 * 1024; // of the replies that a page holds
 const SEARCHED_COUNT_MAX = 5000; // messages that one search for a JSON field reads
 const SCHEMA_2 = { Accept: "application/json; schema=2" };
 
@@ -147,18 +148,32 @@ class View {
     return undefined;
   }
 
-  /** The messages of these rows, in replies of bounded size. */
+  /** One read: the messages, where the next one starts, and whether nothing is left. It passes
+   * over a corrupt record. */
+  async read(parameters, signal = this.context.signal) {
+    let reply;
+    try {
+      reply = await send("GET", address(`${this.path}/messages`, parameters), { headers: SCHEMA_2, signal });
+    } catch (error) {
+      if (error.code !== "damaged_record") throw error;
+      const { next } = error.problem;
+      return { messages: [], next, isCaughtUp: next === null, size: 0 };
+    }
+    const text = await reply.text();
+    return { messages: JSON.parse(text), next: reply.headers.get("Tuff-Next"), isCaughtUp: reply.headers.get("Tuff-Caught-Up") === "true", size: text.length };
+  }
+
+  /** The messages of these rows, up to a size. */
   async messagesOf(rows) {
-    const stop = `${rows.at(-1).id.slice(0, 20)}${"f".repeat(20)}`;
+    const through = `${rows.at(-1).id.slice(0, 20)}${"f".repeat(20)}`;
     const messages = [];
-    let from = rows[0].id;
-    let inclusive = true;
+    let [from, inclusive, size] = [rows[0].id, true, 0];
     for (;;) {
-      const reply = await send("GET", address(`${this.path}/messages`, { from, inclusive, through: stop, limit: 1000 }), { headers: SCHEMA_2, signal: this.context.signal });
-      messages.push(...await reply.json());
-      if (reply.headers.get("Tuff-Caught-Up") !== "false" || messages.length >= 1000) return messages;
-      from = reply.headers.get("Tuff-Next");
-      inclusive = false;
+      const found = await this.read({ from, inclusive, through, limit: 1000 });
+      messages.push(...found.messages);
+      size += found.size;
+      if (found.isCaughtUp || messages.length >= 1000 || size > BYTES_MAX) return messages;
+      [from, inclusive] = [found.next, false];
     }
   }
 
@@ -168,12 +183,10 @@ class View {
     const found = [];
     let [next, inclusive, looked, caughtUp] = [from, true, 0, false];
     while (found.length < PAGE_COUNT && looked < SEARCHED_COUNT_MAX && !caughtUp) {
-      const reply = await send("GET", address(`${this.path}/messages`, { from: next, inclusive, tags, limit: field ? 1000 : PAGE_COUNT }), { headers: SCHEMA_2, signal: this.context.signal });
-      const messages = await reply.json();
-      looked += messages.length;
-      for (const each of messages) if (!field || hasField(each.payload, field, value)) found.push(each);
-      caughtUp = reply.headers.get("Tuff-Caught-Up") === "true";
-      [next, inclusive] = [reply.headers.get("Tuff-Next"), false];
+      const page = await this.read({ from: next, inclusive, tags, limit: field ? 1000 : PAGE_COUNT });
+      looked += page.messages.length;
+      for (const each of page.messages) if (!field || hasField(each.payload, field, value)) found.push(each);
+      [next, inclusive, caughtUp] = [page.next, false, page.isCaughtUp];
       this.say(`Looked at ${format.count(looked)} messages, found ${found.length}…`);
     }
     this.states = await this.statesOf(found);
@@ -212,19 +225,19 @@ class View {
     let [from, inclusive] = ["latest", true];
     this.say("Waiting for messages…");
     while (this.isLive && !signal.aborted) {
-      let reply;
+      let page;
       try {
-        reply = await send("GET", address(`${this.path}/messages`, { from, inclusive, wait: TAIL_WAIT_S, limit: TAIL_COUNT_MAX, tags: this.filters.tags }), { headers: SCHEMA_2, signal });
+        page = await this.read({ from, inclusive, wait: TAIL_WAIT_S, limit: TAIL_COUNT_MAX, tags: this.filters.tags }, signal);
       } catch (error) {
         if (error.name === "AbortError") break;
         throw error;
       }
       const { field, value } = this.filters;
-      const messages = (await reply.json()).filter((each) => !field || hasField(each.payload, field, value));
-      [from, inclusive] = [reply.headers.get("Tuff-Next"), false];
+      const messages = page.messages.filter((each) => !field || hasField(each.payload, field, value));
+      [from, inclusive] = [page.next, false];
       if (!messages.length) continue;
       const states = await this.statesOf(messages.slice(-PAGE_COUNT));
-      this.shown = [...this.shown, ...messages.map((message) => ({ message, row: states.get(message.id.slice(0, 20)) ?? null }))].slice(-TAIL_COUNT_MAX);
+      this.shown = newest([...this.shown, ...messages.map((message) => ({ message, row: states.get(message.id.slice(0, 20)) ?? null }))]);
       this.older = this.newer = null;
       this.say(`Live: ${format.count(messages.length)} more at ${format.time(Date.now())}.`);
       this.draw();
@@ -277,7 +290,23 @@ class View {
   }
 }
 
-const nothing = (row) => (row?.state === "expired" ? "expired: readers no longer receive it" : row?.state === "damaged" ? "the record is corrupt" : "no message");
+function nothing(row) {
+  if (row.state === "expired") return "expired: readers no longer receive it";
+  if (row.state === "damaged") return "the record is corrupt";
+  return row.messageCount ? "not loaded: the page has too many bytes; jump to its id" : "no message";
+}
+
+/** The newest lines that a live view keeps. */
+function newest(lines) {
+  let size = 0;
+  let first = lines.length;
+  while (first > 0 && lines.length - first < TAIL_COUNT_MAX && size < BYTES_MAX) {
+    first -= 1;
+    const { payload } = lines[first].message ?? {};
+    size += (payload?.base64 ?? payload ?? "").length;
+  }
+  return lines.slice(first);
+}
 
 /** Rows with their messages; a row without one, as an expired row, has null. */
 function merged(rows, messages) {

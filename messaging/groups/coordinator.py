@@ -28,11 +28,13 @@ from messaging.groups.state import (
 from messaging.groups.undecided import damaged_record, ended_transactions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
+from messaging.retention.holds_and_positions import behind_ms
 from messaging.storage.store_state import StoreState
 from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
+from tuff.log_events import event
 from tuff.protocol.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -264,36 +266,56 @@ class GroupCoordinator:
 
     async def all_lags(self, *, count_max: int) -> list[GroupLags]:
         """The lags of the groups whose logs this server owns, by name, with `count_max` partitions
-        at most. A group that can't be read now is left out."""
-        found, left_count = [], count_max
+        at most. A group that can't be read now is left out. Raises: StorageUnavailableError."""
+        found: dict[TopicId, tuple[int, dict[TopicId, MessageId | None]]] = {}
+        left_count = count_max
         logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
         for group_log in sorted(logs):
             if left_count <= 0:
                 break
             with suppress(TuffError):
                 async with self._turn(group_log) as group:
-                    lags = await self._owned_lags(group_log, group.state, count_max=left_count)
-                found.append(lags)
-                left_count -= max(1, len(lags.behind_ms))  # a group without partitions counts, too
-        return found
+                    afters = self._owned_offsets(group_log, group.state, count_max=left_count)
+                    found[group_log] = len(group.state.members), afters
+                left_count -= max(1, len(afters))  # a group without partitions counts, too
+        bounds = await self._offsets.bounds(
+            {each for _, afters in found.values() for each in afters}
+        )
+        return [
+            GroupLags(
+                namespace=group_log.namespace,
+                name=group_log.name.removesuffix(GROUP_LOG),
+                members_count=members_count,
+                behind_ms={
+                    partition.name: await self._behind_ms(partition, after, *bounds[partition])
+                    for partition, after in afters.items()
+                    if partition in bounds
+                },
+            )
+            for group_log, (members_count, afters) in found.items()
+        ]
 
-    async def _owned_lags(
+    def _owned_offsets(
         self, group_log: TopicId, state: GroupState, *, count_max: int
-    ) -> GroupLags:
+    ) -> dict[TopicId, MessageId | None]:
+        """The committed offsets of the partitions that no other server owns."""
         owned = [
             each
             for each in _partitions_of(group_log, state)
             if self.other_owners is None or not self._state.topics.is_foreign(each)
         ]
-        lags = [await self._lag(partition, state) for partition in owned[:count_max]]
-        return GroupLags(
-            namespace=group_log.namespace,
-            name=group_log.name.removesuffix(GROUP_LOG),
-            members_count=len(state.members),
-            behind_ms={
-                each.partition: each.behind_ms for each in lags if each.behind_ms is not None
-            },
-        )
+        offsets = state.offsets
+        return {
+            each: offsets[each.name].after if each.name in offsets else None
+            for each in owned[:count_max]
+        }
+
+    async def _behind_ms(
+        self, partition: TopicId, after: MessageId | None, live_from_ms: int, end: MessageId | None
+    ) -> int:
+        if after is None and end is not None:
+            after = await self._offsets.earliest(partition)
+        return 0 if after is None else behind_ms(after, end=end, live_from_ms=live_from_ms)
 
     async def _create_log(self, group_log: TopicId) -> None:
         found = self._state.topics.maybe_find(group_log)
@@ -429,7 +451,8 @@ class GroupCoordinator:
             partitions = await self._partitions(group_log, group)
             await self._write(group_log, group, decisions.fence(group.state, over, partitions))
             group.sessions.forget_others(group.state)
-            log.info("fenced %d members of the group %s", len(over), group_log)
+            extra = event("members_fenced", group=group_log, count=len(over))
+            log.info("fenced %d members of the group %s", len(over), group_log, extra=extra)
 
     def _heard(self, group: _Group, member_id: str) -> MemberView:
         group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())

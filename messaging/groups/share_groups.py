@@ -8,11 +8,12 @@ take turns.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, WindowReader
 from messaging.groups.share_records import (
     DoneRecord,
     Order,
@@ -33,7 +34,7 @@ from messaging.topics import TTL_S_MAX, Topic, created
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.disk.event_loop import FutureTask
-from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     GroupExistsError,
     GroupNotFoundError,
@@ -43,11 +44,10 @@ from tuff.protocol.errors import (
     UnavailableError,
 )
 from tuff.protocol.ids import FIRST_ID, MessageId, Offset, TopicId, past_group
-from tuff.protocol.requests import Isolation, PublishRequest
+from tuff.protocol.requests import PublishRequest
 
 log = logging.getLogger(__name__)
 
-AHEAD_COUNT_MIN = 100  # messages that are read at once, if some can't be given out
 SUMMARY_IDS_MIN = 5_000  # acknowledged messages, or records, before the next summary
 _LATEST = "latest"
 _EARLIEST = "earliest"
@@ -202,7 +202,7 @@ class ShareGroups:
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
             state = found.state
-            await self._read_on(topic, found, AHEAD_COUNT_MIN, {})
+            await self._reader(topic, found).read_on(AHEAD_COUNT_MIN)
             end = (await self._offsets.offsets(topic)).end
             oldest = None if state.oldest is None else MessageId.from_bytes(state.oldest)
             low = MessageId.from_bytes(state.low)
@@ -269,12 +269,9 @@ class ShareGroups:
         """
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
-            # After a load, the window is read as far as the messages were given out before.
-            last = max(each.id for each in request)
-            while found.state.read_to < last and await self._read_on(
-                topic, found, AHEAD_COUNT_MIN, {}
-            ):
-                pass
+            # After a load, the window is read as far as messages were given out before.
+            earlier = [each.id for each in request if each.token.epoch < found.state.epoch]
+            await self._reader(topic, found).read_through(max(earlier, default=b""))
             outcomes, records = found.state.acknowledge(
                 request,
                 now_ms=self._state.now_ms(),
@@ -290,6 +287,12 @@ class ShareGroups:
             found.log.wake()  # for those that were released
             return outcomes
 
+    def forget_moved(self) -> None:
+        """Forget the groups whose topics other servers own now."""
+        for log_id, group in list(self._groups.items()):
+            if self._state.topics.maybe_find(log_id) is not group.log:
+                del self._groups[log_id]
+
     def stop_waiting(self) -> None:
         """Answer every request that waits, now and from now on. They wake with the polls."""
         self._is_stopping = True
@@ -300,13 +303,12 @@ class ShareGroups:
         """The messages that can be given out, and when a lease or delay ends next."""
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
-            ids, given = [], list[Given]()
+            reader = self._reader(topic, found)
+            ids, given = await reader.candidates(request.count), list[Given]()
             try:
-                read: dict[bytes, tuple[bytes, Attributes]] = {}
-                ids = await self._candidates(topic, found, request.count, read)
-                await self._read_again(topic, found, ids, read)
+                await reader.read_again(ids)
                 if not caller.is_gone:
-                    given = self._give(found, request, ids, read)
+                    given = self._give(found, request, ids, reader.messages)
             finally:
                 left = {each.lease.id for each in given}
                 for each in ids:
@@ -319,15 +321,15 @@ class ShareGroups:
         found: _Group,
         request: LeaseRequest,
         ids: Sequence[bytes],
-        read: dict[bytes, tuple[bytes, Attributes]],
+        messages: Mapping[bytes, Read],
     ) -> list[Given]:
         until_ms = self._state.now_ms() + (request.lease_ms or found.properties.lease_ms)
         given: list[Given] = []
         size_bytes = 0
         for message_id in ids:
-            if message_id not in read:
+            if message_id not in messages:
                 continue  # it is gone
-            payload, attributes = read[message_id]
+            payload, attributes = messages[message_id]
             size_bytes += len(payload)
             if given and request.bytes_max is not None and size_bytes > request.bytes_max:
                 break
@@ -335,85 +337,9 @@ class ShareGroups:
             given.append(Given(lease, payload, attributes))
         return given
 
-    async def _candidates(
-        self,
-        topic: TopicId,
-        found: _Group,
-        count: int,
-        read: dict[bytes, tuple[bytes, Attributes]],
-    ) -> list[bytes]:
-        ids = found.state.candidates(count)
-        try:
-            while len(ids) < count:
-                missing_count = count - len(ids)
-                if found.properties.order is Order.KEY:
-                    missing_count = max(missing_count, AHEAD_COUNT_MIN)
-                is_more = await self._read_on(topic, found, missing_count, read)
-                ids += found.state.candidates(count - len(ids))
-                if not is_more:
-                    break
-        except BaseException:
-            for each in ids:
-                found.state.put_back(each)
-            raise
-        return ids
-
-    async def _read_on(
-        self,
-        topic: TopicId,
-        found: _Group,
-        count: int,
-        read: dict[bytes, tuple[bytes, Attributes]],
-    ) -> bool:
-        """Read up to so many messages into the window and into `read`; whether there may be more.
-        It never passes a message whose transaction is undecided."""
-        state = found.state
-        room = self.window - state.window_count
-        if room <= 0:
-            return False
-        result = await self._polls.poll(
-            topic,
-            Poll(
-                start=MessageId.from_bytes(state.read_to),
-                inclusive=False,
-                limit=min(count, room),
-                isolation=Isolation.COMMITTED,
-            ),
-        )
-        messages = _messages(result.messages.items(), result.messages.decoded_attributes())
-        read |= messages
-        keyed = [(each, attributes.key) for each, (_, attributes) in messages.items()]
-        is_further = result.next_id > state.read_to
-        state.add(keyed, read_to=result.next_id)
-        return is_further and not result.caught_up and result.blocked_by is None
-
-    async def _read_again(
-        self,
-        topic: TopicId,
-        found: _Group,
-        ids: Sequence[bytes],
-        read: dict[bytes, tuple[bytes, Attributes]],
-    ) -> None:
-        """Read the messages that were passed over, or given out, before. Those that are gone leave
-        the window."""
-        missing = [each for each in ids if each not in read]
-        while missing:
-            result = await self._polls.poll(
-                topic,
-                Poll(
-                    start=MessageId.from_bytes(missing[0]),
-                    limit=len(missing),
-                    through=MessageId.from_bytes(missing[-1]),
-                    isolation=Isolation.COMMITTED,
-                ),
-            )
-            messages = _messages(result.messages.items(), result.messages.decoded_attributes())
-            read |= messages
-            passed = [each for each in missing if each <= result.next_id]
-            found.state.forget(each for each in passed if each not in messages)
-            if not passed:
-                return
-            missing = missing[len(passed) :]
+    def _reader(self, topic: TopicId, found: _Group) -> WindowReader:
+        is_by_key = found.properties.order is Order.KEY
+        return WindowReader(self._polls, topic, found.state, self.window, is_by_key=is_by_key)
 
     async def _bring_up_to_date(self, topic: TopicId, found: _Group) -> None:
         """Take note of ended transactions, of ended leases, and of messages that expired."""
@@ -563,15 +489,6 @@ def _properties_of(found: Topic) -> ShareProperties:
         return ShareProperties.from_texts(found.require_durable().properties)
     except DamagedRecordOfGroupError as error:
         raise damaged_record(found.id, FIRST_ID.to_bytes(), error) from None
-
-
-def _messages(
-    items: Sequence[tuple[bytes, bytes]], attributes: dict[int, Attributes]
-) -> dict[bytes, tuple[bytes, Attributes]]:
-    return {
-        message_id: (payload, attributes.get(index, NO_ATTRIBUTES))
-        for index, (message_id, payload) in enumerate(items)
-    }
 
 
 def _apply(group: _Group, record: ShareRecord, message_id: bytes) -> None:

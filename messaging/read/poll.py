@@ -5,6 +5,7 @@ again each time it wakes. It registers for wake-ups before it reads, so that no 
 """
 
 import asyncio
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol import avro, json_forms
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
@@ -57,7 +59,10 @@ WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 # Seconds that a poll without `wait` looks for a message with the right tags before it answers that
 # there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
 FILTERED_READ_S = 1.0
+DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
 DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
+log = logging.getLogger(__name__)
+
 Choice = TypeVar("Choice", bound=Enum)
 
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -134,14 +139,16 @@ class Polls:
         self._observe = observe
         self.is_stopping = False
         self.waiting_count = 0  # long polls that wait now
+        self._damages: set[tuple[TopicId, str]] = set()
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
         """Read, and wait up to `wait_s` if there is nothing yet."""
         try:
             return await self._registered(topic, poll)
-        except DamagedRecordError:
+        except DamagedRecordError as error:
             self.damaged_reads += 1
+            self._log_damage(topic, error)
             raise
 
     def latest(self, topic: TopicId) -> MessageId:
@@ -160,6 +167,14 @@ class Polls:
         """Load the encoder of Arrow replies. Raises: NotAcceptableError."""
         if not arrow_form.cache_info().currsize:
             await self._store.read(lambda _store: arrow_form())
+
+    def _log_damage(self, topic: TopicId, error: DamagedRecordError) -> None:
+        """One line for each damaged record that stops a reader, however often it reads there."""
+        place = topic, str(error.members["id"])
+        if place not in self._damages and len(self._damages) < DAMAGES_LOGGED_MAX:
+            self._damages.add(place)
+            extra = event("damage_read", topic=topic, id=place[1])
+            log.warning("a read of %s ends at a damaged record: %s", topic, error, extra=extra)
 
     async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
         found, record = require_log(self._store, self._state, topic)

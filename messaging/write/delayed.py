@@ -51,6 +51,7 @@ from messaging.write.group_commit import (
     WriteBatch,
 )
 from tuff.disk.event_loop import FutureTask
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
@@ -242,7 +243,9 @@ class DelayedMessages:
             if failed_count == 0:
                 sentence = "delayed messages of %s wait, and are tried again: %s"
                 level = logging.ERROR if is_bug else logging.WARNING
-                log.log(level, sentence, topic, error, exc_info=error if is_bug else None)
+                extra = event("delayed_wait", topic=topic)
+                bug = error if is_bug else None
+                log.log(level, sentence, topic, error, exc_info=bug, extra=extra)
         retry_ms = min(RETRY_MS << failed_count, RETRY_MS_MAX) if is_bug else RETRY_MS
         self._state.look_times.note(topic, self._state.now_ms() + retry_ms)
 

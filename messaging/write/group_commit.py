@@ -35,6 +35,7 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, TopicRecord
 from messaging.transactions_interface import WritePermit
 from tuff.disk.event_loop import Arrivals, BatchLoop
+from tuff.log_events import event
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,
@@ -401,6 +402,7 @@ class GroupCommitter:
                 "the message store was opened again and %s batch %d",
                 "contains" if is_there else "does not contain",
                 batch.number,
+                extra=event("store_opened_again", batch=batch.number, is_there=is_there),
             )
             if is_there:
                 self._complete(batch, writes)
@@ -437,7 +439,8 @@ class GroupCommitter:
             await self._store.write(batch.write)
         # After any failure it is unknown whether the batch is stored, and that must be found out.
         except Exception as error:
-            log.exception("batch %d of %d writes failed", batch.number, len(writes))
+            extra = event("store_write_failed", batch=batch.number, writes=len(writes))
+            log.exception("batch %d of %d writes failed", batch.number, len(writes), extra=extra)
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
@@ -511,6 +514,7 @@ class GroupCommitter:
                 "since the start",
                 error,
                 self.lost_count,
+                extra=event("publish_lost", lost=self.lost_count),
             )
 
     def _refuse(self, writes: list[Write[Any]], reason: str) -> None:

@@ -20,6 +20,9 @@ from tuff.sql.dialects import SQLITE, identity_of, insert
 ID = "0" * 40
 COMMANDS = [
     ("status",),
+    ("doctor",),
+    ("top", "--once", "--interval", "0.1"),
+    ("explain", "t", ID),
     ("topics", "ls"),
     ("topics", "show", "t"),
     ("topics", "create", "t"),

@@ -162,6 +162,29 @@ def test_an_asyncio_consumer_runs_within_its_span(
     assert (work.parent.trace_id, work.parent.span_id) == ids(processed)
 
 
+def test_a_subscriber_processes_within_a_span_that_shows_its_failure(
+    client: tuff.Client, orders: tuff.TopicId, table: tuff.TransactionalTable, recorded: Recorded
+) -> None:
+    client.publish(orders, "a")
+
+    def fail_once(messages: object, tx: object) -> None:
+        if not recorded.named("process traces:orders"):
+            raise ValueError("not yet")
+
+    subscriber = client.subscriber(
+        orders, fail_once, positions=tuff.TablePositions(table, "traced"), wait=0, attempts=2
+    )
+    while len(recorded.named("process traces:orders")) < 2:
+        subscriber.step()
+
+    failed, done = recorded.named("process traces:orders")
+    (create,) = recorded.named("create traces:orders")
+    assert failed.attributes is not None
+    assert failed.attributes["error.type"] == "ValueError"
+    assert done.status.status_code is StatusCode.UNSET
+    assert linked(failed) == linked(done) == {ids(create)}
+
+
 def test_an_empty_poll_leaves_no_span(
     client: tuff.Client, orders: tuff.TopicId, recorded: Recorded
 ) -> None:

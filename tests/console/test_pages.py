@@ -14,6 +14,7 @@ from access.principals import hash_of
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
+from tests.http.test_damaged_records import damage
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -105,6 +106,47 @@ def test_what_a_hostile_publisher_writes_is_text(
     expect(page.locator("dd").last).to_have_text(HOSTILE)
     assert page.locator("main img, main script").count() == 0
     assert "hacked" not in page.title()
+
+
+def test_a_corrupt_record_hides_no_other_message(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        topic = Topic(server.client(), "shop", "orders")
+        ok(topic.create())
+        for payload in ("before", "to be damaged", "behind"):
+            ok(topic.publish(payload))
+    assert damage(server.data / "messages", b"to be damaged") == 1
+    with serve(tmp_path) as again:
+        open_page(page, again, "messages/shop/orders")
+
+        expect(page.locator(".state")).to_have_text(["committed", "damaged", "committed"])
+        expect(page.locator("td.wide")).to_have_text(["before", "the record is corrupt", "behind"])
+
+
+def test_a_page_holds_a_bounded_number_of_bytes(
+    page: Page, server: ServerProcess, orders: Topic
+) -> None:
+    for _ in range(4):
+        ok(orders.publish("x" * 6_000_000))
+
+    open_page(page, server, "messages/shop/orders")
+
+    expect(page.get_by_role("link", name="Older page")).to_be_visible()
+    expect(page.locator("td.wide")).to_have_count(1)
+
+
+def test_stored_messages_beyond_the_bound_are_not_loaded(
+    page: Page, server: ServerProcess, orders: Topic
+) -> None:
+    opened = begin(orders.client)
+    for _ in range(4):
+        ok(orders.store("x" * 6_000_000, tx=opened.id))
+        ok(orders.publish(tx=opened.id))
+    ok(opened.commit())
+
+    open_page(page, server, "messages/shop/orders")
+
+    expect(page.locator("td.wide", has_text="xxx")).to_have_count(2)
+    expect(page.locator("td.wide", has_text="not loaded")).to_have_count(2)
 
 
 def test_a_filter_finds_by_tag_and_by_field(

@@ -11,9 +11,14 @@ from messaging.groups.share_records import Order
 from messaging.groups.share_state import Acknowledgement, Action, Outcome
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
+from messaging.storage.rows import MESSAGES
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
-from tuff.protocol.errors import OwnershipMovingError, StorageUnavailableError
+from tuff.protocol.errors import (
+    DamagedRecordError,
+    OwnershipMovingError,
+    StorageUnavailableError,
+)
 from tuff.protocol.requests import PublishRequest
 
 LOG = AUDIT.share_log("billing")
@@ -210,6 +215,24 @@ async def test_a_message_whose_own_time_is_over_is_not_given_out_again(
     assert payloads(await lease(service)) == ["long"]
 
 
+async def test_a_damaged_record_holds_up_what_is_behind_it_only(world: World) -> None:
+    async with world.running(audit={}) as service:
+        await create(service)
+        await publish(service, "a")
+        (held,) = await lease(service)
+        await publish(service, "b")
+    key = max(each for each in world.rows if each.startswith(MESSAGES))
+    world.rows[key] = world.rows[key][:-1] + b"?"
+
+    async with world.running() as service:
+        (again,) = await lease(service)
+        with pytest.raises(DamagedRecordError):
+            await lease(service)
+        assert await acknowledge(service, held) == [Outcome.LEASE_LOST]
+        await acknowledge(service, again, action=Action.RELEASE)
+        assert payloads(await lease(service)) == ["a"]
+
+
 async def test_a_caller_that_is_gone_takes_no_message(
     world: World, service: MessagingService
 ) -> None:
@@ -256,6 +279,7 @@ async def test_a_group_moves_with_its_topic() -> None:
         assert again.payload == b"b"
         assert await acknowledge(b.service, second) == [Outcome.LEASE_LOST]
         assert await acknowledge(b.service, again) == [Outcome.ACCEPTED]
+        a.service.share_groups.forget_moved()
         await b.pass_on(AUDIT, a)
         assert await lease(a.service) == []
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -71,17 +72,9 @@ def client(server: ServerProcess) -> Client:
 
 def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
-    path = endpoint.path.format(
-        ns="ns",
-        t="t",
-        tx="1",
-        name="x",
-        sink="x",
-        epoch="1",
-        g="g",
-        id=f"{0:040x}",
-        file="x",
-    )
+    hexes = {"id": f"{0:040x}", "message": f"{0:040x}"}
+    ids = {"tx": "1", "epoch": "1", "ns": "ns", "t": "t", **hexes}
+    path = endpoint.path.format_map(defaultdict(lambda: "x", ids))
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None
     headers = {} if authorization is None else {"Authorization": authorization}
     return client.send(
@@ -198,3 +191,19 @@ def test_a_commit_in_parts_is_checked_with_its_body(client: Client) -> None:
         )
 
         refused(reply, 403, "forbidden", naming="publish on topic 't'")
+
+
+def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(EVERYBODY)
+    with serve(tmp_path / "home", f"server.access_file={file}", "server.log_level=debug") as server:
+        client = server.client()
+        for name in (*NAMES, "stranger"):
+            for endpoint in GUARDED:
+                send(client, endpoint, f"Bearer {token_of(name)}")
+        command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        said = server.stdout() + server.stderr()
+
+    for secret in ("token-of", *(hash_of(token_of(name)) for name in NAMES)):
+        assert secret not in said
+        assert secret not in command_line

@@ -180,9 +180,18 @@ MEMBER = [
             "server; it is '/x'",
         ),
         (
-            ["server.tls_certificate_file=/c", "server.tls_key_file=/k"],
-            "server.tls_certificate_file must be '' in a cluster, whose servers speak HTTP with "
-            "each other; it is '/c'",
+            ["server.access_file=/a"],
+            "cluster.secret_file must be set together with server.access_file, so that servers can "
+            "prove themselves to each other; it is ''",
+        ),
+        (
+            [
+                "server.tls_certificate_file=/c",
+                "server.tls_key_file=/k",
+                "cluster.address=http://a",
+            ],
+            "cluster.address must begin with https:// where the server has TLS, and else with "
+            "http://; it is 'http://a'",
         ),
         (
             ["server.host=0.0.0.0", "server.allow_remote=true"],

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from tuff import calls
+from tuff import calls, explain_calls
 from tuff.address import DEFAULT_URL, addresses_of, client_name
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
@@ -59,7 +59,7 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
+from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
@@ -526,6 +526,30 @@ class AsyncClient:
         """
         return await self._send(calls.offsets(topic, isolation=isolation))
 
+    async def explain(
+        self,
+        topic: TopicId,
+        id: MessageId | str,
+        *,
+        isolation: IsolationLike | None = None,
+        tx: int | None = None,
+        snapshot: Transaction | None = None,
+    ) -> Explanation:
+        """Why a reader receives this message, or does not (protocol §3.14). The reader is one with
+        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+
+        Raises:
+            TransactionNotInProgressError: `tx` has ended.
+            TransactionUnknownError: there is no transaction `tx`.
+        """
+        return await self._send(
+            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+        )
+
+    async def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return await self._send(calls.metrics())
+
     async def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
 
@@ -745,6 +769,7 @@ class AsyncClient:
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
         retry: RetryPolicy | None = None,
+        tags: str | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
@@ -757,25 +782,24 @@ class AsyncClient:
                     print(batch.partition, len(batch))
 
         `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats messages; `at_most_once` commits before it hands a batch out, so a crash loses
-        messages; `exactly_once` commits with the transaction that processes the batch, see
-        `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
-        `earliest` or `latest`. A batch has at most `batch` messages, all committed. `assignor`:
-        `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member, which keeps its
-        partitions while it restarts. `retry`: what becomes of messages that fail, in `run` or by
-        `nack`. The callbacks, within `poll`, get partitions that the member received, gives up
-        after the callback, with what was processed committed, or has lost already.
+        repeats some; `at_most_once` commits before it hands a batch out, so a crash loses some;
+        `exactly_once` commits with the transaction of the batch, see `Consumer.transaction`.
+        `start`: where a partition without an offset begins, `earliest` or `latest`. A batch has at
+        most `batch` messages, all committed; `tags` selects as in `poll`. `assignor`: `range`,
+        `round_robin` or `sticky`. `instance_id`: of a static member, which keeps its partitions
+        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`.
+        `poll` calls the callbacks with partitions that were received, are given up next, or were
+        lost.
 
         Raises:
-            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
-            TypeError: a callback is a coroutine function, and this client is blocking.
+            ValueError, TypeError: an argument is not valid; a blocking client takes no coroutines.
         """
         plan = plan_of(
             group,
             topics,
             mode=mode,
             start=start,
-            question=PollQuestion(limit=batch),
+            question=PollQuestion(limit=batch, tags=tags),
             assignor=assignor,
             instance_id=instance_id,
             client=self.client_id,

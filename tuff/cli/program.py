@@ -13,6 +13,8 @@ from tuff.cli.access import access
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.dlq import dlq
+from tuff.cli.doctor import doctor
+from tuff.cli.explain import explain
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.groups import groups
 from tuff.cli.hbase import hbase
@@ -25,6 +27,7 @@ from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.sql import sql
 from tuff.cli.status import status
 from tuff.cli.tail import tail
+from tuff.cli.top import top
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
 from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
@@ -145,7 +148,8 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, share, dlq, tx, sql, sinks, holds, positions),
+    *(status, top, doctor, explain, topics, pub, tail, delayed, groups, share, dlq, tx, sql),
+    *(sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)

@@ -364,6 +364,12 @@ class OverloadedError(TuffError):
     retry_safe = True
 
 
+class QuotaExceededError(OverloadedError):
+    """The principal is above one of its quotas; nothing was done. Try again later."""
+
+    code = "quota_exceeded"
+
+
 class UnavailableError(TuffError):
     """A component of the server can't answer now."""
 

@@ -4,6 +4,7 @@ from tests.simulation.planted_bugs import planted
 
 _STATE = "messaging/groups/share_state.py"
 _GROUPS = "messaging/groups/share_groups.py"
+_READS = "messaging/groups/share_reads.py"
 _UNDECIDED = "messaging/groups/undecided.py"
 
 BUGS = (
@@ -100,13 +101,15 @@ BUGS = (
     ),
     planted(
         "undecided-message-passed",
-        _GROUPS,
-        "                isolation=Isolation.COMMITTED,\n            ),\n        )\n"
-        "        messages = _messages(result.messages.items(), "
-        "result.messages.decoded_attributes())\n        read |= messages\n        keyed",
-        "            ),\n        )\n"
-        "        messages = _messages(result.messages.items(), "
-        "result.messages.decoded_attributes())\n        read |= messages\n        keyed",
+        _READS,
+        "replace(poll, isolation=Isolation.COMMITTED)",
+        "poll",
+    ),
+    planted(
+        "message-that-is-not-there-yet-is-forgotten",
+        _READS,
+        "if each <= result.next_id]",
+        "]",
     ),
     planted(
         "log-truncated-before-an-open-transaction",

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
 from tuff.calls import Call
@@ -17,7 +17,7 @@ from tuff.flows import Flow
 from tuff.new_messages import Checked, columns, publish_request, size_bytes, with_ttl
 from tuff.protocol.errors import InternalError
 from tuff.protocol.ids import MessageId, Offset, TopicId
-from tuff.protocol.requests import Ack, PublishEntry
+from tuff.protocol.requests import Ack, Delay, PublishEntry
 from tuff.replies import Published
 from tuff.retries import Retries
 
@@ -301,9 +301,19 @@ class MessageBuffer:
         self._by_topic_and_pointer: dict[tuple[TopicId, int], _Held] = {}
 
     def add(
-        self, topic: TopicId, pointer: int, messages: Sequence[Checked], *, ttl_s: int | None
-    ) -> list[Call[None]]:
-        """Add messages; returns the calls that store those that do not fit, to be sent in order."""
+        self,
+        topic: TopicId,
+        pointer: int,
+        messages: Sequence[Checked],
+        *,
+        ttl_s: int | None,
+        delay: Delay | None = None,
+    ) -> list[Call[Any]]:
+        """Add messages; returns the calls that store those that do not fit, to be sent in order.
+        Those with a delay are published by a call at once, under the transaction."""
+        if delay is not None:
+            request = publish_request(messages, pointer=pointer, ttl_s=ttl_s)
+            return [calls.publish_delayed(topic, request, delay)]
         held = self._by_topic_and_pointer.setdefault((topic, pointer), _Held())
         spilled: list[Checked] = []
         for message in messages:

@@ -7,7 +7,7 @@ After an error before the commit: rollback_tx of all; abort if every one succeed
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -17,7 +17,7 @@ from tuff.batching import MessageBuffer
 from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
-from tuff.new_messages import Publishable, all_checked, publish_request
+from tuff.new_messages import Publishable, all_checked
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
     BadRequestError,
@@ -276,13 +276,7 @@ class CommitProtocol:
         """Let the commit publish these; messages that do not fit into memory are stored now, and
         those with a delay are published now, under the transaction."""
         pointer, checked = self.transaction.write_pointer, all_checked(topic, messages)
-        sent: Iterable[Call[Any]]
-        if delay is None:
-            sent = self._messages.add(topic, pointer, checked, ttl_s=ttl_s)
-        else:
-            request = publish_request(checked, pointer=pointer, ttl_s=ttl_s)
-            sent = [calls.publish_delayed(topic, request, delay)]
-        for call in sent:
+        for call in self._messages.add(topic, pointer, checked, ttl_s=ttl_s, delay=delay):
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:

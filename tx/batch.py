@@ -14,6 +14,7 @@ from tuff.protocol.exchange import (
     Request,
     problem_reply,
     read_object,
+    read_query,
 )
 from tuff.protocol.json_forms import shown
 
@@ -31,6 +32,7 @@ class Batch:
         self._of_one = of_one
 
     async def handle(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
         body = read_object(request.body, request.content_type, members={"calls"}, what="a batch")
         calls = body.get("calls")
         if not isinstance(calls, list) or not 0 < len(calls) <= CALLS_COUNT_MAX:

@@ -8,17 +8,16 @@ there leaves a transaction that any resolver settles.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from tuff import calls, transaction_calls
+from tuff import transaction_calls
 from tuff.batching import MessageBuffer
-from tuff.calls import Call
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.flows import Flow, Stop, StoppedError, attempt, hook
-from tuff.new_messages import Publishable, all_checked, publish_request
+from tuff.new_messages import Publishable, all_checked
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay
@@ -114,13 +113,7 @@ class SqlProtocol:
         if self._transaction is None:
             self._transaction = yield from self._retries.ask(self._start)
         pointer = self._transaction.write_pointer
-        sent: Iterable[Call[Any]]
-        if delay is None:
-            sent = self._messages.add(topic, pointer, checked, ttl_s=ttl_s)
-        else:
-            request = publish_request(checked, pointer=pointer, ttl_s=ttl_s)
-            sent = [calls.publish_delayed(topic, request, delay)]
-        for call in sent:
+        for call in self._messages.add(topic, pointer, checked, ttl_s=ttl_s, delay=delay):
             try:
                 yield from self._retries.ask(call)
             except GeneratorExit:

@@ -17,6 +17,7 @@ class Scope(Enum):
     """On what a principal needs the right."""
 
     OPEN = auto()  # on nothing: the operation needs no principal
+    ANYWHERE = auto()  # on nothing, but only a principal may do it
     SOMEWHERE = auto()  # on any topic of the namespace of the path, or of any without a namespace
     TOPIC = auto()  # on the topic of the path
     NAMESPACE = auto()  # on every topic of the namespace of the path
@@ -66,6 +67,7 @@ def _list_of(body: Mapping[str, object], name: str) -> Sequence[object]:
 
 
 _OPEN = Requirement(Scope.OPEN)
+_PRINCIPAL = Requirement(Scope.ANYWHERE)
 _CREATE = Requirement(Scope.TOPIC, (Right.CREATE,))
 _PUBLISH = Requirement(Scope.TOPIC, (Right.PUBLISH,))
 _READ = Requirement(Scope.TOPIC, (Right.READ,))
@@ -143,6 +145,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/cluster/drain": _ADMINISTER,
     "POST /v1/cluster/undrain": _ADMINISTER,
     "GET /v1/backup": _ADMINISTER,
+    "GET /v1/session": _PRINCIPAL,  # each call of the session needs its own right
     "GET /health/live": _OPEN,
     "GET /health/startup": _OPEN,
     "GET /health/ready": _OPEN,
@@ -152,15 +155,17 @@ REQUIREMENTS: Mapping[str, Requirement] = {
 
 
 def require(
-    principal: Principal, needed: Requirement, parameters: Mapping[str, str], body: bytes
+    principal: Principal, needed: Requirement, parameters: Mapping[str, str], body: object
 ) -> None:
     """Check that the principal may call an operation with these parameters of the path and this
-    body.
+    body: bytes of JSON, or the value that a session has brought.
 
     Raises:
         ForbiddenError: it may not; the error names the right and the topic.
         BadRequestError: the body would name topics, and is no JSON.
     """
+    if needed.scope is Scope.ANYWHERE:
+        return
     namespace = EVERY if needed.scope is Scope.SERVER else parameters.get("ns", EVERY)
     topic = _topic_name(parameters["t"]) if needed.scope is Scope.TOPIC else EVERY
     may = principal.may_somewhere if needed.scope is Scope.SOMEWHERE else principal.may
@@ -177,8 +182,8 @@ def _require_topics(principal: Principal, right: Right, topics: Iterable[Topic])
             raise _forbidden(principal, (right,), _place(Scope.TOPIC, namespace, topic))
 
 
-def _topics(needed: Requirement, namespace: str, body: bytes) -> Iterable[Topic]:
-    members = parse_json(body) if body else {}
+def _topics(needed: Requirement, namespace: str, body: object) -> Iterable[Topic]:
+    members = parse_json(body) if isinstance(body, bytes) and body else body
     if needed.topics_of is None or not isinstance(members, dict):
         return ()  # the handler refuses such a body
     return needed.topics_of(namespace, members)

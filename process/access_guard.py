@@ -89,25 +89,35 @@ class AccessGuard:
     def may_administer(self, request: Request) -> bool:
         """Whether the principal of a request may administer the server; False without one."""
         try:
-            return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
+            return self._principal_of(request.authorization).may(Right.ADMINISTER, EVERY, EVERY)
         except UnauthenticatedError:
             return False
 
-    def reload_if_changed(self) -> None:
-        """Read the file again if it has changed. A file that is not valid changes nothing. Reads
-        the disk; call it from a thread, or seldom."""
+    def refusal(self, authorization: str | None) -> UnauthenticatedError | None:
+        """Why this Authorization field names no principal; None where it names one."""
+        try:
+            self._principal_of(authorization)
+        except UnauthenticatedError as error:
+            return error
+        return None
+
+    def reload_if_changed(self) -> bool:
+        """Read the file again if it has changed; returns whether the principals may have changed.
+        A file that is not valid changes nothing. Reads the disk; call it from a thread, or
+        seldom."""
         stamp = _stamp(self._file)
         if stamp == self._stamp:
-            return
+            return False
         self._stamp = stamp
         try:
             principals = read_access_file(self._file)
         except AccessFileError as error:
             self._failure = str(error)
-            return  # the check of the health says so, and its change is logged
+            return False  # the check of the health says so, and its change is logged
         self._principals, self._failure = principals, None
         self._allowed.clear()
         log.info("read the access file: %d principals", len(principals.by_name))
+        return True
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
@@ -124,16 +134,16 @@ class AccessGuard:
         if call in self._allowed:
             return
         needed = REQUIREMENTS[operation]
-        require(self._principal_of(request), needed, parameters, request.body)
+        body = request.body if request.members is None else request.members
+        require(self._principal_of(request.authorization), needed, parameters, body)
         if needed.of_topics is not None:
             return  # the next body may name other topics
         if len(self._allowed) >= ALLOWED_COUNT_MAX:
             self._allowed.clear()
         self._allowed.add(call)
 
-    def _principal_of(self, request: Request) -> Principal:
+    def _principal_of(self, authorization: str | None) -> Principal:
         """Raises: UnauthenticatedError."""
-        authorization = request.authorization
         if authorization is None:
             raise UnauthenticatedError(
                 "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "

@@ -31,7 +31,7 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics
+from process import backup_stream, health, metrics, session
 from process.access_guard import AccessGuard
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
@@ -163,6 +163,7 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._sessions: session.Sessions | None = None  # once there is a listener
         self._register_gauges()
 
     def _register_gauges(self) -> None:
@@ -186,6 +187,9 @@ class Components:
         if self._access is not None:
             routes = [self._access.guarded(each) for each in routes]
             streams = [self._access.guarded_stream(each) for each in streams]
+        if self.cluster is None:
+            begin = session.route()
+            routes = [*routes, begin if self._access is None else self._access.guarded(begin)]
         service = HttpService(
             routes,
             streams,
@@ -194,6 +198,15 @@ class Components:
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
         )
+        if self.cluster is None:
+            self._sessions = session.Sessions(
+                routes,
+                self._dispatcher,
+                service.connections,
+                max_request_bytes=server.max_request_bytes,
+                refusal=_no_refusal if self._access is None else self._access.refusal,
+            )
+            service.switch = self._sessions.begin
         return Listener(service, connections_max=server.max_connections)
 
     def _routes(self) -> list[Route]:
@@ -283,8 +296,8 @@ class Components:
 
     def reload_access(self) -> None:
         """Read the access file again, if there is one and it has changed."""
-        if self._access is not None:
-            self._access.reload_if_changed()
+        if self._access is not None and self._access.reload_if_changed() and self._sessions:
+            self._sessions.check_tokens()
 
     async def sweep(self) -> None:
         """One pass of retention."""
@@ -620,6 +633,10 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _no_refusal(_authorization: str | None) -> None:
+    """Without an access file every client may use the server."""
 
 
 def _access_guard(settings: Settings) -> AccessGuard | None:

@@ -11,8 +11,9 @@ from tuff.protocol.exchange import (
     Reply,
     Request,
     Route,
+    form_reply,
     json_reply,
-    read_object,
+    members_of,
     read_query,
 )
 from tuff.protocol.json_forms import (
@@ -102,18 +103,18 @@ class _TransactionRoutes:
             client_of(body),
             lease_s=_seconds_of(body, "lease"),
         )
-        return json_reply(self._object(opened, lists=lists), status=201)
+        return form_reply(request, self._object(request, opened, lists=lists), status=201)
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
         opened = await self._manager.completion.renew(_pointer(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
+        return form_reply(request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
         await self._manager.completion.can_commit(_pointer(request), _changes(body) or ())
-        return json_reply({"state": "committing"})
+        return form_reply(request, {"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
@@ -123,7 +124,7 @@ class _TransactionRoutes:
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return json_reply(_committed_object(outcome))
+        return form_reply(request, _committed_object(outcome))
 
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
@@ -133,17 +134,17 @@ class _TransactionRoutes:
             changes=_changes(body),
             publish=_entries(body),
         )
-        return json_reply(_prepared_reply(opened))
+        return form_reply(request, _prepared_reply(opened))
 
     async def resolve(self, request: Request) -> Reply:
         body = _members_of(request, {"outcome"}, what="a resolve")
         match body.get("outcome"):
             case "commit":
                 outcome = await self._manager.completion.commit_prepared(_pointer(request))
-                return json_reply(_committed_object(outcome))
+                return form_reply(request, _committed_object(outcome))
             case "abort":
                 outcome = await self._manager.completion.abort_prepared(_pointer(request))
-                return json_reply({"state": outcome.state.value})
+                return form_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
 
@@ -152,22 +153,22 @@ class _TransactionRoutes:
         outcome = await self._manager.autocommit.run(
             _entries(body), client=client_of(body), request_id=_request_id(body)
         )
-        return json_reply(_committed_object(outcome))
+        return form_reply(request, _committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
         outcome = await self._manager.completion.abort(_pointer(request))
-        return json_reply({"state": outcome.state.value})
+        return form_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
         outcome = await self._manager.completion.invalidate(_pointer(request))
-        return json_reply({"state": outcome.state.value})
+        return form_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
         opened = await self._manager.starts.checkpoint(_pointer(request))
-        return json_reply(self._object(opened, lists=True))
+        return form_reply(request, self._object(request, opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -176,11 +177,17 @@ class _TransactionRoutes:
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
-        return json_reply(shown)
+        return form_reply(request, shown)
 
-    def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
+    def _object(
+        self, request: Request, opened: OpenTransaction, *, lists: bool
+    ) -> dict[str, object]:
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return _transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
+        in_json = request.members is None
+        form = _transaction_object(opened, lists=lists and in_json, lease_ends_at_ms=ends_at_ms)
+        if lists and not in_json:
+            form["encoded"] = opened.transaction.to_bytes()
+        return form
 
 
 class _ServiceRoutes:
@@ -337,7 +344,7 @@ def _epoch(request: Request) -> int:
 
 def _members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
     read_query(request.query, parameters=())
-    return read_object(request.body, request.content_type, members=members, what=what)
+    return members_of(request, members=members, what=what)
 
 
 def _seconds_of(body: Mapping[str, object], name: str) -> float | None:

@@ -1,0 +1,433 @@
+"""Sessions: many calls over one connection, answered in any order (docs/session.md).
+
+A session begins with an HTTP request that asks for it. From then on the connection carries frames.
+Each call goes to the handler that the HTTP request with the same operation would get, through the
+same dispatcher. So admission, rights, limits, errors and metrics are those of HTTP.
+
+All calls of one read are begun before anything else happens. Replies that are ready at the end of
+it are one write, and so are the replies of all calls that one sync has made durable.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+
+from process.dispatch import Dispatcher, ends_with_connection
+from process.http_connection import (
+    CHECK_INTERVAL_S,
+    KEEP_ALIVE_S,
+    REFUSALS,
+    UNMATCHED,
+    UPLOAD_QUIET_S_MAX,
+    Connections,
+    SlowReader,
+)
+from tuff.disk.event_loop import LightTask
+from tuff.protocol.errors import (
+    BadRequestError,
+    NotFoundError,
+    OverloadedError,
+    TuffError,
+    UpgradeRequiredError,
+)
+from tuff.protocol.exchange import (
+    JSON_REPLY_TYPE,
+    PROBLEM_TYPE,
+    Handler,
+    MediaType,
+    Reply,
+    Request,
+    Route,
+)
+from tuff.protocol.json_forms import shown
+from tuff.protocol.session_frames import (
+    FRAME_OVERHEAD_BYTES,
+    OPERATIONS,
+    PATH,
+    PROTOCOL,
+    Call,
+    FrameReader,
+    Kind,
+    call_of,
+    frame,
+    path_parameters,
+    query_pairs,
+)
+from tuff.version import __version__
+
+CALLS_MAX = 1_024  # calls under way in one session; more would only wait for the same disk
+POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
+# Bytes of the calls under way above which a session is not read: two of the largest calls, by the
+# default of `server.max_request_bytes`.
+UNDER_WAY_BYTES_MAX = 32 << 20
+_UNAUTHENTICATED = 401
+_IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
+
+
+class _Callee(NamedTuple):
+    """The handler of an operation, and the names of the parameters of its path."""
+
+    operation: str
+    handler: Handler
+    names: tuple[str, ...]
+    is_poll: bool
+
+
+class _UnderWay(NamedTuple):
+    """A call under way; `size` is that of its frame in bytes."""
+
+    task: LightTask[Reply]
+    size: int
+    is_poll: bool
+
+
+def route() -> Route:
+    """The route of the request that begins a session."""
+
+    async def begin(request: Request) -> Reply:
+        if (request.upgrade or "").strip().lower() != PROTOCOL:
+            raise UpgradeRequiredError(
+                f"this address begins a session: send `Connection: Upgrade` and `Upgrade: "
+                f"{PROTOCOL}`, which is what the server speaks, not {shown(request.upgrade)}"
+            )
+        return Reply(101, headers=(("Connection", "Upgrade"), ("Upgrade", PROTOCOL)))
+
+    return Route("GET", PATH, begin)
+
+
+class Sessions:
+    """What all sessions share. Lives on one event loop.
+
+    `refusal`: why the holder of an Authorization field may not use the server any more; None while
+    it may.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        dispatcher: Dispatcher,
+        connections: Connections,
+        *,
+        max_request_bytes: int,
+        refusal: Callable[[str | None], TuffError | None],
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.connections = connections
+        self.refusal = refusal
+        self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
+        self.callees: Mapping[object, _Callee] = _callees(routes)
+        self.open: set[Session] = set()
+
+    def begin(self, transport: asyncio.Transport, authorization: str | None) -> None:
+        """Continue a connection as a session."""
+        session = Session(self, transport, authorization)
+        transport.set_protocol(session)
+        session.begin()
+
+    def check_tokens(self) -> None:
+        """End the sessions whose token is not valid any more."""
+        for session in tuple(self.open):
+            if (error := self.refusal(session.authorization)) is not None:
+                session.end(error)
+
+
+def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
+    handlers = {(each.method, each.path): each.handler for each in routes}
+    found: dict[object, _Callee] = {}
+    for number, (method, path) in OPERATIONS.items():
+        names = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
+        operation = f"{method} {path}"
+        is_poll = ends_with_connection(operation)
+        found[number] = _Callee(operation, handlers[method, path], names, is_poll)
+    return found
+
+
+class Session(asyncio.Protocol):
+    """One session, until its connection closes."""
+
+    def __init__(
+        self, sessions: Sessions, transport: asyncio.Transport, authorization: str | None
+    ) -> None:
+        self.authorization = authorization
+        self._sessions = sessions
+        self._transport: asyncio.Transport | None = transport
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(frame_bytes_max=sessions.frame_bytes_max)
+        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way_bytes = 0
+        self._polls_count = 0
+        self._replies: list[bytes] = []  # not yet written
+        self._is_writing_later = False  # replies that come now are written together, later
+        self._is_ended = False  # the client was told to make no more calls
+        self._is_read = True  # frames are still read
+        self._is_closing = False  # when the last call under way is answered
+        self._is_paused = False  # the client does not read its replies
+        self._slow_reader = SlowReader(transport)
+        self._active_s = self._loop.time()  # when something last arrived or was answered
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Greet the client."""
+        self._sessions.open.add(self)
+        self._sessions.connections.add(self)
+        limits = {
+            "version": __version__,
+            "calls": CALLS_MAX,
+            "polls": POLLS_MAX,
+            "frameBytes": self._sessions.frame_bytes_max,
+            "idle": KEEP_ALIVE_S,
+        }
+        self._write([frame(Kind.GREETING, limits)])
+        if self._sessions.connections.is_ending:
+            self.end_with_reply()
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    # What the event loop calls.
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_read:
+            return
+        self._active_s = self._loop.time()
+        self._is_writing_later = True
+        frames, error = self._reader.feed(data)
+        try:
+            for size, elements in frames:
+                self._take(elements, size)
+        except BadRequestError as wrong:
+            error = wrong
+        if error is not None:
+            self._sessions.dispatcher.refuse(UNMATCHED, error)
+            self._is_read = False
+            self.end(error)
+        self._write_replies()
+        self._bound()
+
+    def eof_received(self) -> bool:
+        """The client makes no more calls; it gets the replies to those under way."""
+        self._is_read = False
+        self._give_up_polls()
+        self.close()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._is_read = False
+        self._sessions.open.discard(self)
+        self._sessions.connections.discard(self)
+        self._slow_reader.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_up_polls()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._slow_reader.watch()
+        self._bound()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._slow_reader.caught_up()
+        self._bound()
+
+    # What the listener calls.
+
+    def end_with_reply(self) -> None:
+        """Let the client make no more calls. Those that are on their way are still answered."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._write([frame(Kind.END, None)])
+
+    def close(self) -> None:
+        """Close the connection, once the calls under way are answered."""
+        self._is_closing = True
+        self._close_if_done()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self._give_up_polls()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def end(self, error: TuffError) -> None:
+        """End the session for this reason: calls that arrive from now on are dropped, and those
+        under way are answered, less the polls that wait."""
+        self._is_read = False
+        self._is_ended = True
+        self._give_up_polls()
+        self._write_replies()
+        self._write([frame(Kind.END, error.problem())])
+        self.close()
+
+    # Calls.
+
+    def _take(self, elements: list[object], size: int) -> None:
+        """Raises: BadRequestError: nothing more can be read."""
+        match elements[0]:
+            case Kind.CALL:
+                self._begin_call(call_of(elements), size)
+            case Kind.CANCEL:
+                self._cancel(elements)
+            case Kind.PING:
+                self._replies.append(frame(Kind.PONG))
+            case other:
+                raise BadRequestError(f"a client sends no frame of kind {shown(other)}")
+
+    def _begin_call(self, call: Call, size: int) -> None:
+        call_id, dispatcher = call.call_id, self._sessions.dispatcher
+        if call_id in self._under_way:
+            raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
+        callee = self._sessions.callees.get(call.operation)
+        try:
+            if callee is None:
+                raise NotFoundError(f"a session has no operation {shown(call.operation)}")
+            self._require_room(callee)
+            request = _request(call, callee.names, self.authorization)
+        except TuffError as error:
+            operation = UNMATCHED if callee is None else callee.operation
+            self._reply(call_id, dispatcher.refuse(operation, error))
+            return
+        task: LightTask[Reply] = LightTask(
+            dispatcher.answer(callee.operation, callee.handler, request),
+            returned=partial(self._return, call_id),
+            failed=self._fail,
+            refusals=REFUSALS,
+        )
+        self._under_way[call_id] = _UnderWay(task, size, callee.is_poll)
+        self._under_way_bytes += size
+        self._polls_count += callee.is_poll
+        task.go_on()
+
+    def _require_room(self, callee: _Callee) -> None:
+        if len(self._under_way) >= CALLS_MAX:
+            raise OverloadedError(
+                f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
+                "reply, or open another session"
+            )
+        if callee.is_poll and self._polls_count >= POLLS_MAX:
+            raise OverloadedError(
+                f"{POLLS_MAX} polls are under way in this session, which is the most; open another "
+                "session"
+            )
+
+    def _cancel(self, elements: list[object]) -> None:
+        match elements:
+            case [_, int(call_id)]:
+                call = self._under_way.get(call_id)
+                if call is not None and call.is_poll:
+                    self._remove(call_id)
+                    call.task.give_up()
+            case _:
+                raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
+
+    def _remove(self, call_id: int) -> None:
+        call = self._under_way.pop(call_id)
+        self._under_way_bytes -= call.size
+        self._polls_count -= call.is_poll
+
+    def _give_up_polls(self) -> None:
+        polls = [call_id for call_id, call in self._under_way.items() if call.is_poll]
+        for call_id in polls:
+            task = self._under_way[call_id].task
+            self._remove(call_id)
+            task.give_up()
+
+    # Replies.
+
+    def _return(self, call_id: int, reply: Reply) -> None:
+        self._remove(call_id)
+        self._reply(call_id, reply)
+        if reply.status == _UNAUTHENTICATED and not self._is_ended:
+            error = self._sessions.refusal(self.authorization)
+            if error is not None:
+                self._loop.call_soon(self.end, error)
+
+    def _reply(self, call_id: int, reply: Reply) -> None:
+        self._replies.append(_reply_frame(call_id, reply))
+        if not self._is_writing_later:
+            self._is_writing_later = True
+            # Behind the other calls that the same sync has made durable.
+            self._loop.call_soon(self._write_later)
+
+    def _write_later(self) -> None:
+        self._active_s = self._loop.time()
+        self._write_replies()
+        self._bound()
+
+    def _write_replies(self) -> None:
+        self._is_writing_later = False
+        replies, self._replies = self._replies, []
+        self._write(replies)
+        self._close_if_done()
+
+    def _write(self, frames: list[bytes]) -> None:
+        if self._transport is None or not frames:
+            return
+        self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _fail(self, error: BaseException) -> None:
+        self.abort()
+        if not isinstance(error, ConnectionError | asyncio.CancelledError):
+            raise error
+
+    # The connection.
+
+    def _bound(self) -> None:
+        """Read no more while the client does not read, or too much is under way."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_paused or self._under_way_bytes > UNDER_WAY_BYTES_MAX:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _close_if_done(self) -> None:
+        is_done = not (self._under_way or self._replies)
+        if self._is_closing and is_done and self._transport is not None:
+            self._transport.close()
+            self._slow_reader.watch()
+
+    def _check(self) -> None:
+        """End the session where the client has disappeared."""
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+        quiet_s = self._loop.time() - self._active_s
+        if self._reader.is_within_frame and quiet_s >= UPLOAD_QUIET_S_MAX:
+            self.end(
+                BadRequestError(
+                    f"no byte of a frame came for {UPLOAD_QUIET_S_MAX:g} seconds; begin a new "
+                    "session, and send the call again"
+                )
+            )
+        elif not self._under_way and quiet_s >= KEEP_ALIVE_S:
+            self.end_with_reply()
+            self.close()
+
+
+def _request(call: Call, names: tuple[str, ...], authorization: str | None) -> Request:
+    """The request of a call. Raises: BadRequestError."""
+    parameters, query = path_parameters(call, names), query_pairs(call)
+    body, accept = call.body, call.accept
+    if accept is not None and type(accept) is not str:
+        raise BadRequestError(f"the media type of the reply is a string, not {shown(accept)}")
+    if type(body) is not bytes:
+        members = {} if body is None else body
+        return Request(
+            parameters, query, None, accept, b"", authorization=authorization, members=members
+        )
+    content_type = MediaType.AVRO.value if call.content_type is None else call.content_type
+    if type(content_type) is not str:
+        raise BadRequestError(f"the media type of the body is a string, not {shown(content_type)}")
+    return Request(parameters, query, content_type, accept, body, authorization=authorization)
+
+
+def _reply_frame(call_id: int, reply: Reply) -> bytes:
+    status, content_type, body, headers, form = reply
+    fields = dict(headers)
+    if form is None and body:
+        if content_type in _IN_JSON:
+            form = orjson.loads(body)
+        else:
+            form, fields["Content-Type"] = body, content_type or ""
+    return frame(2, call_id, status, fields, form)

@@ -207,7 +207,9 @@ class Components:
                 refusal=_no_refusal if self._access is None else self._access.refusal,
             )
             service.switch = self._sessions.begin
-        return Listener(service, connections_max=server.max_connections)
+        return Listener(
+            service, connections_max=server.max_connections, unix_socket=server.unix_socket
+        )
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging

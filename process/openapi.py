@@ -1178,6 +1178,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(_STORED, _DOWN),
     ),
     Endpoint(
+        method="GET", path="/v1/session", name="beginSession", tag="session", status=101,
+        summary="Begin a session: many calls over this connection", errors=("upgrade_required",),
+    ),
+    Endpoint(
         method="GET", path="/health/live", name="checkLive", tag="process",
         summary="Whether the process runs", reply="Health",
     ),
@@ -1216,6 +1220,7 @@ _OF_TAG: Mapping[str, tuple[str, ...]] = {
     "sinks": (_DOWN, "ownership_moving"),
     # A single server has no such address.
     "cluster": (_STORED, "ownership_moving", "not_found"),
+    "session": ("not_found",),  # a server in a cluster has none
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 

@@ -34,6 +34,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
+    unix_socket: str = ""  # the path of a Unix socket to listen on too; empty: none
     allow_remote: bool = False  # without TLS, tokens and messages are readable on the way
     access_file: str = ""  # the principals and their rights; empty: every client may do everything
     allowed_hosts: tuple[str, ...] = ()  # what requests may name as Host, besides its own

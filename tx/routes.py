@@ -109,7 +109,9 @@ class _TransactionRoutes:
         _members_of(request, (), what="a renewal")
         opened = await self._manager.completion.renew(_pointer(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return form_reply(request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
+        return form_reply(
+            request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms}
+        )
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")

@@ -126,9 +126,7 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
         if of_all is not None:
             publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_forms.publish_request_from_json(
-            request.value(), of_all=of_all
-        )
+        publish = json_forms.publish_request_from_json(request.value(), of_all=of_all)
     if "ttl" not in query:
         return asked_in, publish
     ttl_s = json_forms.ttl_from_json(query["ttl"])

@@ -600,6 +600,17 @@ def _pointers_to_json(pointers: Sequence[int]) -> object:
     return list(map(pointer_to_json, pointers))
 
 
+def _bytes_of(transaction: bytes | str) -> bytes:
+    if isinstance(transaction, bytes):
+        return transaction
+    try:
+        return b64decode(transaction.encode("ascii"), validate=True)
+    except (Base64Error, UnicodeEncodeError):
+        raise InvalidTransactionError(
+            f"transaction is base64 of TTransaction bytes, not {shown(transaction)}"
+        ) from None
+
+
 def transaction_from_json(value: object) -> Transaction:
     """A transaction from base64 of its TTransaction bytes, or from its object; of a session, from
     the bytes themselves.
@@ -608,15 +619,8 @@ def transaction_from_json(value: object) -> Transaction:
         InvalidTransactionError: malformed, or an object without its lists.
         BadRequestError: the object has an unknown member.
     """
-    if isinstance(value, bytes):
-        return Transaction.from_bytes(value)
-    if isinstance(value, str):
-        try:
-            return Transaction.from_bytes(b64decode(value.encode("ascii"), validate=True))
-        except (Base64Error, UnicodeEncodeError):
-            raise InvalidTransactionError(
-                f"transaction is base64 of TTransaction bytes, not {shown(value)}"
-            ) from None
+    if isinstance(value, bytes | str):
+        return Transaction.from_bytes(_bytes_of(value))
     if not isinstance(value, dict):
         raise InvalidTransactionError(
             f"transaction is base64 or a transaction object, not {shown(value)}"

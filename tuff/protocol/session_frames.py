@@ -62,16 +62,16 @@ OPERATIONS: Mapping[int, Operation] = {
 
 
 class Call(NamedTuple):
-    """One call. `parameters` are those of the path, in order; `body` is a value, or bytes of
-    `content_type`."""
+    """One call, whose elements but the id are not checked yet. `parameters` are those of the path,
+    in order; `body` is a value, or bytes of `content_type`."""
 
     call_id: int
-    operation: int
-    parameters: list[object]
-    query: Mapping[str, object] | None = None
+    operation: object
+    parameters: object
+    query: object = None
     body: object = None
-    content_type: str | None = None
-    accept: str | None = None
+    content_type: object = None
+    accept: object = None
 
 
 class Greeting(NamedTuple):
@@ -162,10 +162,10 @@ def call_of(elements: list[object]) -> Call:
     """
     if not 4 <= len(elements) <= 1 + len(Call._fields):
         raise BadRequestError(f"a call has 4 to 8 elements, not {len(elements)}")
-    call = Call(*elements[1:])  # type: ignore[arg-type]  # the types are checked below, and later
-    if type(call.call_id) is not int or not 0 <= call.call_id <= CALL_ID_MAX:
-        raise BadRequestError(f"a call id is a whole number, not {shown(call.call_id)}")
-    return call
+    call_id = elements[1]
+    if type(call_id) is not int or not 0 <= call_id <= CALL_ID_MAX:
+        raise BadRequestError(f"a call id is a whole number, not {shown(call_id)}")
+    return Call(call_id, *elements[2:])
 
 
 def path_parameters(call: Call, names: tuple[str, ...]) -> dict[str, str]:
@@ -203,4 +203,3 @@ def greeting_of(elements: list[object]) -> Greeting:
         ] if isinstance(idle, int | float):
             return Greeting(version, calls, size, idle)
     raise BadRequestError(f"the server's first frame is no greeting: {shown(elements)}")
-

@@ -41,6 +41,7 @@ from tuff.protocol.exchange import (
     Reply,
     Request,
     Route,
+    read_query,
 )
 from tuff.protocol.json_forms import shown
 from tuff.protocol.session_frames import (
@@ -88,6 +89,7 @@ def route() -> Route:
     """The route of the request that begins a session."""
 
     async def begin(request: Request) -> Reply:
+        read_query(request.query, parameters=())
         if (request.upgrade or "").strip().lower() != PROTOCOL:
             raise UpgradeRequiredError(
                 f"this address begins a session: send `Connection: Upgrade` and `Upgrade: "

@@ -17,7 +17,7 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health
+from process import backup_stream, health, session
 from process.http_connection import StreamRoute
 from process.openapi import ENDPOINTS, address
 from process.settings import SECTIONS, key_of
@@ -86,6 +86,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
         | addresses(health.routes(lambda: True, dict))
+        | addresses([session.route()])
     )
 
     assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in ENDPOINTS}

@@ -180,7 +180,8 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
 def _plain_payloads(value: list[object]) -> list[bytes] | None:
     """The payloads if all of them are valid strings, as nearly always, or bytes; else None."""
     if value and type(value[0]) is bytes:
-        return value if set(map(type, value)) == {bytes} else None  # type: ignore[return-value]
+        payloads = [each for each in value if type(each) is bytes]
+        return payloads if len(payloads) == len(value) else None
     try:
         return list(map(str.encode, value))  # type: ignore[arg-type]  # anything but a string raises
     except (TypeError, UnicodeEncodeError):

@@ -32,6 +32,12 @@ var scenarios = map[string]func(o options, number int) (session, error){
 	"jetstream":   newJetStreamPublish,
 	"tephra":      newTephra,
 	"tephra-cdap": newTephraAndCdap,
+
+	"session-publish":     newPipedPublish,
+	"session-run":         newPipedRun,
+	"session-start":       newPipedStart,
+	"session-commit":      newPipedTransaction,
+	"session-transaction": newPipedTransaction,
 }
 
 func scenarioNames() string {

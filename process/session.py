@@ -9,9 +9,8 @@ it are one write, and so are the replies of all calls that one sync has made dur
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -49,7 +48,6 @@ from tuff.protocol.session_frames import (
     OPERATIONS,
     PATH,
     PROTOCOL,
-    Call,
     FrameReader,
     Kind,
     call_of,
@@ -65,6 +63,7 @@ POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
 # default of `server.max_request_bytes`.
 UNDER_WAY_BYTES_MAX = 32 << 20
 _UNAUTHENTICATED = 401
+_REPLY = int(Kind.REPLY)  # which is packed faster than a member of an enumeration
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
 
 
@@ -74,14 +73,6 @@ class _Callee(NamedTuple):
     operation: str
     handler: Handler
     names: tuple[str, ...]
-    is_poll: bool
-
-
-class _UnderWay(NamedTuple):
-    """A call under way; `size` is that of its frame in bytes."""
-
-    task: LightTask[Reply]
-    size: int
     is_poll: bool
 
 
@@ -267,40 +258,43 @@ class Session(asyncio.Protocol):
 
     def _take(self, elements: list[object], size: int) -> None:
         """Raises: BadRequestError: nothing more can be read."""
-        match elements[0]:
-            case Kind.CALL:
-                self._begin_call(call_of(elements), size)
-            case Kind.CANCEL:
-                self._cancel(elements)
-            case Kind.PING:
-                self._replies.append(frame(Kind.PONG))
-            case other:
-                raise BadRequestError(f"a client sends no frame of kind {shown(other)}")
+        kind = elements[0]
+        if kind == Kind.CALL:
+            self._begin_call(elements, size)
+        elif kind == Kind.CANCEL:
+            self._cancel(elements)
+        elif kind == Kind.PING:
+            self._replies.append(frame(Kind.PONG))
+        else:
+            raise BadRequestError(f"a client sends no frame of kind {shown(kind)}")
 
-    def _begin_call(self, call: Call, size: int) -> None:
-        call_id, dispatcher = call.call_id, self._sessions.dispatcher
+    def _begin_call(self, elements: list[object], size: int) -> None:
+        call_id, (operation, *rest) = call_of(elements)
+        dispatcher = self._sessions.dispatcher
         if call_id in self._under_way:
             raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
-        callee = self._sessions.callees.get(call.operation)
+        callee = self._sessions.callees.get(operation) if type(operation) is int else None
         try:
             if callee is None:
-                raise NotFoundError(f"a session has no operation {shown(call.operation)}")
+                raise NotFoundError(f"a session has no operation {shown(operation)}")
             self._require_room(callee)
-            request = _request(call, callee.names, self.authorization)
+            request = _request(rest, callee.names, self.authorization)
         except TuffError as error:
-            operation = UNMATCHED if callee is None else callee.operation
-            self._reply(call_id, dispatcher.refuse(operation, error))
+            name = UNMATCHED if callee is None else callee.operation
+            self._reply(call_id, dispatcher.refuse(name, error))
             return
-        task: LightTask[Reply] = LightTask(
-            dispatcher.answer(callee.operation, callee.handler, request),
-            returned=partial(self._return, call_id),
-            failed=self._fail,
-            refusals=REFUSALS,
-        )
-        self._under_way[call_id] = _UnderWay(task, size, callee.is_poll)
-        self._under_way_bytes += size
-        self._polls_count += callee.is_poll
-        task.go_on()
+        work = dispatcher.answer(callee.operation, callee.handler, request)
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:  # nothing had to be waited for, so no task is needed
+            self._answer(call_id, end.value)
+        except BaseException as error:  # noqa: BLE001 - as in a task
+            self.fail(error)
+        else:
+            self._under_way[call_id] = call = _UnderWay(self, call_id, size, work, callee.is_poll)
+            self._under_way_bytes += size
+            self._polls_count += callee.is_poll
+            call.wait_for(awaited)
 
     def _require_room(self, callee: _Callee) -> None:
         if len(self._under_way) >= CALLS_MAX:
@@ -319,27 +313,28 @@ class Session(asyncio.Protocol):
             case [_, int(call_id)]:
                 call = self._under_way.get(call_id)
                 if call is not None and call.is_poll:
-                    self._remove(call_id)
-                    call.task.give_up()
+                    self._remove(call)
+                    call.give_up()
             case _:
                 raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
 
-    def _remove(self, call_id: int) -> None:
-        call = self._under_way.pop(call_id)
+    def _remove(self, call: "_UnderWay") -> None:
+        del self._under_way[call.call_id]
         self._under_way_bytes -= call.size
         self._polls_count -= call.is_poll
 
     def _give_up_polls(self) -> None:
-        polls = [call_id for call_id, call in self._under_way.items() if call.is_poll]
-        for call_id in polls:
-            task = self._under_way[call_id].task
-            self._remove(call_id)
-            task.give_up()
+        for call in [call for call in self._under_way.values() if call.is_poll]:
+            self._remove(call)
+            call.give_up()
 
     # Replies.
 
-    def _return(self, call_id: int, reply: Reply) -> None:
-        self._remove(call_id)
+    def answered(self, call: "_UnderWay", reply: Reply) -> None:
+        self._remove(call)
+        self._answer(call.call_id, reply)
+
+    def _answer(self, call_id: int, reply: Reply) -> None:
         self._reply(call_id, reply)
         if reply.status == _UNAUTHENTICATED and not self._is_ended:
             error = self._sessions.refusal(self.authorization)
@@ -369,7 +364,7 @@ class Session(asyncio.Protocol):
             return
         self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         self.abort()
         if not isinstance(error, ConnectionError | asyncio.CancelledError):
             raise error
@@ -407,21 +402,46 @@ class Session(asyncio.Protocol):
             self.close()
 
 
-def _request(call: Call, names: tuple[str, ...], authorization: str | None) -> Request:
-    """The request of a call. Raises: BadRequestError."""
-    parameters, query = path_parameters(call, names), query_pairs(call)
-    body, accept = call.body, call.accept
-    if accept is not None and type(accept) is not str:
+class _UnderWay(LightTask[Reply]):
+    """A call that waits; `size` is that of its frame in bytes."""
+
+    __slots__ = ("_session", "call_id", "is_poll", "size")
+
+    def __init__(
+        self,
+        session: Session,
+        call_id: int,
+        size: int,
+        work: Coroutine[Any, Any, Reply],
+        is_poll: bool,  # noqa: FBT001 - by position, since one is made for each call
+    ) -> None:
+        self._session = session
+        self.call_id = call_id
+        self.size = size
+        self.is_poll = is_poll
+        super().__init__(work, returned=self._return, failed=session.fail, refusals=REFUSALS)
+
+    def _return(self, reply: Reply) -> None:
+        self._session.answered(self, reply)
+
+
+def _request(rest: list[object], names: tuple[str, ...], authorization: str | None) -> Request:
+    """The request of a call, whose elements behind the operation these are. Raises:
+    BadRequestError."""
+    values, query, body, content_type, accept = rest
+    parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
+    if accept is not None and not isinstance(accept, str):
         raise BadRequestError(f"the media type of the reply is a string, not {shown(accept)}")
-    if type(body) is not bytes:
+    if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(
-            parameters, query, None, accept, b"", authorization=authorization, members=members
+            parameters, pairs, None, accept, b"", False, False, authorization, None, members
         )
-    content_type = MediaType.AVRO.value if call.content_type is None else call.content_type
-    if type(content_type) is not str:
+    if content_type is None:
+        content_type = MediaType.AVRO.value
+    if not isinstance(content_type, str):
         raise BadRequestError(f"the media type of the body is a string, not {shown(content_type)}")
-    return Request(parameters, query, content_type, accept, body, authorization=authorization)
+    return Request(parameters, pairs, content_type, accept, body, authorization=authorization)
 
 
 def _reply_frame(call_id: int, reply: Reply) -> bytes:
@@ -432,4 +452,4 @@ def _reply_frame(call_id: int, reply: Reply) -> bytes:
             form = orjson.loads(body)
         else:
             form, fields["Content-Type"] = body, content_type or ""
-    return frame(2, call_id, status, fields, form)
+    return frame(_REPLY, call_id, status, fields, form)

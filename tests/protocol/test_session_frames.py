@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from access.operations import REQUIREMENTS
 from process.openapi import ENDPOINTS
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
-from tuff.protocol.session_frames import OPERATIONS, Call, FrameReader, Kind, call_of, frame
+from tuff.protocol.session_frames import OPERATIONS, FrameReader, Kind, call_of, frame
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/session.md").read_text("utf-8")
 EXAMPLES = {
@@ -93,4 +93,4 @@ def test_a_call_has_an_id(elements: list[object]) -> None:
 
 
 def test_the_last_elements_of_a_call_may_be_missing() -> None:
-    assert call_of([1, 5, 16, []]) == Call(5, 16, [])
+    assert call_of([1, 5, 16, []]) == (5, [16, [], None, None, None, None])

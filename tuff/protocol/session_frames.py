@@ -19,6 +19,7 @@ PATH = "/v1/session"
 LENGTH_BYTES = 4
 FRAME_OVERHEAD_BYTES = 1 << 16  # of a frame beside its body: names, query, fields
 CALL_ID_MAX = (1 << 63) - 1
+_CALL_ELEMENTS_MAX = 8
 
 
 class Kind(IntEnum):
@@ -59,19 +60,6 @@ OPERATIONS: Mapping[int, Operation] = {
     23: Operation("POST", f"{_TX}/renew"),
     24: Operation("GET", _TX),
 }
-
-
-class Call(NamedTuple):
-    """One call, whose elements but the id are not checked yet. `parameters` are those of the path,
-    in order; `body` is a value, or bytes of `content_type`."""
-
-    call_id: int
-    operation: object
-    parameters: object
-    query: object = None
-    body: object = None
-    content_type: object = None
-    accept: object = None
 
 
 class Greeting(NamedTuple):
@@ -154,23 +142,24 @@ def _too_large(size: int, most: int) -> RequestTooLargeError:
     return RequestTooLargeError(f"a frame has {size} bytes; a session takes at most {most}")
 
 
-def call_of(elements: list[object]) -> Call:
-    """The call of a frame of this kind.
+def call_of(elements: list[object]) -> tuple[int, list[object]]:
+    """The id of a call, and its other elements, None where they are missing: operation, parameters,
+    query, body, content type, accept. These are not checked yet.
 
     Raises:
         BadRequestError: it has no call id, so it can't be answered; the session has to end.
     """
-    if not 4 <= len(elements) <= 1 + len(Call._fields):
-        raise BadRequestError(f"a call has 4 to 8 elements, not {len(elements)}")
+    count = len(elements)
+    if not 4 <= count <= _CALL_ELEMENTS_MAX:
+        raise BadRequestError(f"a call has 4 to {_CALL_ELEMENTS_MAX} elements, not {count}")
     call_id = elements[1]
     if type(call_id) is not int or not 0 <= call_id <= CALL_ID_MAX:
         raise BadRequestError(f"a call id is a whole number, not {shown(call_id)}")
-    return Call(call_id, *elements[2:])
+    return call_id, elements[2:] + [None] * (_CALL_ELEMENTS_MAX - count)
 
 
-def path_parameters(call: Call, names: tuple[str, ...]) -> dict[str, str]:
+def path_parameters(values: object, names: tuple[str, ...]) -> dict[str, str]:
     """The parameters of a call by their name. Raises: BadRequestError."""
-    values = call.parameters
     if not isinstance(values, list) or len(values) != len(names):
         raise BadRequestError(
             f"the operation takes {len(names)} parameters ({', '.join(names)}), not {shown(values)}"
@@ -181,9 +170,8 @@ def path_parameters(call: Call, names: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(names, map(str, values), strict=True))
 
 
-def query_pairs(call: Call) -> tuple[tuple[str, str], ...]:
+def query_pairs(query: object) -> tuple[tuple[str, str], ...]:
     """The query of a call, as that of an address. Raises: BadRequestError."""
-    query = call.query
     if not query:
         return ()
     if not isinstance(query, dict):

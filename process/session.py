@@ -435,7 +435,7 @@ def _request(rest: list[object], names: tuple[str, ...], authorization: str | No
     if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(
-            parameters, pairs, None, accept, b"", False, False, authorization, None, members
+            parameters, pairs, None, accept, b"", authorization=authorization, members=members
         )
     if content_type is None:
         content_type = MediaType.AVRO.value

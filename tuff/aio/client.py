@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls
-from tuff.address import DEFAULT_URL, addresses_of, client_name
+from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
@@ -93,7 +93,9 @@ class AsyncClient:
     `https` the certificate of the server is checked against the authorities that this machine
     trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
     authorities.
-    `transport`: sends the calls (default: by HTTP); for tests.
+    `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
+    offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
+    HTTP. Tests may give an object.
 
     Raises:
         ValueError: `url` is not valid, or a number is out of its range.
@@ -109,12 +111,19 @@ class AsyncClient:
         retries: int = 5,
         token: str | None = None,
         ssl_context: SSLContext | None = None,
-        transport: AsyncSender | None = None,
+        transport: AsyncSender | TransportName = "http",
     ) -> None:
         addresses = addresses_of(
-            url, timeout, connect_timeout, token=token, ssl_context=ssl_context
+            url,
+            timeout,
+            connect_timeout,
+            token=token,
+            ssl_context=ssl_context,
+            with_sessions=transport == "auto",
         )
-        self._transport: AsyncSender = transport_of(addresses) if transport is None else transport
+        self._transport: AsyncSender = (
+            transport_of(addresses) if isinstance(transport, str) else transport
+        )
         self._driver = AsyncDriver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)

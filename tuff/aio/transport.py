@@ -10,6 +10,7 @@ from typing import TypeVar
 import aiohttp
 
 from tuff.address import Address
+from tuff.aio.session import AsyncSessions
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongStateError
 from tuff.http_sessions import new_session, notice_closed_connections
@@ -74,6 +75,7 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._sessions = AsyncSessions(address)
 
     async def send(self, call: Call[T]) -> T:
         """Send a call once; returns the value of the response.
@@ -82,6 +84,9 @@ class AsyncTransport:
             ConnectionLostError: no response came; it says whether the outcome is unknown.
             TuffError: the class of the server's refusal.
         """
+        return await self._sessions.send(call, self._send_over_http)
+
+    async def _send_over_http(self, call: Call[T]) -> T:
         request = call.request
         if not (request.is_read or request.is_repeatable):
             await notice_closed_connections()
@@ -98,6 +103,7 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""
         self._closed = True
+        await self._sessions.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()

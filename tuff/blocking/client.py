@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls
-from tuff.address import DEFAULT_URL, addresses_of, client_name
+from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
@@ -94,7 +94,9 @@ class Client:
     `https` the certificate of the server is checked against the authorities that this machine
     trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
     authorities.
-    `transport`: sends the calls (default: by HTTP); for tests.
+    `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
+    offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
+    HTTP. Tests may give an object.
 
     Raises:
         ValueError: `url` is not valid, or a number is out of its range.
@@ -110,12 +112,19 @@ class Client:
         retries: int = 5,
         token: str | None = None,
         ssl_context: SSLContext | None = None,
-        transport: Sender | None = None,
+        transport: Sender | TransportName = "http",
     ) -> None:
         addresses = addresses_of(
-            url, timeout, connect_timeout, token=token, ssl_context=ssl_context
+            url,
+            timeout,
+            connect_timeout,
+            token=token,
+            ssl_context=ssl_context,
+            with_sessions=transport == "auto",
         )
-        self._transport: Sender = transport_of(addresses) if transport is None else transport
+        self._transport: Sender = (
+            transport_of(addresses) if isinstance(transport, str) else transport
+        )
         self._driver = Driver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)

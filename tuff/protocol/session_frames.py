@@ -67,17 +67,17 @@ class Greeting(NamedTuple):
 
     version: str
     calls_max: int
+    polls_max: int
     frame_bytes_max: int
     idle_s: float
 
 
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
-_packer = msgpack.Packer(use_bin_type=True)
 
 
 def frame(*elements: object) -> bytes:
-    """A frame with these elements. Not for several threads at a time."""
-    packed: bytes = _packer.pack(elements)
+    """A frame with these elements."""
+    packed: bytes = msgpack.packb(elements)
     return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
 
 
@@ -187,7 +187,15 @@ def greeting_of(elements: list[object]) -> Greeting:
     match elements:
         case [
             Kind.GREETING,
-            {"version": str(version), "calls": int(calls), "frameBytes": int(size), "idle": idle},
-        ] if isinstance(idle, int | float):
-            return Greeting(version, calls, size, idle)
+            {
+                "version": str(version),
+                "calls": int(calls),
+                "polls": int(polls),
+                "frameBytes": int(size),
+                "idle": int() | float() as idle,
+            },
+        ]:
+            return Greeting(version, calls, polls, size, idle)
+        case _:
+            pass
     raise BadRequestError(f"the server's first frame is no greeting: {shown(elements)}")

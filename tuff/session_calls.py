@@ -30,14 +30,7 @@ class SessionCall(NamedTuple):
         return self.operation == _POLL
 
 
-# A parameter is None here; the first path that fits is the one, and fixed names come first.
-_SHAPES = sorted(
-    (
-        (method, [None if each.startswith("{") else each for each in path.split("/")], number)
-        for number, (method, path) in OPERATIONS.items()
-    ),
-    key=lambda shape: shape[1].count(None),
-)
+_SHAPES = [(method, path.split("/"), number) for number, (method, path) in OPERATIONS.items()]
 
 
 def session_call(request: Request) -> SessionCall | None:
@@ -45,30 +38,37 @@ def session_call(request: Request) -> SessionCall | None:
     path, _, query = request.path.partition("?")
     segments = path.split("/")
     for method, shape, number in _SHAPES:
-        if method == request.method and _fits(segments, shape):
-            parameters = [
-                unquote(segment)
-                for segment, fixed in zip(segments, shape, strict=True)
-                if fixed is None
-            ]
-            pairs = dict(parse_qsl(query, keep_blank_values=True)) if query else None
-            is_json = request.content_type == _JSON
-            body: object = request.body
-            if request.body is not None and is_json:
-                try:
-                    body = orjson.loads(request.body)
-                except ValueError:  # half a surrogate pair, which the server refuses over HTTP
-                    return None
-            content_type = None if is_json else request.content_type
-            accept = None if request.accept == _JSON else request.accept
-            return SessionCall(number, parameters, pairs, body, content_type, accept)
+        if method == request.method and len(shape) == len(segments):
+            parameters = _parameters(segments, shape)
+            if parameters is not None:
+                return _call(number, parameters, query, request)
     return None
 
 
-def _fits(segments: list[str], shape: list[str | None]) -> bool:
-    return len(segments) == len(shape) and all(
-        fixed in (None, segment) for fixed, segment in zip(shape, segments, strict=True)
-    )
+def _parameters(segments: list[str], shape: list[str]) -> list[str] | None:
+    """The parameters of a path; None if it does not have this shape."""
+    parameters = []
+    for segment, expected in zip(segments, shape, strict=True):
+        # Names such as `invalid` stand where a transaction has its number.
+        if expected == "{tx}" and not segment.isdigit():
+            return None
+        if expected.startswith("{"):
+            parameters.append(unquote(segment))
+        elif expected != segment:
+            return None
+    return parameters
+
+
+def _call(number: int, parameters: list[str], query: str, request: Request) -> SessionCall | None:
+    pairs = dict(parse_qsl(query, keep_blank_values=True)) if query else None
+    if request.body is None or request.content_type != _JSON:
+        content_type = None if request.body is None else request.content_type
+        return SessionCall(number, parameters, pairs, request.body, content_type, request.accept)
+    try:
+        body: object = orjson.loads(request.body)
+    except ValueError:  # half a surrogate pair, which the server refuses over HTTP
+        return None
+    return SessionCall(number, parameters, pairs, body, None, request.accept)
 
 
 def call_frame(call_id: int, call: SessionCall) -> bytes:

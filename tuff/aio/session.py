@@ -57,7 +57,7 @@ class AsyncSession(asyncio.Protocol):
         self._heard_s = self._loop.time()  # when bytes last arrived
         self._writable = asyncio.Event()
         self._writable.set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._pings: asyncio.TimerHandle | None = None
         self._is_ended = False
 
     @property
@@ -89,8 +89,8 @@ class AsyncSession(asyncio.Protocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         target = parts.path.rstrip("/") + PATH
         self._transport.write(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
-        self._limits = await self._greeted
-        self._ping()
+        self._limits = limits = await self._greeted
+        self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
 
     async def exchange(self, call: SessionCall, *, within_s: float) -> Response:
         """The response to a call. If the caller is cancelled, a poll is cancelled at the server.
@@ -138,8 +138,8 @@ class AsyncSession(asyncio.Protocol):
         self._transport = None
         self._is_ended = True
         self._writable.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._pings is not None:
+            self._pings.cancel()
         lost = exc if isinstance(exc, OSError) else ConnectionResetError("the session has ended")
         waiting, self._waiting = self._waiting, {}
         for reply in waiting.values():
@@ -200,9 +200,8 @@ class AsyncSession(asyncio.Protocol):
         if self._is_ended and not self._waiting and self._transport is not None:
             self._transport.close()
 
-    def _ping(self) -> None:
-        assert self._limits is not None
-        self._timer = self._loop.call_later(self._limits.idle_s / _PINGS_PER_IDLE, self._ping)
+    def _ping(self, limits: Greeting) -> None:
+        self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
         if self._transport is not None and not self._waiting:
             self._transport.write(frame(int(Kind.PING)))
 

@@ -458,8 +458,10 @@ _TRANSACTIONS: dict[str, Schema] = {
             "changes": _CHANGES,
             "publish": _array(ref("PublishEntry")),
             "readOnly": _of_type("boolean", default=False),
+            "then": ref("AfterCommit"),
         }
     ),
+    "AfterCommit": _request({"start": ref("StartTransactionRequest")}, required=("start",)),
     "PrepareRequest": _request(
         {
             "changes": _CHANGES,
@@ -505,7 +507,9 @@ _TRANSACTIONS: dict[str, Schema] = {
         {
             "state": _of_type("string", const="committed"),
             "published": _array(ref("PublishResponse")),
-        }
+            "next": _or_null(ref("Transaction")),
+        },
+        optional=("next",),
     ),
     "StateResponse": _reply(
         {"state": ref("TransactionState"), "reason": ref("InvalidReason")}, optional=("reason",)
@@ -1089,7 +1093,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/commit", name="commit", tag="transactions",
         summary="Commit, and publish as one step", body="CommitRequest", reply="CommitResponse",
-        errors=_COMMIT_ERRORS,
+        errors=(*_COMMIT_ERRORS, "invalid_timeout"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/prepare", name="prepare", tag="transactions",

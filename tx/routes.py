@@ -2,9 +2,16 @@
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from sys import float_info
+from typing import NamedTuple
 
 from tuff.protocol import json_forms
-from tuff.protocol.errors import BadRequestError, InvalidTimeoutError, TransactionUnknownError
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTimeoutError,
+    OverloadedError,
+    TransactionUnknownError,
+    UnavailableError,
+)
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Handler,
@@ -17,6 +24,7 @@ from tuff.protocol.exchange import (
     read_query,
 )
 from tuff.protocol.json_forms import (
+    check_object,
     payload_to_json,
     pointer_to_json,
     rollback_detail_to_json,
@@ -39,6 +47,8 @@ _ROOT = "/v1/transactions"
 _ONE = f"{_ROOT}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
+_START = "the start of a transaction"
+_START_MEMBERS = frozenset({"type", "timeout", "client", "lists", "lease"})
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
@@ -91,19 +101,15 @@ class _TransactionRoutes:
         self._manager = manager
 
     async def start(self, request: Request) -> Reply:
-        body = _members_of(
-            request,
-            {"type", "timeout", "client", "lists", "lease"},
-            what="the start of a transaction",
-        )
-        lists = _flag(body, "lists", default=True)
+        start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
+        return form_reply(request, await self._started(request, start), status=201)
+
+    async def _started(self, request: Request, start: "_Start") -> dict[str, object]:
+        """Start a transaction; returns its object."""
         opened = await self._manager.starts.start(
-            _type(body.get("type")),
-            _seconds_of(body, "timeout"),
-            client_of(body),
-            lease_s=_seconds_of(body, "lease"),
+            start.kind, start.timeout_s, start.client, lease_s=start.lease_s
         )
-        return form_reply(request, self._object(request, opened, lists=lists), status=201)
+        return self._object(request, opened, lists=start.lists)
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
@@ -119,14 +125,23 @@ class _TransactionRoutes:
         return form_reply(request, {"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
-        body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
+        body = _members_of(request, {"changes", "publish", "readOnly", "then"}, what="a commit")
+        start = _start_behind(body)
+        if start is not None:
+            self._manager.starts.require_valid(start.kind, start.timeout_s, start.lease_s)
         outcome = await self._manager.completion.commit(
             _pointer(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return form_reply(request, _committed_object(outcome))
+        form = _committed_object(outcome)
+        if start is not None:
+            try:
+                form["next"] = await self._started(request, start)
+            except (UnavailableError, OverloadedError):
+                form["next"] = None  # the commit counts; the client starts by itself
+        return form_reply(request, form)
 
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
@@ -273,6 +288,34 @@ def _type(value: object) -> TransactionType:
         if value == kind.value:
             return kind
     raise BadRequestError(f"type is short or long, not {shown(value)}")
+
+
+class _Start(NamedTuple):
+    """What a start asks for."""
+
+    kind: TransactionType
+    timeout_s: float | None
+    client: str
+    lease_s: float | None
+    lists: bool
+
+
+def _start_of(body: Mapping[str, object]) -> _Start:
+    return _Start(
+        _type(body.get("type")),
+        _seconds_of(body, "timeout"),
+        client_of(body),
+        _seconds_of(body, "lease"),
+        _flag(body, "lists", default=True),
+    )
+
+
+def _start_behind(commit: Mapping[str, object]) -> _Start | None:
+    """The start that follows a commit, if it asks for one."""
+    if "then" not in commit:
+        return None
+    then = check_object(commit["then"], members={"start"}, what="then")
+    return _start_of(check_object(then.get("start"), members=_START_MEMBERS, what=_START))
 
 
 def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:

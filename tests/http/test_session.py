@@ -10,6 +10,7 @@ from access.principals import hash_of
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
+from tests.http.over_session import ClientOverSession
 from tests.http.process import ServerProcess
 from tests.http.session_client import (
     CANCEL,
@@ -70,6 +71,15 @@ def test_a_transaction_runs_over_a_session(session: SessionClient, topic: Topic)
         POLL, topic.namespace, topic.name, query={"isolation": "committed"}, body={}
     )
     assert payloads(read) == [b"\xff", b"text"]
+
+
+def test_the_stories_that_run_over_both_do_use_a_session(server: ServerProcess) -> None:
+    over_session = ClientOverSession(server.port)
+
+    ok(over_session.post("/v1/transactions", {"lists": False}))
+
+    assert over_session.carried == 1
+    over_session.close()
 
 
 def test_a_reply_does_not_wait_for_an_earlier_call(session: SessionClient, topic: Topic) -> None:

@@ -132,12 +132,15 @@ async def test_a_wrong_token_is_refused_as_over_http(tmp_path: Path) -> None:
 async def test_closing_fails_the_calls_that_wait(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:
+    metrics = server.client()
     client = tuff.AsyncClient(server.url, transport="auto", retries=0)
     await client.publish(topic, "m")
     poll = asyncio.ensure_future(client.poll(topic, wait=60, isolation="committed", limit=1))
     assert len(await poll) == 1
     waiting = asyncio.ensure_future(client.poll(topic, start="ff" * 20, wait=60))
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(
+        until, lambda: b"tuff_polls_waiting 1.0" in metrics.get("/metrics").body
+    )
 
     await client.close()
 

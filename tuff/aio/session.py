@@ -242,7 +242,7 @@ class AsyncSessions:
         self._address = address
         self._session: AsyncSession | None = None
         self._opening: asyncio.Task[AsyncSession] | None = None
-        self._is_offered = address.with_sessions
+        self._is_offered = True
         self._is_closed = False
 
     async def send(self, call: Call[T], over_http: Callable[[Call[T]], Awaitable[T]]) -> T:

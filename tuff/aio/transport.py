@@ -5,17 +5,19 @@ Like `tuff.blocking.transport`, it sends each call once, and reports a lost conn
 
 import asyncio
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import aiohttp
 
 from tuff.address import Address
-from tuff.aio.session import AsyncSessions
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongStateError
 from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError
 from tuff.servers import Servers, subject_of, with_owner
+
+if TYPE_CHECKING:
+    from tuff.aio.session import AsyncSessions
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._sessions = AsyncSessions(address)
+        self._sessions = _sessions_of(address)
 
     async def send(self, call: Call[T]) -> T:
         """Send a call once; returns the value of the response.
@@ -84,6 +86,8 @@ class AsyncTransport:
             ConnectionLostError: no response came; it says whether the outcome is unknown.
             TuffError: the class of the server's refusal.
         """
+        if self._sessions is None:
+            return await self._send_over_http(call)
         return await self._sessions.send(call, self._send_over_http)
 
     async def _send_over_http(self, call: Call[T]) -> T:
@@ -103,7 +107,8 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""
         self._closed = True
-        await self._sessions.close()
+        if self._sessions is not None:
+            await self._sessions.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -142,3 +147,11 @@ class AsyncTransport:
             # of 100, the task with the next call would wait for ever.
             self._session = new_session(aiohttp.TCPConnector(limit=0))
         return self._session
+
+
+def _sessions_of(address: Address) -> "AsyncSessions | None":
+    if not address.with_sessions:
+        return None
+    from tuff.aio.session import AsyncSessions  # it loads msgpack, which HTTP does not need
+
+    return AsyncSessions(address)

@@ -12,7 +12,7 @@ COUNT ?= 300
 .PHONY: run test test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
 	prove-cluster prove-cluster-long cluster \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
-	test-release observer
+	test-release test-browser prove-console screenshots observer
 .NOTPARALLEL:
 
 # Serve on http://127.0.0.1:7411, with all data in data/ and snapshots/.
@@ -49,6 +49,18 @@ test-hbase-one: $(VENV)/.installed-dev $(HBASE)/.installed $(OBSERVER)/.installe
 # The slow Spark tests: Spark Connect, declarative pipelines, pauses between stages.
 test-spark: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -m slow tests/spark $(MORE)
+
+# The console in Debian's Chromium, which has to be installed; a minute.
+test-browser: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -m browser tests/console $(MORE)
+
+# The console with 10,000 topics and a million messages, in Chromium; a minute, on an idle machine.
+prove-console: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.console.scale
+
+# Makes the screenshots of docs/console.md again.
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.console.screenshots
 
 # Builds the sdist and the wheel and installs them without the checkout, with each extra; two to three minutes.
 test-release: $(VENV)/.installed-dev

@@ -60,7 +60,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
 
-_TOOLS = ("fsck", "salvage", "backup", "restore", "inspect")
+_TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
         from admin import commands
@@ -95,8 +95,10 @@ with _server_libraries():
         changed,
         load,
     )
+    from process.systemd import notify, watchdog_interval_s
     from tuff.disk.event_loop import InThread, WorkerThreads
     from tuff.disk.locks import DirectoryLockedError
+    from tuff.log_events import event
     from tuff.version import __version__
 
 log = logging.getLogger("server")
@@ -108,6 +110,7 @@ EXIT_USAGE = 2  # a flag or a setting that is not possible
 REPLIES_S_MAX = 6.0
 STDIN = 0  # the descriptor
 STDIN_BYTES = 4096  # read at once and dropped: only the end of the input matters
+FILES_S = 0.5  # seconds between two looks at the access file and the TLS files
 TICK_S = 0.2  # seconds; a time-out takes effect within one second, so several ticks in it
 SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, logs
 # A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
@@ -167,11 +170,7 @@ class Server:
         except (DirectoryLockedError, CannotJoinError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
-        self._spawn(self._every(TICK_S, self._components.tick_messages))
-        self._spawn(self._every(TICK_S, self._components.tick_transactions))
-        self._spawn(
-            self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
-        )
+        self._spawn_loops()
         try:
             return await self._serve(port, listener)
         finally:
@@ -183,7 +182,16 @@ class Server:
                 workers.close()
             for pool in self._pools:
                 pool.shutdown()
-            log.info("stopped")
+            log.info("stopped", extra=event("server_stopped"))
+
+    def _spawn_loops(self) -> None:
+        self._spawn(self._every(TICK_S, self._components.tick_messages))
+        self._spawn(self._every(TICK_S, self._components.tick_transactions))
+        if self._watches_files:
+            self._spawn(self._every(FILES_S, self._components.refresh_files))
+        self._spawn(
+            self._every(self._settings.messaging.cleanup_interval_s, self._components.sweep)
+        )
 
     async def _open_stores(self, port: int) -> None:
         """Raises: DirectoryLockedError, CannotJoinError."""
@@ -208,21 +216,34 @@ class Server:
         gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
         gc.enable()
         if not self._stop.is_set():
-            print(f"tuff ready on {self._url(port)}", flush=True)
+            url = self._url(port)
+            print(f"tuff ready on {url}", flush=True)
+            log.info("ready on %s", url, extra=event("server_ready", url=url))
+            _notify("READY=1")
+            if (interval_s := watchdog_interval_s(os.environ.get("WATCHDOG_USEC"))) is not None:
+                self._spawn(self._every(interval_s, _is_alive))
         await self._stop.wait()
         self._stopped_s = asyncio.get_running_loop().time()
-        log.info("stopping: refusing new work, finishing what is under way")
+        _notify("STOPPING=1")
+        extra = event("server_stopping")
+        log.info("stopping: refusing new work, finishing what is under way", extra=extra)
         listener.end_with_replies()
         await self._components.drain()
         return 0
 
     def _url(self, port: int) -> str:
-        host = self._settings.server.host
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        server = self._settings.server
+        scheme = "https" if server.has_tls else "http"
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        return f"{scheme}://{host}:{port}"
+
+    @property
+    def _watches_files(self) -> bool:
+        return bool(self._settings.server.access_file) or self._settings.server.has_tls
 
     def _hang_up(self) -> None:
-        if self._settings.server.access_file:
-            self._components.reload_access()
+        if self._watches_files:
+            self._spawn(self._components.refresh_files())
             return
         log.info("SIGHUP is ignored: settings are read at the start, and logs go to standard error")
 
@@ -241,7 +262,7 @@ class Server:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task failed", exc_info=error)
+            log.error("a background task failed", exc_info=error, extra=event("task_failed"))
 
     async def _every(self, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         while not self._stop.is_set():
@@ -251,7 +272,7 @@ class Server:
             try:
                 await work()
             except Exception:  # one bad round must not end the loop that enforces time-outs
-                log.exception("a periodic task failed")
+                log.exception("a periodic task failed", extra=event("task_failed"))
 
     def _threads(self, name: str, count: int, *, is_joined: bool = True) -> InThread:
         def start(work: Callable[[], None]) -> threading.Thread:
@@ -279,15 +300,17 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
         "snapshots": directories.snapshots,
         **changed(settings),
     }
-    log.info("server starting", extra={"fields": fields})
+    log.info("server starting", extra={"code": "server_starting", "fields": fields})
     host = settings.server.host
-    if host not in LOOPBACK_HOSTS and settings.server.access_file:
+    if host in LOOPBACK_HOSTS:
+        return
+    if not settings.server.has_tls:
         log.warning(
             "server.host=%s is not a loopback address, and the server has no TLS: tokens and "
             "messages are readable on the way; put a proxy with TLS in front of it",
             host,
         )
-    elif host not in LOOPBACK_HOSTS:
+    if not settings.server.access_file:
         log.warning(
             "server.host=%s is not a loopback address, and the server has no access file: every "
             "client that reaches it can read, write and stop transactions; put a proxy that "
@@ -296,9 +319,18 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
         )
 
 
+def _notify(state: str) -> None:
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        notify(address, state)
+
+
+async def _is_alive() -> None:
+    _notify("WATCHDOG=1")
+
+
 def _die(reason: str) -> None:
     # Another server may have replaced this one: nothing may be answered any more.
-    log.error("%s; the process ends", reason)
+    log.error("%s; the process ends", reason, extra=event("process_ended"))
     os._exit(EXIT_FAILED)
 
 
@@ -308,7 +340,10 @@ async def _or_die(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:
-        log.exception("a writer has a bug; the process ends, and the next start recovers")
+        extra = event("process_ended")
+        log.exception(
+            "a writer has a bug; the process ends, and the next start recovers", extra=extra
+        )
         os._exit(EXIT_FAILED)
 
 
@@ -322,7 +357,8 @@ def main(arguments: list[str]) -> int:
             directories = directories.sharing(Path(settings.cluster.transactions_directory))
     except (SettingsError, DirectoryNameError) as error:
         return _fail(str(error), EXIT_USAGE)
-    log_to(sys.stderr, level=settings.server.log_level)
+    server = settings.server
+    log_to(sys.stderr, level=server.log_level, log_format=server.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit(settings.server.max_connections + SPARE_DESCRIPTORS)
     with ExitStack() as held:

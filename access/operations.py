@@ -1,13 +1,14 @@
 """The right that each operation needs, and on which topics (decision 0046).
 
-`REQUIREMENTS` has an entry for each endpoint. The server does not start with a route that has none.
+`REQUIREMENTS` has an entry for each endpoint, and `requirement_of` knows the calls between the
+servers of a cluster too. The server does not start with a route that has no requirement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from access.principals import EVERY, Principal, Right
+from access.principals import EVERY, SERVER, Principal, Right
 from tuff.protocol.errors import ForbiddenError
 from tuff.protocol.ids import shown_name
 from tuff.protocol.json_forms import parse_json
@@ -22,6 +23,7 @@ class Scope(Enum):
     TOPIC = auto()  # on the topic of the path
     NAMESPACE = auto()  # on every topic of the namespace of the path
     SERVER = auto()  # on every topic of every namespace
+    CLUSTER = auto()  # on nothing: only servers of the cluster call the operation
 
 
 Topic = tuple[str, str]  # namespace and name
@@ -47,6 +49,14 @@ def _of_entries(_namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
             namespace, topic = entry.get("namespace"), entry.get("topic")
             if isinstance(namespace, str) and isinstance(topic, str):
                 yield namespace, topic
+
+
+def _of_calls(namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
+    """The topics of the prepares of a batch."""
+    for call in _list_of(body, "calls"):
+        members = call.get("body") if isinstance(call, dict) else None
+        if isinstance(members, dict):
+            yield from _of_entries(namespace, members)
 
 
 def _of_members(namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
@@ -81,12 +91,14 @@ _ADMINISTER_NAMESPACE = Requirement(Scope.NAMESPACE, (Right.ADMINISTER,))
 _SHOW = Requirement(Scope.TOPIC, (Right.READ, Right.PUBLISH, Right.CREATE, Right.ADMINISTER))
 
 _TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+_SHARE_GROUP = f"{_TOPIC}/share-groups/{{share}}"
 _GROUP = "/v1/namespaces/{ns}/groups/{g}"
 _TX = "/v1/transactions/{tx}"
 
 REQUIREMENTS: Mapping[str, Requirement] = {
     # A list has names of topics that the principal may not read.
     "GET /v1/namespaces": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
+    "GET /v1/topics": Requirement(Scope.SERVER, (Right.READ, Right.ADMINISTER)),
     "GET /v1/namespaces/{ns}/topics": Requirement(Scope.NAMESPACE, (Right.READ, Right.ADMINISTER)),
     f"PUT {_TOPIC}": _CREATE,
     f"GET {_TOPIC}": _SHOW,
@@ -97,7 +109,11 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"POST {_TOPIC}/store": _PUBLISH,
     f"POST {_TOPIC}/rollback": _PUBLISH,
     f"POST {_TOPIC}/poll": _READ,
+    f"POST {_TOPIC}/wait": _READ,
     f"GET {_TOPIC}/messages": _READ,
+    f"GET {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"POST {_TOPIC}/messages/{{message}}/explain": _READ,
+    f"GET {_TOPIC}/rows": _READ,
     f"GET {_TOPIC}/offsets": _READ,
     f"GET {_TOPIC}/splits": _READ,
     f"GET {_TOPIC}/holds": _READ,
@@ -109,6 +125,12 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     f"DELETE {_TOPIC}/positions/{{name}}": _READ,
     f"GET {_TOPIC}/delayed": _PUBLISH,
     f"DELETE {_TOPIC}/delayed/{{id}}": _PUBLISH,
+    f"GET {_TOPIC}/share-groups": _READ,
+    f"PUT {_SHARE_GROUP}": _READ,
+    f"GET {_SHARE_GROUP}": _READ,
+    f"DELETE {_SHARE_GROUP}": _ADMINISTER_TOPIC,
+    f"POST {_SHARE_GROUP}/lease": _READ,
+    f"POST {_SHARE_GROUP}/acknowledge": _READ,
     "GET /v1/namespaces/{ns}/groups": _READ_SOME,
     f"GET {_GROUP}": _READ_SOME,
     f"DELETE {_GROUP}": _ADMINISTER_NAMESPACE,
@@ -119,6 +141,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/transactions": _TRANSACT,
     "GET /v1/transactions": _ADMINISTER,
     "POST /v1/transactions/run": _COMMIT,
+    "POST /v1/transactions/batch": _COMMIT._replace(topics_of=_of_calls),
     "GET /v1/transactions/prepared": _TRANSACT,  # a resolver of a database needs it
     "GET /v1/transactions/invalid": _ADMINISTER,
     "POST /v1/transactions/invalid/truncate": _ADMINISTER,
@@ -126,7 +149,10 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /v1/transactions/snapshot": _ADMINISTER,
     "POST /v1/transactions/service/stop": _ADMINISTER,
     "POST /v1/transactions/service/start": _ADMINISTER,
+    "GET /v1/transactions/snapshots": _ADMINISTER,
+    "GET /v1/transactions/snapshots/{file}": _ADMINISTER,
     f"GET {_TX}": _TRANSACT,
+    f"GET {_TX}/changes": _ADMINISTER,  # the keys of other principals
     f"POST {_TX}/can-commit": _TRANSACT,
     f"POST {_TX}/commit": _COMMIT,
     f"POST {_TX}/prepare": _COMMIT,
@@ -144,6 +170,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/cluster/topics/{ns}/{t}/move": _ADMINISTER_TOPIC,
     "POST /v1/cluster/drain": _ADMINISTER,
     "POST /v1/cluster/undrain": _ADMINISTER,
+    "GET /v1/settings": _ADMINISTER,
     "GET /v1/backup": _ADMINISTER,
     "GET /v1/session": _PRINCIPAL,  # each call of the session needs its own right
     "GET /health/live": _OPEN,
@@ -151,7 +178,25 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /health/ready": _OPEN,
     "GET /metrics": _ADMINISTER,
     "GET /openapi.json": _OPEN,
+    # The page and its scripts; they contain no data, and send the token with each call.
+    "GET /console": _OPEN,
+    "GET /console/{version}/{file}": _OPEN,
 }
+
+_CALLS_OF_SERVERS = frozenset(
+    f"POST /v1/cluster/{name}"
+    for name in (
+        "join", "snapshot", "snapshot-of", "visibility", "report",
+        "acknowledge", "close", "check", "final", "end", "wake",
+    )
+)  # fmt: skip
+
+
+def requirement_of(operation: str) -> Requirement:
+    """What an operation needs. Raises: KeyError: it is not known."""
+    if operation in _CALLS_OF_SERVERS:
+        return Requirement(Scope.CLUSTER)
+    return REQUIREMENTS[operation]
 
 
 def require(
@@ -165,6 +210,10 @@ def require(
         BadRequestError: the body would name topics, and is no JSON.
     """
     if needed.scope is Scope.ANYWHERE:
+        return
+    if needed.scope is Scope.CLUSTER:
+        if principal is not SERVER:
+            raise ForbiddenError("only the servers of the cluster make this call")
         return
     namespace = EVERY if needed.scope is Scope.SERVER else parameters.get("ns", EVERY)
     topic = _topic_name(parameters["t"]) if needed.scope is Scope.TOPIC else EVERY

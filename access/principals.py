@@ -1,25 +1,31 @@
 """Principals and their rights, read from the access file (decision 0046).
 
     file      := principals: {name: principal}
-    principal := tokens: [sha256], rights: [entry]
+    principal := tokens: [sha256], certificates: [name], rights: [entry], quotas
+    quotas    := requests_per_second: number, bytes_per_second: number, open_transactions: number
     sha256    := "sha256:" 64 hex digits
     entry     := namespace: name | "*" (default), topics: [pattern] (default: ["*"]), allow: [right]
 
+The name of a certificate is a subject alternative name of it, for DNS or a URI.
 A pattern is a shell pattern of topic names. A topic's partitions have the rights of the topic.
 """
 
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from math import inf
+from typing import Any
 
+from access.quotas import Quota
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
 
 EVERY = "*"  # every namespace, or every topic
+_QUOTAS = tuple(each.name for each in fields(Quota))
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -60,6 +66,7 @@ class Principal:
 
     name: str
     rights: tuple[Rights, ...] = ()
+    quota: Quota = field(default_factory=Quota)
 
     def may(self, right: Right, namespace: str, topic: str) -> bool:
         """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them."""
@@ -73,16 +80,31 @@ class Principal:
         )
 
 
+# A server of the cluster that makes a call of its own. It is found by the cluster's secret.
+SERVER = Principal("server of the cluster", (Rights(EVERY, (EVERY,), frozenset(Right)),))
+
+
 @dataclass(frozen=True, slots=True)
 class Principals:
     """The principals of an access file."""
 
     by_name: Mapping[str, Principal]
     by_token_hash: Mapping[str, Principal]
+    by_certificate: Mapping[str, Principal]
 
     def of_token(self, token: str) -> Principal | None:
         """The principal of a token; None without one."""
         return self.by_token_hash.get(hash_of(token))
+
+    def of_certificate(self, names: Iterable[str]) -> Principal | None:
+        """The principal of a client certificate with these names; None where they are of no
+        principal, or of more than one."""
+        found = {
+            principal.name: principal
+            for name in names
+            if (principal := self.by_certificate.get(name)) is not None
+        }
+        return next(iter(found.values())) if len(found) == 1 else None
 
 
 def hash_of(token: str) -> str:
@@ -103,20 +125,40 @@ def parse(text: str) -> Principals:
     _check_keys(document, {"principals"}, "the file")
     by_name: dict[str, Principal] = {}
     by_hash: dict[str, Principal] = {}
+    by_certificate: dict[str, Principal] = {}
     for name, entry in _table(document.get("principals", {}), "principals").items():
         place = f"principals.{name}"
         table = _table(entry, place)
-        _check_keys(table, {"tokens", "rights"}, place)
-        by_name[name] = principal = Principal(_name(name, place), tuple(_rights(table, place)))
+        _check_keys(table, {"tokens", "certificates", "rights", *_QUOTAS}, place)
+        by_name[name] = principal = Principal(
+            _name(name, place), tuple(_rights(table, place)), _quota(table, place)
+        )
         for token in _texts(table.get("tokens", []), f"{place}.tokens"):
-            token_hash = _token_hash(token, place)
-            if token_hash in by_hash:
-                other = by_hash[token_hash].name
-                raise AccessFileError(f"{place}.tokens has a token that {other} has too")
-            by_hash[token_hash] = principal
-    if not by_hash:
-        raise AccessFileError("no principal has a token; `tuff access token NAME` makes one")
-    return Principals(by_name, by_hash)
+            _add(by_hash, _token_hash(token, place), principal, f"{place}.tokens has a token")
+        for certificate in _texts(table.get("certificates", []), f"{place}.certificates"):
+            _add(by_certificate, certificate, principal, f"{place}.certificates has a name")
+    if not by_hash and not by_certificate:
+        raise AccessFileError(
+            "no principal has a token or a certificate; `tuff access token NAME` makes a token"
+        )
+    return Principals(by_name, by_hash, by_certificate)
+
+
+def _add(known: dict[str, Principal], key: str, principal: Principal, what: str) -> None:
+    if key in known:
+        raise AccessFileError(f"{what} that {known[key].name} has too")
+    known[key] = principal
+
+
+def _quota(table: Mapping[str, object], place: str) -> Quota:
+    given: dict[str, Any] = {name: table[name] for name in _QUOTAS if name in table}
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 1 <= value < inf:
+            raise AccessFileError(f"{place}.{name} is a number, 1 or more")
+    if not isinstance(given.get("open_transactions", 1), int):
+        raise AccessFileError(f"{place}.open_transactions is a whole number")
+    return Quota(**given)
 
 
 def _rights(table: Mapping[str, object], place: str) -> Iterator[Rights]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from access.principals import EVERY, AccessFileError, Principals, Right, hash_of
 from process.access_guard import read_access_file
+from process.watched_files import WatchedFileError
 from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
 
@@ -29,7 +30,7 @@ def main(arguments: list[str], *, new_token: Callable[[], str]) -> int:
                     _print(row)
             case _:
                 _print(_may(read_access_file(options.file), options))
-    except (AccessFileError, InvalidNameError) as error:
+    except (AccessFileError, InvalidNameError, WatchedFileError) as error:
         print(f"tuff: {error}", file=sys.stderr)
         return EXIT_USAGE
     return 0

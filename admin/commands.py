@@ -1,4 +1,5 @@
-"""The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8).
+"""The offline commands of server.py: `fsck`, `salvage`, `backup`, `restore`, `inspect` (promise 8),
+`doctor` and `explain`.
 
 Each prints JSON, one object per line, for the `tuff` command and for Spark, which import nothing
 of the server. A finding has the kind `damage`, or `doubt` if it may be no corruption. The last
@@ -10,17 +11,22 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
-from admin import inspect_files, inspect_tables
+from admin import doctor, explain, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
 from admin.findings import CorruptDataError, Finding, RefusedError
 from admin.fsck import check
 from admin.salvage import salvage
+from messaging.read.poll import Poll
 from messaging.storage.engine import StoreError
 from process.directory_locks import DirectoryNameError
 from tuff.disk.locks import DirectoryLockedError
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import topic_id
+from tuff.protocol.requests import Isolation
 from tx.files import NewerFilesError
 
 EXIT_CORRUPT = 1  # or, of `inspect`: unreadable
@@ -52,8 +58,8 @@ def main(
     """Run one command; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "inspect":
-            return _inspect(options.what, options.path, elapsed_s=elapsed_s)
+        if options.command in ("doctor", "explain", "inspect"):
+            return _look(options, now_ms=now_ms, elapsed_s=elapsed_s)
         return _run(options, now_ms=now_ms, new_store_id=new_store_id)
     except CorruptDataError as error:
         return _fail(str(error), EXIT_CORRUPT)
@@ -85,6 +91,18 @@ def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[],
                 return _copy(data, options.new, done="backed up", now_ms=now_ms)
             case _:
                 return _copy(data, options.new, done="restored", now_ms=now_ms)
+
+
+def _explain(options: argparse.Namespace, *, now_ms: int) -> int:
+    data = DataDirectory.locate(options.directory, options.snapshots)
+    data.require_stores(with_messages=True)
+    try:
+        topic = topic_id(options.namespace, options.topic)
+        reader = Poll(tx=options.tx, isolation=Isolation(options.isolation))
+        _print(explain.explained(data, topic, options.id, reader, now_ms=now_ms))
+    except TuffError as error:
+        return _fail(error.detail, EXIT_REFUSED)
+    return 0
 
 
 def _fsck(data: DataDirectory, *, now_ms: int) -> int:
@@ -119,6 +137,18 @@ def _copy(data: DataDirectory, target: Path, *, done: str, now_ms: int) -> int:
 def _restore_archive(archive: Path, target: Path, *, now_ms: int) -> int:
     row_count = restore_archive(archive, target, now_ms=now_ms)
     _print({"kind": "restored", "rows": row_count})
+    return 0
+
+
+def _look(options: argparse.Namespace, *, now_ms: int, elapsed_s: Callable[[], float]) -> int:
+    if options.command == "inspect":
+        return _inspect(options.what, options.path, elapsed_s=elapsed_s)
+    if options.command == "explain":
+        return _explain(options, now_ms=now_ms)
+    for found in doctor.findings(
+        options.config, options.data, options.set, now_ms=now_ms, elapsed_s=elapsed_s
+    ):
+        _print({**asdict(found), "level": found.level.value})
     return 0
 
 
@@ -174,12 +204,21 @@ def _parser() -> argparse.ArgumentParser:
     salvaging = commands.add_parser("salvage", help="write everything readable to a new directory")
     backup = commands.add_parser("backup", help="copy data to a new directory")
     restore = commands.add_parser("restore", help="create a data directory from a backup")
-    for command in (fsck, salvaging, backup, restore):
+    why = commands.add_parser("explain", help="say why a reader does not receive a message")
+    for command in (fsck, salvaging, backup, restore, why):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.add_argument("--snapshots", type=Path, metavar="DIR")
         command.add_argument("--without-messages", action="store_true")
+    for name in ("namespace", "topic", "id"):
+        why.add_argument(name)
+    why.add_argument("--isolation", choices=["committed", "all"], default="committed")
+    why.add_argument("--tx", type=int)
     for command in (salvaging, backup, restore):
         command.add_argument("new", type=Path, metavar="NEW")
+    check = commands.add_parser("doctor", help="check the machine, settings and directories")
+    check.add_argument("--config", type=Path, metavar="FILE.toml")
+    check.add_argument("--data", type=Path, metavar="DIR")
+    check.add_argument("--set", action="append", default=[], metavar="section.key=value")
     inspect = commands.add_parser("inspect", help="print what a file or a table contains")
     inspect.add_argument("what", choices=[*_FILES, *_HBASE])
     inspect.add_argument("path", help="a path; of HBase, JSON (admin/inspect_hbase.py)")

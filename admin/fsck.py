@@ -15,7 +15,7 @@ from admin.readable_rows import (
 )
 from admin.transaction_files import TransactionFiles, TransactionFilesReport
 from messaging.partitions import ONE_PARTITION
-from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.pointer_index import PAYLOAD_ROWS, IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
     DELAYED,
@@ -302,7 +302,7 @@ class _MessageStoreCheck:
     ) -> None:
         for indexed in self._index.get((prefix, pointer), ()):
             entry = indexed.entry
-            if (entry.kind == MESSAGE_ROWS) == is_message and entry.first <= offset <= entry.last:
+            if (entry.kind != PAYLOAD_ROWS) == is_message and entry.first <= offset <= entry.last:
                 indexed.found += 1
 
     def _check_topics(self) -> None:
@@ -362,7 +362,7 @@ class _MessageStoreCheck:
         for indexed in (each for found in self._index.values() for each in found):
             entry = indexed.entry
             # Of a publish to several partitions, other partitions have some of the offsets.
-            is_part = entry.kind == MESSAGE_ROWS and self._has_several(entry.topic)
+            is_part = entry.kind != PAYLOAD_ROWS and self._has_several(entry.topic)
             if indexed.found < (1 if is_part else entry.count):
                 reason = (
                     f"it covers {entry.count} rows, and {indexed.found} of them exist; the "

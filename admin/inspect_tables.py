@@ -17,7 +17,12 @@ from messaging.storage.attributes import decode_attributes
 from messaging.storage.engine import Store, StoreError
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.pointer_index import (
+    ASIDE_ROWS,
+    MESSAGE_ROWS,
+    PAYLOAD_ROWS,
+    IndexedRange,
+)
 from messaging.storage.rows import (
     DELAYED,
     HOLDS,
@@ -165,11 +170,14 @@ def _topic(key: bytes, value: bytes) -> Row:
     }
 
 
+_ROWS = {MESSAGE_ROWS: "messages", PAYLOAD_ROWS: "payloads", ASIDE_ROWS: "set aside"}
+
+
 def _index(key: bytes, value: bytes) -> Row:
     entry = IndexedRange.from_bytes(key, value)
     return {
         "write_pointer": _pointer(entry.pointer),
-        "rows": "messages" if entry.kind == MESSAGE_ROWS else "payloads",
+        "rows": _ROWS[entry.kind],
         "topic": str(entry.topic),
         "generation": entry.generation,
         "first": list(entry.first),

@@ -23,6 +23,7 @@ from metadata.store import (
     NoEntryError,
     Session,
 )
+from tuff.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.leadership import NotLeaderError
 
@@ -112,7 +113,8 @@ class Election:
             epoch = self._store.put(KEY, value, Expected.NEW, session=self._session)
         except EntryExistsError:
             return None
-        log.info("elected to lead transactions in the epoch %d", epoch)
+        extra = event("leader_elected", epoch=epoch)
+        log.info("elected to lead transactions in the epoch %d", epoch, extra=extra)
         return LeaderInfo(
             server_id=self._me.server_id,
             incarnation=self._me.incarnation,
@@ -142,6 +144,11 @@ class Election:
             self._me.server_id,
             self._me.incarnation,
         )
+
+    @property
+    def my_epoch(self) -> int | None:
+        """The epoch in which this server led when it last looked; None if it did not."""
+        return self.found.epoch if self.found is not None and self.is_mine else None
 
     def tenancy(self) -> Tenancy:
         """The leadership of this server, which leads."""

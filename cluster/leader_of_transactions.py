@@ -4,6 +4,7 @@ reports (decision 0042, Transactions across owners)."""
 import logging
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 
 from cluster.calls import Handler
@@ -48,6 +49,7 @@ class LeaderOfTransactions:
             "snapshot": self._new_snapshot,
             "snapshot-of": self._snapshot_of,
             "visibility": self._visibility,
+            "status": self._status,
             "report": self._report,
         }
 
@@ -109,6 +111,11 @@ class LeaderOfTransactions:
             "invalid": list(state.invalid),
             "source": state.source,
         }
+
+    async def _status(self, form: Fields) -> dict[str, object]:
+        await self._server(form)
+        found = await self._permits.status(form.integer("pointer"))
+        return {} if found is None else asdict(found)
 
     async def _report(self, form: Fields) -> dict[str, object]:
         server = await self._server(form)

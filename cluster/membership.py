@@ -8,6 +8,7 @@ from typing import Protocol
 from metadata.layout import MANAGERS, Layout, join_layout
 from metadata.members import Members, ServerInfo
 from metadata.store import MetadataStore, Session
+from tuff.log_events import event
 from tuff.protocol.ids import NO_FLOOR, Floor
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,11 @@ class Membership:
             raise
         self.session = session
         log.info(
-            "joined the cluster %s as %s, incarnation %d", cluster_id, self._server_id, incarnation
+            "joined the cluster %s as %s, incarnation %d",
+            cluster_id,
+            self._server_id,
+            incarnation,
+            extra=event("cluster_joined", server=self._server_id, incarnation=incarnation),
         )
         return Identity(cluster_id, self._server_id, incarnation)
 
@@ -128,7 +133,8 @@ class Membership:
         done, floor = (0, NO_FLOOR) if found is None else (found.incarnation, found.floor)
         # One after the other: the record says that all incarnations up to a number are fenced.
         for each in range(done + 1, incarnation + 1):
-            log.warning("fencing the server %s, incarnation %d", server_id, each)
+            extra = event("server_fenced", server=server_id, incarnation=each)
+            log.warning("fencing the server %s, incarnation %d", server_id, each, extra=extra)
             floor = self._members.record_fence(
                 server_id, each, self._tables.fence(server_id, each)
             ).floor

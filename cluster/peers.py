@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from io import BytesIO
+from ssl import SSLContext
 from typing import Generic, TypeVar
 
 import aiohttp
@@ -16,7 +17,7 @@ from yarl import URL
 
 from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError, from_problem
-from tuff.protocol.exchange import Reply, Request
+from tuff.protocol.exchange import SERVER_SCHEME, Reply, Request
 
 T = TypeVar("T")
 Spawn = Callable[[Coroutine[object, object, None]], object]  # starts a task
@@ -59,12 +60,19 @@ class PeerRefusedError(Exception):
 
 
 class Peers:
-    """Connections to the other servers. Lives on one event loop; `spawn` starts a task on it."""
+    """Connections to the other servers. Lives on one event loop; `spawn` starts a task on it.
 
-    def __init__(self, *, spawn: Spawn) -> None:
-        self._requests = _Pool(spawn)
-        self._polls = _Pool(spawn)
-        self._calls = _Pool(spawn)
+    `secret` proves this server to the others; None: there is no access control. `tls` has the
+    authorities of their certificates; None: those of the machine.
+    """
+
+    def __init__(
+        self, *, spawn: Spawn, secret: str | None = None, tls: SSLContext | None = None
+    ) -> None:
+        self._secret = secret
+        self._requests = _Pool(spawn, tls)
+        self._polls = _Pool(spawn, tls)
+        self._calls = _Pool(spawn, tls)
         self.polls_count = 0  # long polls under way, which mostly wait
 
     async def forward(
@@ -77,7 +85,7 @@ class Peers:
         Raises: PeerUnansweredError.
         """
         sent = _Exchange(
-            base_url, method, target, _forwarded_fields(request), request.body, within_s
+            base_url, method, target, self._forwarded_fields(request), request.body, within_s
         )
         return _reply(base_url, await self._requests.answer_of(sent))
 
@@ -87,7 +95,7 @@ class Peers:
         """As `forward`, for a read that may wait for long. If the caller gives up because its
         client has disconnected, the connection is closed, and the other server sees the same."""
         sent = _Exchange(
-            base_url, method, target, _forwarded_fields(request), request.body, within_s
+            base_url, method, target, self._forwarded_fields(request), request.body, within_s
         )
         self.polls_count += 1
         try:
@@ -112,6 +120,8 @@ class Peers:
             PeerRefusedError: the other server has refused the request.
         """
         fields = {"Accept": _JSON}
+        if self._secret is not None:
+            fields["Authorization"] = f"{SERVER_SCHEME} {self._secret}"
         if isinstance(body, bytes):
             fields["Content-Type"] = "application/octet-stream"
         elif body is not None:
@@ -136,6 +146,14 @@ class Peers:
         paused would keep them for long, and answers none of them any more."""
         for pool in (self._requests, self._polls, self._calls):
             pool.drop(base_url)
+
+    def _forwarded_fields(self, request: Request) -> dict[str, str]:
+        authorization = request.authorization
+        if self._secret is not None:
+            assert request.caller is not None, "access is checked before a request is forwarded"
+            # The other server need not know the token or the certificate of the client.
+            authorization = f"{SERVER_SCHEME} {self._secret} {request.caller.principal}"
+        return _forwarded_fields(request._replace(authorization=authorization))
 
     async def close(self) -> None:
         """Close all connections. Requests under way, and later ones, end with
@@ -200,8 +218,9 @@ class _Exchange:
 class _Pool:
     """Connections to the other servers, up to a number for each. `spawn` starts a task."""
 
-    def __init__(self, spawn: Spawn) -> None:
+    def __init__(self, spawn: Spawn, tls: SSLContext | None) -> None:
         self._spawn = spawn
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
         self._under_way: defaultdict[str, set[_Attempt[_Answer]]] = defaultdict(set)
@@ -212,7 +231,10 @@ class _Pool:
             raise PeerUnansweredError("this server is stopping", was_sent=False)
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                limit=0, limit_per_host=CONNECTIONS_COUNT_MAX, keepalive_timeout=IDLE_S_MAX
+                limit=0,
+                limit_per_host=CONNECTIONS_COUNT_MAX,
+                keepalive_timeout=IDLE_S_MAX,
+                ssl=self._tls or True,
             )
             self._session = new_session(connector, auto_decompress=False)
         attempt = _Attempt(sent.answer(self._session))

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from cluster.peers import Peers, PeerUnansweredError
 from messaging.groups.routes import GROUP_PATH, group_log
-from messaging.topics import TOPIC_PATH
+from messaging.topics import READING_POSTS, TOPIC_PATH
 from tuff.protocol.errors import (
     InvalidNameError,
     OwnershipMovingError,
@@ -38,7 +38,6 @@ SUSPENDED = (
 _LEADER_PATHS = ("/v1/transactions", "/v1/sinks")
 _MOVING = f'"{OwnershipMovingError.code}"'.encode()  # in the problem document of another server
 _CREATING = frozenset({("PUT", TOPIC_PATH), ("POST", f"{GROUP_PATH}/heartbeat")})
-_READING_POSTS = frozenset({f"{TOPIC_PATH}/poll"})  # all other posts change something
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def proven_route(
     replaced does not know those of the next one. It raises TransactionsUnavailableError if this
     server led and can't prove that it still does.
     """
-    is_read = route.method == "GET" or route.path in _READING_POSTS
+    is_read = route.method == "GET" or route.path in READING_POSTS
     doubtful = TransactionsUnavailableError if is_leader_route(route) else StorageUnavailableError
 
     async def handler(request: Request) -> Reply:
@@ -189,7 +188,7 @@ def _routed(
     answer_s_max: float,
 ) -> Route:
     """`doubtful` is the error of a write whose outcome is unknown."""
-    is_read = route.method == "GET" or route.path in _READING_POSTS
+    is_read = route.method == "GET" or route.path in READING_POSTS
 
     async def handler(request: Request) -> Reply:
         owner = await owner_of(request)

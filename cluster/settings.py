@@ -29,6 +29,9 @@ class ClusterSettings:
     session_timeout_s: float = 6.0  # a server that is not heard of for so long is replaced
     # Where all servers find the log and the snapshot files of transactions.
     transactions_directory: str = ""
+    # The secret by which servers prove themselves to each other; empty: there is no access file.
+    secret_file: str = ""
+    tls_ca_file: str = ""  # the authorities of the servers' certificates; empty: the machine's
     rebalance_interval_s: float = 60.0  # between two looks whether this server has too many topics
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from metadata.json_values import Fields
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionStatus
 
 ENDED_COUNT_MAX = 16_384  # pointers that ended last; a poll looks at them right after their end
 
@@ -119,6 +119,25 @@ class TransactionsOfLeader:
         if pointer <= snapshot.read_pointer and pointer not in snapshot.in_progress:
             return None
         return self._transaction_ids.get(pointer, pointer)
+
+    def preparation(self, _transaction_id: int) -> None:
+        """Only the leader knows it. A client asks for the outcome of the transaction."""
+        return
+
+    async def status(self, pointer: int, /) -> TransactionStatus | None:
+        reply = await self.ask_leader("status", {"pointer": pointer})
+        if not reply.has("transaction_id"):
+            return None
+        return TransactionStatus(
+            transaction_id=reply.integer("transaction_id"),
+            state=reply.text("state"),
+            client=reply.text("client"),
+            started_at_ms=reply.integer("started_at_ms"),
+            reason=reply.maybe_text("reason"),
+            ended_at_ms=reply.maybe_integer("ended_at_ms"),
+            expires_at_ms=reply.maybe_integer("expires_at_ms"),
+            database=reply.maybe_text("database"),
+        )
 
     async def visibility_state(self) -> VisibilityState | None:
         try:

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.settings import GroupSettings
+from messaging.groups.share_groups import ShareGroups
+from messaging.read.explain import Explainer
+from messaging.read.inspection import TopicInspection
 from messaging.read.offsets_and_splits import TopicOffsets
+from messaging.read.partition_waits import PartitionWaits
 from messaging.read.poll import Polls
 from messaging.retention.cleaner import RetentionCleaner
 from messaging.retention.holds_and_positions import HoldsAndPositions
@@ -32,8 +36,9 @@ from messaging.write.delayed import DelayedMessages
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import MessageId, Offset
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -79,6 +84,7 @@ class MessagingService:
         self.ownership = ownership
         self.publisher = Publisher(state, committer)
         self.offsets = TopicOffsets(store, state, settings, archive)
+        self.inspection = TopicInspection(store, state, settings)
         self.topics = TopicChanges(store, state, committer, settings, self.offsets)
         self.holds_and_positions = HoldsAndPositions(store, state, committer, settings)
         observers = None
@@ -87,17 +93,12 @@ class MessagingService:
             observers = RegionObservers(directory, store, state, committer)
         self.rows = TransactionRows(state, committer, self.publisher, observers)
         self.polls = Polls(store, state, settings, self.rows, archive=archive, observe=observe)
+        self.explainer = Explainer(store, state, settings, archive=archive)
+        self.partition_waits = PartitionWaits(self.polls, store, state)
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
-        self.groups = GroupCoordinator(
-            state,
-            committer,
-            self.publisher,
-            self.polls,
-            self.topics,
-            self.offsets,
-            groups,
-            log_ttl_s=settings.max_ttl,
-        )
+        parts = (self.publisher, self.polls, self.topics, self.offsets)
+        self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)
+        self.share_groups = ShareGroups(store, state, committer, *parts, window=groups.share_window)
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0
@@ -127,10 +128,12 @@ class MessagingService:
             self.state.look_times.changed.set()
             await self.rows.retry_marks()
             await self.groups.tick()
+            self.share_groups.forget_moved()
             await self._flush_if_due()
 
     async def close(self) -> None:
         """End the long polls, write the changes that wait, and close the store."""
+        self.share_groups.stop_waiting()
         self.polls.stop_waiting()
         self.delayed.close()
         if self.ownership is not None:
@@ -144,6 +147,11 @@ class MessagingService:
     def status(self) -> tuple[str, str | None]:
         """`("ok", None)`, or `("down", reason)`."""
         return ("ok", None) if self.store.is_up else ("down", self.store.reason)
+
+    @property
+    def waiting_count(self) -> int:
+        """Long polls that wait now, and requests for leases that do."""
+        return self.polls.waiting_count + self.share_groups.waiting_count
 
     @property
     def last_sweep(self) -> tuple[int, str | None] | None:
@@ -188,6 +196,13 @@ class MessagingService:
         self.state.load(loaded)
         self._written_at_ms = self.state.now_ms()
         self._is_loaded = True
+        last, pending = MessageId(*self.state.last_batch.last), len(self.state.index.pointers())
+        log.info(
+            "messages are up: written up to %s, rows of %d transactions undecided",
+            last.hex(),
+            pending,
+            extra=event("messages_up", last=last.hex(), undecided=pending),
+        )
 
     async def _flush_if_due(self) -> None:
         if self.committer.lack_of_space is not None:
@@ -204,7 +219,11 @@ class MessagingService:
         try:
             await self._flush()
         except UnavailableError as error:
-            log.warning("changes of the message store still wait to be written: %s", error)
+            log.warning(
+                "changes of the message store still wait to be written: %s",
+                error,
+                extra=event("changes_not_written"),
+            )
 
     async def _flush(self) -> None:
         await self.committer.submit(Write(WriteBatch.force, internal=True))

@@ -206,7 +206,7 @@ class TopicChanges:
         """The messages and payload bytes that were published to each topic since the start; topics
         without any are left out."""
         for topic in self._state.topics:
-            if topic.messages_published and not topic.id.is_delayed_log:
+            if topic.messages_published and not topic.id.belongs_to_topic:
                 yield topic.id, topic.messages_published, topic.bytes_published
 
     def _filled(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -240,11 +240,11 @@ class TopicChanges:
     def _deleted(
         self, log: Topic, record: TopicRecord, batch: WriteBatch
     ) -> dict[Topic, TopicRecord]:
-        """The records of a deleted partition and of the log of its delayed messages."""
+        """The records of a deleted partition and of the logs that belong to it."""
         changed = {log: _without_names(log, record, batch)}
         for each in self._state.topics.unit(log.id.unit):
             is_alive = each.decided is not None and each.decided.generation > 0
-            if each.id.is_delayed_log and each.id.home == log.id and is_alive:
+            if each.id.belongs_to_topic and each.id.home == log.id and is_alive:
                 changed[each] = deleted(each.require_decided())
         return changed
 

@@ -39,6 +39,10 @@ from tuff.protocol.exchange import Request, read_query
 from tuff.protocol.ids import FIRST_ID, MESSAGE_ID_SIZE, MessageId, TopicId, topic_id
 
 TOPIC_PATH = "/v1/namespaces/{ns}/topics/{t}"
+SHARE_GROUP_PATH = f"{TOPIC_PATH}/share-groups/{{share}}"
+LEASE_PATH = f"{SHARE_GROUP_PATH}/lease"
+# They make nothing durable.
+READING_POSTS = frozenset({f"{TOPIC_PATH}/poll", f"{TOPIC_PATH}/wait", LEASE_PATH})
 TTL_S_MAX = (1 << 31) - 1  # seconds; what a 32-bit reader of the property can hold
 
 _HAS_PARTITIONS, _IS_RETIRED = 1, 2  # flags of a topic row
@@ -209,6 +213,12 @@ class Topic:
             return rule
         return replace(rule, pending=decided.rule)
 
+    def has_generation(self, generation: int) -> bool:
+        """Whether the next write goes to this generation. Raises: DamagedRecordError,
+        OwnershipMovingError."""
+        self.require_readable()
+        return self.decided is not None and self.decided.generation == generation
+
     def require_decided(self) -> TopicRecord:
         """The record by which the next write is decided. Raises: TopicNotFoundError,
         DamagedRecordError."""
@@ -278,7 +288,7 @@ class TopicRegistry:
         return self.is_shared and (found is None or found.is_released)
 
     def unit(self, topic: TopicId) -> list[Topic]:
-        """The topic, its partitions, and the logs of their delayed messages."""
+        """The topic, its partitions, and the logs of their delayed messages and share groups."""
         return list(self._units.get(topic, ()))
 
     def remove(self, topic: TopicId) -> None:
@@ -296,8 +306,20 @@ class TopicRegistry:
         OwnershipMovingError: this server of a cluster does not own it."""
         found = self._topics.get(topic) or self._topics.get(topic.log)
         if found is None:
-            raise (ownership_moving if self.is_foreign(topic) else topic_not_found)(topic)
+            raise ownership_moving(topic) if self.is_foreign(topic) else self._not_found(topic)
         return found
+
+    def _not_found(self, topic: TopicId) -> TopicNotFoundError:
+        base = self._topics.get(topic.base)
+        record = None if topic.number is None or base is None else base.durable
+        if record is None or record.generation < 0:
+            return topic_not_found(topic)
+        numbers = record.partitions.readable
+        return TopicNotFoundError(
+            f"there is no topic {topic}: {topic.base} has {len(numbers)} "
+            f"{'partition' if len(numbers) == 1 else 'partitions'}, the last of them is "
+            f"{topic.base}:{numbers[-1]}"
+        )
 
     def maybe_find(self, topic: TopicId) -> Topic | None:
         """The topic, or None if no topic ever had this id."""
@@ -317,11 +339,12 @@ class TopicRegistry:
         return made
 
     def live(self) -> Iterator[TopicId]:
-        """All topics and logs of groups that exist, in byte order; partitions and the logs of
-        delayed messages are left out."""
+        """All topics and logs of consumer groups that exist, in byte order; partitions and the logs
+        that belong to a topic are left out."""
         for topic in sorted(self._topics):
             record = self._topics[topic].durable
-            is_part = topic.number is not None or topic.is_delayed_log
+            # Most have no part behind the name, and need no look at it.
+            is_part = topic.is_internal and (topic.number is not None or topic.belongs_to_topic)
             if record is not None and record.generation > 0 and not is_part:
                 yield topic
 

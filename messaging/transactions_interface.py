@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionStatus
 
 
 class WritePermit(Protocol):
@@ -54,6 +54,14 @@ class TransactionView(Protocol):
     def holder(self, pointer: int) -> int | None:
         """The id of the transaction that wrote under this pointer, while it is in progress; None
         once it ended, for an unknown pointer, and while the service is down. Never raises."""
+
+    def preparation(self, transaction_id: int, /) -> tuple[str, int] | None:
+        """The database that decides this transaction, and since when in ms, if it is durably
+        prepared and known here. Never raises."""
+
+    async def status(self, pointer: int, /) -> TransactionStatus | None:
+        """The state of the transaction that wrote under this pointer, for diagnosis; None for an
+        unknown pointer."""
 
     async def visibility_state(self) -> VisibilityState | None:
         """The state for retention; None while the service is down. Never raises."""

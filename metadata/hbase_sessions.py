@@ -31,6 +31,7 @@ from threading import Event, Lock
 from metadata.entry import NONCE_BYTES, Entry, next_tombstone
 from metadata.hbase_table import PAUSE_S_MIN, SESSIONS, MetadataTable, session_row
 from metadata.store import DamagedEntryError, Expected, Key, MetadataUnavailableError
+from tuff.log_events import event
 
 log = logging.getLogger(__name__)
 
@@ -247,7 +248,10 @@ class HBaseSession:
         with self._lock:
             is_first, self._is_over = not self._is_over, True
         if is_first:
-            log.warning("the session %s with the metadata store in HBase has ended", self.id)
+            extra = event("session_ended", session=self.id)
+            log.warning(
+                "the session %s with the metadata store in HBase has ended", self.id, extra=extra
+            )
             self._lost()
 
 

@@ -57,6 +57,9 @@ class Fields:
     def maybe_text(self, name: str) -> str | None:
         return None if self._member(name) is None else self.text(name)
 
+    def maybe_integer(self, name: str) -> int | None:
+        return None if self._member(name) is None else self.integer(name)
+
     def maybe_nested(self, name: str) -> "Fields | None":
         return None if self._member(name) is None else self.nested(name)
 

@@ -10,10 +10,10 @@ from metadata.members import ServerInfo
 
 
 def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]) -> str | None:
-    """The id of a server with the fewest topics, among those that don't drain; None if there is
+    """The id of a server with the fewest topics, among those that can take some; None if there is
     none. Among several it is chosen uniformly: `chance(n)` is a number below n, each with the same
     probability."""
-    ready = [each for each in members.values() if not each.is_draining]
+    ready = _ready(members)
     if not ready:
         return None
     fewest = min(each.topics for each in ready)
@@ -22,11 +22,17 @@ def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]
 
 
 def preferred(topic: str, members: Mapping[str, ServerInfo]) -> str | None:
-    """The id of the server that takes over a topic whose owner ended, among those that don't drain;
-    None if there is none. All servers agree without asking each other, and the topics of a server
-    that ends are spread over all others (rendezvous hashing)."""
-    ready = [each.server_id for each in members.values() if not each.is_draining]
+    """The id of the server that takes over a topic whose owner ended, among those that can take
+    some; None if there is none. All servers agree without asking each other, and the topics of a
+    server that ends are spread over all others (rendezvous hashing)."""
+    ready = [each.server_id for each in _ready(members)]
     return max(ready, key=lambda server_id: _weight(topic, server_id), default=None)
+
+
+def _ready(members: Mapping[str, ServerInfo]) -> list[ServerInfo]:
+    """Those that don't drain and reach HBase; if none does, those that don't drain."""
+    staying = [each for each in members.values() if not each.is_draining]
+    return [each for each in staying if each.reaches_hbase] or staying
 
 
 def topics_to_release(

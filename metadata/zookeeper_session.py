@@ -30,6 +30,7 @@ from metadata.zookeeper_connection import (
     ask,
     unreachable,
 )
+from tuff.log_events import event
 
 REQUESTS_PER_TIMEOUT = 8  # a lost connection leaves time for several after it was made again
 STEP_S_MAX = 1.0  # seconds between looks whether the holder has closed it, while there is no answer
@@ -109,7 +110,8 @@ class ZooKeeperSession:
                 log.exception("the session %s can't be confirmed", self.id)
                 is_confirmed = False  # its holder must not wait for a proof for ever
             if not is_confirmed and self._end():
-                log.warning("the session %s with ZooKeeper has ended", self.id)
+                extra = event("session_ended", session=self.id)
+                log.warning("the session %s with ZooKeeper has ended", self.id, extra=extra)
                 try:
                     self._lost()
                 except Exception:

@@ -13,6 +13,7 @@ from pipeline.job import Settings
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError
+from tuff.tls import TlsFiles
 
 EXIT_CODES = """\b
 Exit codes:
@@ -24,6 +25,9 @@ Exit codes:
 """
 
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.option(
     "--url",
@@ -33,14 +37,41 @@ Exit codes:
 @click.option(
     "--token-file",
     envvar="TUFF_TOKEN_FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     help="A file, on the driver and all executors, with the bearer token (TUFF_TOKEN_FILE).",
+)
+@click.option(
+    "--tls-ca-file",
+    envvar="TUFF_TLS_CA_FILE",
+    type=_FILE,
+    help="On all hosts: the authorities of the server's certificate (TUFF_TLS_CA_FILE).",
+)
+@click.option(
+    "--tls-certificate-file",
+    envvar="TUFF_TLS_CERTIFICATE_FILE",
+    type=_FILE,
+    help="On all hosts: the client's certificate (TUFF_TLS_CERTIFICATE_FILE).",
+)
+@click.option(
+    "--tls-key-file",
+    envvar="TUFF_TLS_KEY_FILE",
+    type=_FILE,
+    help="On all hosts: its key, if it is in another file (TUFF_TLS_KEY_FILE).",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.pass_context
-def program(context: click.Context, url: str | None, token_file: Path | None, master: str) -> None:
+def program(
+    context: click.Context,
+    url: str | None,
+    token_file: Path | None,
+    tls_ca_file: Path | None,
+    tls_certificate_file: Path | None,
+    tls_key_file: Path | None,
+    master: str,
+) -> None:
     """Spark jobs over topics. Progress goes to standard error, the result to standard output."""
-    context.obj = Settings(url, master, token_file)
+    tls_files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
+    context.obj = Settings(url, master, token_file, tls_files)
 
 
 for module in (archive, compact, replay_archive, audit, retry_dead_letters, lag):

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from tuff.cli.options import topic_of
 from tuff.cli.output import counted, print_json
 from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
+from tuff.tls import TlsFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,19 +48,31 @@ class Settings:
     url: str | None
     master: str
     token_file: Path | None
+    tls_files: TlsFiles = field(default_factory=TlsFiles)
 
     @property
     def options(self) -> dict[str, str]:
         """The connection options of the data source."""
         # The file and not the token: Spark shows options in plans and logs.
         token = {} if self.token_file is None else {"tokenFile": str(self.token_file.absolute())}
-        return {"url": self.url or DEFAULT_URL, **token}
+        files = {
+            "tlsCaFile": self.tls_files.ca_file,
+            "tlsCertificateFile": self.tls_files.certificate_file,
+            "tlsKeyFile": self.tls_files.key_file,
+        }
+        of_tls = {name: str(Path(file).absolute()) for name, file in files.items() if file}
+        return {"url": self.url or DEFAULT_URL, **token, **of_tls}
 
     def client(self) -> Client:
         """A client of the server. Raises: BadParameter: the URL or the token is invalid."""
         token = None if self.token_file is None else self.token_file.read_text("utf-8").strip()
         try:
-            return Client(self.options["url"], client_id=CLIENT_NAME, token=token)
+            return Client(
+                self.options["url"],
+                client_id=CLIENT_NAME,
+                token=token,
+                ssl_context=self.tls_files.context(),
+            )
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
 

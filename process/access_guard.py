@@ -1,87 +1,119 @@
-"""Checks the principal of each request, and reads the access file again when it changes.
+"""Checks the principal of each request.
 
 Without an access file none of this is in the path of a request.
 """
 
-import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from pathlib import Path
+from typing import NamedTuple
 
-from access.operations import REQUIREMENTS, Scope, require
+from access.operations import Requirement, Scope, require, requirement_of
 from access.principals import (
     EVERY,
+    SERVER,
     AccessFileError,
     Principal,
     Principals,
     Right,
+    hash_of,
     parse,
 )
+from access.quotas import Usage
 from process.health import Check, Status
 from process.http_connection import ReplyStream, StreamRoute
-from tuff.protocol.errors import UnauthenticatedError
-from tuff.protocol.exchange import Reply, Request, Route
-
-log = logging.getLogger(__name__)
+from process.watched_files import WatchedFileError, WatchedFiles
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
+from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
+from tuff.protocol.ids import TopicId
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 _SCHEME = "bearer "
 
-Stamp = tuple[int, int, int]  # of a file: it differs after each change
+# Authorization, operation, namespace, topic, names in the certificate.
+_Call = tuple[str | None, str, str | None, str | None, tuple[str, ...]]
 
 
 def read_access_file(file: Path) -> Principals:
     """The principals of a file. Blocks.
 
     Raises:
-        AccessFileError: it can't be read, or is not valid.
+        WatchedFileError: it can't be read, or is not valid.
     """
     try:
         with file.open("rb") as opened:
             content = opened.read(FILE_BYTES_MAX + 1)
         text = content.decode("utf-8")
     except OSError as error:
-        raise AccessFileError(f"{file} can't be read: {error.strerror}") from None
+        raise WatchedFileError(f"{file} can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise AccessFileError(f"{file} is not in UTF-8") from None
+        raise WatchedFileError(f"{file} is not in UTF-8") from None
     if len(content) > FILE_BYTES_MAX:
-        raise AccessFileError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
+        raise WatchedFileError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
     try:
         return parse(text)
     except AccessFileError as error:
-        raise AccessFileError(f"{file}: {error}") from None
+        raise WatchedFileError(f"{file}: {error}") from None
+
+
+class _Admitted(NamedTuple):
+    """A principal that may do a call. `usage` is what it has used of its quota; None: it has no
+    quota of requests or bytes."""
+
+    principal: Principal
+    caller: Caller
+    usage: Usage | None
 
 
 class AccessGuard:
-    """Finds the principal of a request, and refuses what it may not do. Lives on one event loop."""
+    """Finds the principal of a request, and refuses what it may not do. Lives on one event loop.
 
-    def __init__(self, file: Path) -> None:
-        """Raises: AccessFileError: the file is not valid."""
-        self._file = file
-        self._stamp = _stamp(file)
-        self._principals = read_access_file(file)
-        # Calls that the principals may do: Authorization, operation, namespace and topic.
-        self._allowed: set[tuple[str | None, str, str | None, str | None]] = set()
-        self._failure: str | None = None
+    `now_s` is a monotonic clock. `cluster_secret` proves that a request is from another server of
+    the cluster; None: there is no cluster.
+    """
+
+    def __init__(
+        self, file: Path, *, now_s: Callable[[], float], cluster_secret: str | None = None
+    ) -> None:
+        """Reads the file, and blocks. Raises: WatchedFileError: it is not valid."""
+        self._now_s = now_s
+        self._secret_hash = None if cluster_secret is None else hash_of(cluster_secret)
+        self._file = WatchedFiles([file], lambda: read_access_file(file), name="access file")
+        # Calls that the principals may do, whatever their bodies are.
+        self._allowed: dict[_Call, _Admitted] = {}
+        self._usages: dict[str, Usage] = {}
 
     def guarded(self, route: Route) -> Route:
         """The route, for principals that may call it. Raises: KeyError: its right is not known."""
         operation, handler = f"{route.method} {route.path}", route.handler
-        if REQUIREMENTS[operation].scope is Scope.OPEN:
+        needed = requirement_of(operation)
+        if needed.scope is Scope.OPEN:
             return route
+        # Transactions have owners, and a forwarded request has the name of its principal.
+        needs_caller = Right.TRANSACT in needed.rights or self._secret_hash is not None
 
         def handle(request: Request) -> Awaitable[Reply]:
-            self._require(operation, request)
-            return handler(request)
+            admitted = self._admit(operation, needed, request)
+            if needs_caller:
+                request = request._replace(
+                    caller=admitted.caller,
+                    is_forwarded=request.is_forwarded and self._is_of_server(request),
+                )
+            if admitted.usage is None:
+                return handler(request)
+            return _metered(admitted.usage, handler(request))
 
         return route._replace(handler=handle)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
         operation, handler = f"{route.method} {route.path}", route.handler
+        needed = requirement_of(operation)
 
         def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
-            self._require(operation, request)
+            self._admit(operation, needed, request)
             return handler(request, stream)
 
         return route._replace(handler=handle)
@@ -89,71 +121,107 @@ class AccessGuard:
     def may_administer(self, request: Request) -> bool:
         """Whether the principal of a request may administer the server; False without one."""
         try:
-            return self._principal_of(request.authorization).may(Right.ADMINISTER, EVERY, EVERY)
+            return self._principal_of(request).may(Right.ADMINISTER, EVERY, EVERY)
         except UnauthenticatedError:
             return False
 
-    def refusal(self, authorization: str | None) -> UnauthenticatedError | None:
-        """Why this Authorization field names no principal; None where it names one."""
+    def refusal(self, request: Request) -> UnauthenticatedError | None:
+        """Why this request is that of no principal; None where it is that of one."""
         try:
-            self._principal_of(authorization)
+            self._principal_of(request)
         except UnauthenticatedError as error:
             return error
         return None
 
-    def reload_if_changed(self) -> bool:
-        """Read the file again if it has changed; returns whether the principals may have changed.
-        A file that is not valid changes nothing. Reads the disk; call it from a thread, or
-        seldom."""
-        stamp = _stamp(self._file)
-        if stamp == self._stamp:
-            return False
-        self._stamp = stamp
-        try:
-            principals = read_access_file(self._file)
-        except AccessFileError as error:
-            self._failure = str(error)
-            return False  # the check of the health says so, and its change is logged
-        self._principals, self._failure = principals, None
-        self._allowed.clear()
-        log.info("read the access file: %d principals", len(principals.by_name))
-        return True
+    def may_read(self, request: Request, topic: TopicId) -> bool:
+        """Whether the principal of a request may read a topic."""
+        return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
+
+    async def refresh(self, in_thread: InThread) -> bool:
+        """Read the file again if it has changed; returns whether the principals may have."""
+        has_changed = await self._file.refresh(in_thread)
+        if has_changed:
+            self._allowed.clear()
+        return has_changed
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
-        if self._failure is not None:
+        if self._file.failure is not None:
             return Check(
-                Status.DEGRADED, f"the access file is not used as it is now: {self._failure}"
+                Status.DEGRADED, f"the access file is not used as it is now: {self._file.failure}"
             )
-        return Check(Status.OK, f"{len(self._principals.by_name)} principals have access")
+        return Check(Status.OK, f"{len(self._file.value.by_name)} principals have access")
 
-    def _require(self, operation: str, request: Request) -> None:
-        """Raises: UnauthenticatedError, ForbiddenError."""
-        parameters = request.parameters
-        call = (request.authorization, operation, parameters.get("ns"), parameters.get("t"))
-        if call in self._allowed:
-            return
-        needed = REQUIREMENTS[operation]
+    def require_head(self, operation: str, head: Request) -> None:
+        """Check what the head of a request says, before its body is read.
+
+        Raises: UnauthenticatedError, ForbiddenError.
+        """
+        needed = requirement_of(operation)
+        if needed.scope is not Scope.OPEN:
+            self._find(operation, needed._replace(of_topics=None), head)
+
+    def _admit(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
+        """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError."""
+        admitted = self._find(operation, needed, request)
+        if admitted.usage is not None:
+            self._charge(admitted.principal, admitted.usage, request.size)
+        return admitted
+
+    def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
+        """As `_admit`, without the quota."""
+        get = request.parameters.get
+        call = (request.authorization, operation, get("ns"), get("t"), request.certificate)
+        known = self._allowed.get(call)
+        if known is not None:
+            return known
+        principal = self._principal_of(request)
         body = request.body if request.members is None else request.members
-        require(self._principal_of(request.authorization), needed, parameters, body)
-        if needed.of_topics is not None:
-            return  # the next body may name other topics
-        if len(self._allowed) >= ALLOWED_COUNT_MAX:
-            self._allowed.clear()
-        self._allowed.add(call)
+        require(principal, needed, request.parameters, body)
+        # The first server has charged a request that another one forwards.
+        usage = None if self._is_of_server(request) else self._usage_of(principal)
+        admitted = _Admitted(principal, _caller(principal), usage)
+        if requirement_of(operation).of_topics is None:  # else the next body may name other topics
+            if len(self._allowed) >= ALLOWED_COUNT_MAX:
+                self._allowed.clear()
+            self._allowed[call] = admitted
+        return admitted
 
-    def _principal_of(self, authorization: str | None) -> Principal:
-        """Raises: UnauthenticatedError."""
-        if authorization is None:
-            raise UnauthenticatedError(
-                "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
-                "the client, TUFF_TOKEN of the command)"
+    def _usage_of(self, principal: Principal) -> Usage | None:
+        """The usage goes on when the file is read again, unless the quota has changed."""
+        quota = principal.quota
+        if not quota.limits_rates:
+            return None
+        usage = self._usages.get(principal.name)
+        if usage is None or usage.quota != quota:
+            usage = self._usages[principal.name] = Usage(quota)
+        return usage
+
+    def _charge(self, principal: Principal, usage: Usage, size_bytes: int) -> None:
+        """Raises: QuotaExceededError."""
+        exceeded = usage.exceeded(now_s=self._now_s())
+        if exceeded is not None:
+            name, wait_s = exceeded
+            error = QuotaExceededError(
+                f"principal {principal.name} is above its quota {name}="
+                f"{getattr(principal.quota, name):g}; nothing was done, try again after Retry-After"
             )
+            error.retry_after_s = wait_s
+            raise error
+        usage.take_request(size_bytes)
+
+    def _principal_of(self, request: Request) -> Principal:
+        """Raises: UnauthenticatedError."""
+        authorization = request.authorization
+        if authorization is None:
+            return self._of_certificate(request)
+        if self._is_of_server(request):
+            return self._of_server(authorization)
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise UnauthenticatedError(
                 "the server takes `Authorization: Bearer TOKEN`, and no other scheme"
             )
-        found = self._principals.of_token(authorization[len(_SCHEME) :].strip())
+        found = self._file.value.of_token(authorization[len(_SCHEME) :].strip())
         if found is None:
             raise UnauthenticatedError(
                 "the token is not in the access file of the server; `tuff access token NAME` makes "
@@ -161,11 +229,50 @@ class AccessGuard:
             )
         return found
 
+    def _is_of_server(self, request: Request) -> bool:
+        """Whether a server of the cluster sends the request."""
+        scheme, _, rest = (request.authorization or "").partition(" ")
+        if self._secret_hash is None or scheme != SERVER_SCHEME:
+            return False
+        return compare_digest(hash_of(rest.partition(" ")[0]), self._secret_hash)
 
-def _stamp(file: Path) -> Stamp | None:
-    """Identifies a version of the file; None if there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    def _of_server(self, authorization: str) -> Principal:
+        """The principal that another server has found, or that server itself."""
+        _, _, name = authorization.removeprefix(f"{SERVER_SCHEME} ").partition(" ")
+        if not name:
+            return SERVER
+        found = self._file.value.by_name.get(name)
+        if found is None:
+            raise UnauthenticatedError(
+                f"another server of the cluster knows the principal {name}, and this one does not; "
+                "all servers need the same access file"
+            )
+        return found
+
+    def _of_certificate(self, request: Request) -> Principal:
+        found = self._file.value.of_certificate(request.certificate)
+        if found is not None:
+            return found
+        if request.certificate:
+            raise UnauthenticatedError(
+                "the names in the client certificate are those of no principal in the access file, "
+                "or of several; `certificates` of a principal has one of them"
+            )
+        raise UnauthenticatedError(
+            "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
+            "the client, TUFF_TOKEN of the command)"
+        )
+
+
+def _caller(principal: Principal) -> Caller:
+    return Caller(
+        principal.name,
+        principal.may(Right.ADMINISTER, EVERY, EVERY),
+        principal.quota.open_transactions,
+    )
+
+
+async def _metered(usage: Usage, answer: Awaitable[Reply]) -> Reply:
+    reply = await answer
+    usage.take_bytes(len(reply.body))
+    return reply

@@ -18,6 +18,7 @@ from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transact
 from process.http_connection import ReplyStream, StreamRoute
 from tuff.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.event_loop import InThread
+from tuff.log_events import event
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,
@@ -133,7 +134,11 @@ def routes(backups: Backups) -> list[StreamRoute]:
                 await stream.start(kind, within_s=PART_S_MAX)
                 await _send(backups, moment, stream)
             except TimeoutError:
-                log.warning("a backup was given up: its client read nothing for %s s", PART_S_MAX)
+                log.warning(
+                    "a backup was given up: its client read nothing for %s s",
+                    PART_S_MAX,
+                    extra=event("backup_failed"),
+                )
                 raise ConnectionResetError("the client does not read the backup") from None
 
     return [StreamRoute("GET", "/v1/backup", take)]
@@ -144,7 +149,7 @@ async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
         async for part in backups.parts(moment):
             await stream.write(part, within_s=PART_S_MAX)
     except (TuffError, ArchiveError) as error:
-        log.warning("a backup was given up: %s", error)
+        log.warning("a backup was given up: %s", error, extra=event("backup_failed"))
         # The status line is sent already, so the last part says that the backup is incomplete.
         await stream.write(pack_failure(str(error)), within_s=PART_S_MAX)
     await stream.end(within_s=PART_S_MAX)

@@ -388,14 +388,15 @@ class ClusterMember:
         now = {(each.server_id, each.incarnation) for each in ownership.members.values()}
         for gone in sorted(before.keys() - now):
             self.peers.drop(before[gone])
-        led = election.is_mine
+        epoch = election.my_epoch
         stands = may_lead(
             hbase=self._reach.hbase,
             directory=self._reach.directory,
             others=self._others(ownership.members),
         )
         election.note(await self._in_thread(election.elect if stands else election.find))
-        if led and not election.is_mine:
+        # A later epoch of its own: another server has led meanwhile.
+        if epoch is not None and election.my_epoch != epoch:
             self._die("another server leads transactions now")
         load = ownership.topics_count, ownership.is_draining
         if load != self._published:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import secrets
+import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from metadata.store import MetadataError, MetadataStore
 from metadata.zookeeper import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.components import Runtime
-from process.settings import Settings
+from process.settings import Settings, SettingsError
 from process.watchdog import watch
 from tx.files import stored_id
 
@@ -32,9 +33,14 @@ def make_member(
     *,
     transaction_files: Path,
     lost_leadership: Callable[[], str | None],
+    secret: str | None,
 ) -> ClusterMember:
     """The member that these settings describe. `tables` opens the tables in HBase, and
-    `transaction_files` is the shared directory."""
+    `transaction_files` is the shared directory. `secret` proves this server to the others; None:
+    there is no access control.
+
+    Raises: SettingsError: the file of authorities is not valid.
+    """
     assert isinstance(tables, HBaseOpener), "the settings require HBase"
     in_thread = runtime.threads("watchdog", 1, is_joined=False)
     in_thread(partial(watch, asyncio.get_running_loop(), runtime.die))
@@ -43,7 +49,7 @@ def make_member(
         tables=tables,
         messages=f"hbase {settings.hbase.prefix}",
         messaging=messaging,
-        peers=Peers(spawn=runtime.spawn),
+        peers=Peers(spawn=runtime.spawn, secret=secret, tls=_tls(settings.cluster.tls_ca_file)),
         open_metadata=partial(_open_metadata, settings, runtime),
         new_cluster_id=partial(secrets.token_hex, 16),
         now_ms=runtime.clock.now_ms,
@@ -55,6 +61,13 @@ def make_member(
         die=runtime.die,
         chance=random.randrange,
     )
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # also one of TLS
+        raise SettingsError(f"cluster.tls_ca_file: {ca_file} can't be used: {error}") from None
 
 
 def make_reach(runtime: Runtime, messaging: MessagingService, transaction_files: Path) -> Reach:

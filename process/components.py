@@ -10,15 +10,17 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from access.principals import AccessFileError
+from console import files as console_files
 from messaging import topic_changes
 from messaging.groups import routes as group_routes
-from messaging.read import offsets_and_splits, poll
+from messaging.groups import share_routes
+from messaging.read import explain, inspection, offsets_and_splits, partition_waits, poll
 from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
 from messaging.storage.engine import Store
@@ -31,19 +33,20 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics, session
-from process.access_guard import AccessGuard
+from process import backup_stream, health, metrics, session, settings_reply
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService
+from process.http_connection import HttpService, require_nothing
 from process.listener import Listener
+from process.security import Security, Threads
 from process.settings import Settings, SettingsError
-from tuff.disk.event_loop import Arrivals, InThread, TimedCalls
+from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
+from tuff.log_events import event
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
@@ -51,6 +54,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
+from tx import inspection as transaction_inspection
 from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
 from tx.files import has_files
@@ -61,6 +65,7 @@ from tx.mixed_backups import StoreMark
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
+    from process.request_spans import RequestSpans
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +78,7 @@ FAREWELL_S = 0.3
 # Seconds that closing waits for a store that hangs. With draining before it, the process ends
 # within ten seconds.
 STORE_HANGS_S_MAX = 3.0
+SPANS_WITHIN_S = 1.0  # seconds that closing waits for the collector
 
 
 class CannotJoinError(Exception):
@@ -81,13 +87,6 @@ class CannotJoinError(Exception):
 
 Background = Callable[[Callable[[], None]], object]
 Work = Coroutine[object, object, None]
-
-
-class Threads(Protocol):
-    """Makes worker threads, and returns a function that runs a call on one of them."""
-
-    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
-        """`is_joined`: the process waits for them when it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +119,9 @@ class Components:
         self._directories = directories
         self._runtime = runtime
         self._clock = runtime.clock
-        self._guard = ClockGuard(
-            runtime.clock.now_ms,
-            jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
-            is_accepted=settings.server.accept_clock,
-        )
-        self._access = _access_guard(settings)
+        self._guard = _clock_guard(settings, runtime.clock)
+        self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
+        self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
         self._system_topics = settings.messaging.system_topic_ids()
@@ -133,11 +129,9 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
+        refusal = self._new_store_refusal
         self._opens = _engine(
-            settings,
-            directories.messages,
-            runtime=runtime,
-            new_store_refusal=self._new_store_refusal,
+            settings, directories.messages, runtime=runtime, new_store_refusal=refusal
         )
         self.messaging = self._make_messaging()
         self.cluster = self._make_cluster() if settings.cluster.is_member else None
@@ -184,12 +178,15 @@ class Components:
         """A listener that serves every route."""
         server = self._settings.server
         routes, streams = self._routes(), backup_stream.routes(self._backups)
-        if self._access is not None:
-            routes = [self._access.guarded(each) for each in routes]
-            streams = [self._access.guarded_stream(each) for each in streams]
+        access = self._security.access
+        if access is not None:
+            routes = [access.guarded(each) for each in routes]
+            streams = [access.guarded_stream(each) for each in streams]
         if self.cluster is None:
             begin = session.route()
-            routes = [*routes, begin if self._access is None else self._access.guarded(begin)]
+            routes = [*routes, begin if access is None else access.guarded(begin)]
+        if self._spans is not None:
+            routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
             routes,
             streams,
@@ -197,6 +194,7 @@ class Components:
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
+            require_access=require_nothing if access is None else access.require_head,
         )
         if self.cluster is None:
             self._sessions = session.Sessions(
@@ -204,11 +202,14 @@ class Components:
                 self._dispatcher,
                 service.connections,
                 max_request_bytes=server.max_request_bytes,
-                refusal=_no_refusal if self._access is None else self._access.refusal,
+                refusal=_no_refusal if access is None else access.refusal,
             )
             service.switch = self._sessions.begin
         return Listener(
-            service, connections_max=server.max_connections, unix_socket=server.unix_socket
+            service,
+            connections_max=server.max_connections,
+            tls=self._security.tls,
+            unix_socket=server.unix_socket,
         )
 
     def _routes(self) -> list[Route]:
@@ -216,31 +217,50 @@ class Components:
         messages = [
             *publish.routes(messaging.publisher),
             *poll.routes(messaging.polls),
+            *partition_waits.routes(messaging.partition_waits),
             *offsets_and_splits.routes(messaging.offsets),
+            *self._explain_routes(),
+            *inspection.routes(messaging.inspection),
             *topic_changes.routes(messaging.topics),
             *holds_and_positions.routes(messaging.holds_and_positions),
             *delayed.routes(messaging.delayed),
             *group_routes.routes(messaging.groups),
+            *share_routes.routes(messaging.share_groups),
         ]
         if self.messaging.ownership is not None:
             messages = [owned(each, self.messaging.ownership) for each in messages]
-        shared = [*messages, *transaction_routes.routes(self.transactions)]
+        in_thread = self._runtime.threads("snapshot-reader", 1)
+        files = transaction_inspection.SnapshotFiles(
+            self._directories.snapshots, in_thread=in_thread
+        )
+        shared = [
+            *messages,
+            *transaction_routes.routes(self.transactions),
+            *transaction_inspection.routes(self.transactions, files),
+        ]
         if self.cluster is not None:
             shared = self.cluster.routed(shared, self.transactions)
         return [
             *shared,
             *self._health_routes(),
             *metrics.routes(self._metrics),
+            *settings_reply.routes(self._settings),
+            *console_files.routes(),
             _openapi_route(),
         ]
+
+    def _explain_routes(self) -> list[Route]:
+        if self._security.access is None:
+            return explain.routes(self.messaging.explainer)
+        return explain.routes(self.messaging.explainer, self._security.access.may_read)
 
     def _health_routes(self) -> list[Route]:
         def started() -> bool:
             return self._is_open and self._guard.is_compared
 
-        if self._access is None:
+        if self._security.access is None:
             return health.routes(started, self._checks)
-        return health.routes(started, self._checks, self._access.may_administer)
+        return health.routes(started, self._checks, self._security.access.may_administer)
 
     async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
@@ -282,7 +302,6 @@ class Components:
     async def tick_messages(self) -> None:
         """The periodic work of the message store; call it several times a second."""
         self._disks.query()
-        self.reload_access()
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
@@ -296,17 +315,18 @@ class Components:
         await self._link.tick()
         self._log_health()
 
-    def reload_access(self) -> None:
-        """Read the access file again, if there is one and it has changed."""
-        if self._access is not None and self._access.reload_if_changed() and self._sessions:
+    async def refresh_files(self) -> None:
+        """Read the access file and the TLS files again, if there are any and they have changed."""
+        if await self._security.refresh() and self._sessions is not None:
             self._sessions.check_tokens()
+        self._log_health()
 
     async def sweep(self) -> None:
         """One pass of retention."""
         try:
             await self.messaging.cleaner.run_pass()
         except UnavailableError as error:
-            log.warning("no sweep: %s", error)
+            log.warning("no retention pass: %s", error, extra=event("retention_failed"))
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in flight."""
@@ -335,6 +355,10 @@ class Components:
         if self.cluster is not None:
             await self.cluster.close()
         giving_up.cancel()
+        if self._spans is not None:
+            in_thread = self._runtime.threads("spans", 1, is_joined=False)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(in_thread(self._spans.shutdown), SPANS_WITHIN_S)
 
     def _timed_thread(self, name: str) -> TimedCalls:
         return TimedCalls(self._runtime.threads(name, 1), elapsed_s=self._runtime.elapsed_s)
@@ -404,10 +428,11 @@ class Components:
             self._opens,
             transaction_files=self._directories.snapshots,
             lost_leadership=lambda: self.transactions.durable.lost_leadership,
+            secret=self._security.cluster_secret,
         )
 
     def _waiting_count(self) -> int:
-        count = self.messaging.polls.waiting_count
+        count = self.messaging.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
 
     def _new_store_refusal(self) -> str | None:
@@ -496,7 +521,7 @@ class Components:
             "transactions": health.check_write(transactions, oldest_s=log_s),
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
-            **({} if self._access is None else {"access": self._access.check()}),
+            **self._security.checks(),
         }
 
     def _check_transactions(self) -> Check:
@@ -637,18 +662,30 @@ class ComponentLink:
             self._recorded_store_id = store_id
 
 
-def _no_refusal(_authorization: str | None) -> None:
+def _no_refusal(_request: Request) -> None:
     """Without an access file every client may use the server."""
 
 
-def _access_guard(settings: Settings) -> AccessGuard | None:
-    """Raises: SettingsError: the access file is not valid."""
-    if not settings.server.access_file:
+def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:
+    return ClockGuard(
+        clock.now_ms,
+        jump_ms_max=round(settings.server.max_clock_jump_s * 1000),
+        is_accepted=settings.server.accept_clock,
+    )
+
+
+def _request_spans(settings: Settings) -> "RequestSpans | None":
+    """Raises: SettingsError: the libraries are not installed."""
+    if not settings.server.otlp_endpoint:
         return None
     try:
-        return AccessGuard(Path(settings.server.access_file))
-    except AccessFileError as error:
-        raise SettingsError(f"server.access_file: {error}") from None
+        from process.request_spans import RequestSpans
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"server.otlp_endpoint needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[server,otel]'"
+        ) from None
+    return RequestSpans(settings.server.otlp_endpoint)
 
 
 def _engine(

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from process.metrics import Metrics
 from tuff.disk.event_loop import Arrivals
+from tuff.log_events import event
 from tuff.protocol.errors import (
     InternalError,
     OverloadedError,
@@ -33,6 +34,7 @@ _ENDS_WITH_CONNECTION = frozenset(
     {
         "POST /v1/namespaces/{ns}/topics/{t}/poll",
         "GET /v1/namespaces/{ns}/topics/{t}/messages",
+        "POST /v1/namespaces/{ns}/topics/{t}/share-groups/{share}/lease",
     }
 )
 
@@ -101,7 +103,11 @@ class Admission:
         try:
             await asyncio.wait_for(self._idle.wait(), within_s)
         except TimeoutError:
-            log.warning("%d requests were still under way at the stop", self.under_way)
+            log.warning(
+                "%d requests were still under way at the stop",
+                self.under_way,
+                extra=event("requests_cut_off", count=self.under_way),
+            )
 
 
 class _Answer(Protocol):
@@ -166,7 +172,9 @@ class Dispatcher:
     def _bug(self, operation: str) -> Reply:
         # The reply names the log line.
         bug = next(self._bugs)
-        log.exception("bug %d in %s", bug, operation)
+        log.exception(
+            "bug %d in %s", bug, operation, extra=event("bug", number=bug, operation=operation)
+        )
         detail = f"the server has a bug, and logged this as bug {bug}; tell the operator"
         return problem_reply(InternalError(detail))
 

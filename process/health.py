@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tuff.log_events import event
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
 from tuff.version import __version__
 from tx.outcomes import OpenTransaction
@@ -94,8 +95,9 @@ class HealthLog:
             is_news = check.status is not Status.OK or was is not Status.OK
             if is_news and (before is None or before.identity != check.identity):
                 fields = {"check": name, "was": was.value, "status": check.status.value}
-                event = f"health of {name} {_change(was, check.status)}: {check.detail}"
-                log.log(_LEVELS[check.status], "%s", event, extra={"fields": fields})
+                extra = event("health_changed", **fields)
+                sentence = f"health of {name} {_change(was, check.status)}: {check.detail}"
+                log.log(_LEVELS[check.status], "%s", sentence, extra=extra)
         self._last = dict(checks)
 
 

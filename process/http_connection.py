@@ -37,8 +37,10 @@ from process.request_parser import (
     require_no_coding,
     wants_redirect,
 )
+from process.tls import names_of
 from tuff.disk.event_loop import LightTask
 from tuff.disk.locks import StoreError
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     MethodNotAllowedError,
@@ -173,6 +175,13 @@ _CLOSE = ("Connection", "close")
 SWITCHING = 101  # the status of the reply with which HTTP ends
 
 
+RequireAccess = Callable[[str, Request], None]
+
+
+def require_nothing(_operation: str, _head: Request) -> None:
+    """Every client has access."""
+
+
 class HttpService:
     """What all connections share. Lives on one event loop. `now_ms` is the wall clock."""
 
@@ -185,7 +194,11 @@ class HttpService:
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
+        require_access: RequireAccess = require_nothing,
     ) -> None:
+        """`require_access` is called with the head of a request, before its body is read. It raises
+        the refusal of a request that no body makes allowed."""
+        self.require_access = require_access
         self.loop = asyncio.get_running_loop()
         self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
@@ -197,9 +210,9 @@ class HttpService:
         self.max_request_bytes = max_request_bytes
         self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
         self.connections = Connections()
-        # Continues a connection whose client has changed the protocol, with the Authorization field
-        # of its request.
-        self.switch: Callable[[asyncio.Transport, str | None], None] | None = None
+        # Continues a connection whose client has changed the protocol, with what its request says
+        # about the client.
+        self.switch: Callable[[asyncio.Transport, Request], None] | None = None
 
 
 class Connection(Protocol):
@@ -258,9 +271,17 @@ class Connections:
 class HttpConnection(asyncio.Protocol):
     """One connection, until it closes."""
 
-    def __init__(self, service: HttpService) -> None:
+    def __init__(
+        self,
+        service: HttpService,
+        *,
+        opened: "Callable[[HttpConnection], None]" = lambda _connection: None,
+    ) -> None:
+        """`opened` is called when requests can come: with TLS, after the handshake."""
         self._service = service
+        self._opened = opened
         self._loop = service.loop
+        self._certificate: tuple[str, ...] = ()  # the names in that of the client
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
@@ -285,6 +306,8 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         self._transport = transport
         self._service.connections.add(self)
+        self._opened(self)
+        self._certificate = names_of(transport.get_extra_info("peercert"))
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._close_if_idle()
 
@@ -380,13 +403,8 @@ class HttpConnection(asyncio.Protocol):
             return
         (operation, handler, parameters, query), fields, size = head
         stop = size + fields.content_length
-        if len(data) < stop:
-            self._held += data
-            self._needed = stop
-            return
         if len(data) > stop:
             self._held += data[stop:]
-        self._operation = operation
         request = Request(
             parameters,
             query,
@@ -396,12 +414,28 @@ class HttpConnection(asyncio.Protocol):
             fields.is_forwarded,
             fields.wants_redirect,
             fields.authorization,
+            self._certificate,
         )
+        if len(data) < stop:
+            self._held += data
+            if self._has_access(operation, request):
+                self._needed = stop
+            else:
+                self._begin_parsing()  # which refuses it without the rest of its body
+            return
+        self._operation = operation
         work = service.dispatcher.answer(operation, handler, request)
         self._work = LightTask(
             work, returned=self._answer_plain, failed=self._fail, refusals=REFUSALS
         )
         self._work.go_on()
+
+    def _has_access(self, operation: str, head: Request) -> bool:
+        try:
+            self._service.require_access(operation, head)
+        except TuffError:
+            return False
+        return True
 
     def _begin_parsing(self) -> None:
         self._parser = RequestParser(
@@ -543,7 +577,11 @@ class HttpConnection(asyncio.Protocol):
             self._slow_reader.stop()
         lines = "".join([f"{name}: {value}\r\n" for name, value in reply.headers])
         transport.write(f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("ascii"))
-        self._service.switch(transport, authorization_of(parsed.fields))
+        head = Request(
+            {}, (), None, None, b"",
+            authorization=authorization_of(parsed.fields), certificate=self.certificate,
+        )  # fmt: skip
+        self._service.switch(transport, head)
         self._service.connections.discard(self)
 
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
@@ -608,6 +646,11 @@ class HttpConnection(asyncio.Protocol):
         return self._work is not None or (self._parser is not None and self._parser.is_in_request)
 
     # What a handler calls.
+
+    @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names in the client's certificate."""
+        return self._certificate
 
     async def body_of(self, parsed: ParsedRequest) -> bytes:
         """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
@@ -700,7 +743,11 @@ class SlowReader:
             self._note(left_bytes)
         elif asyncio.get_running_loop().time() - self._since_s >= UNREAD_S_MAX:
             self.stop()
-            log.info("closed a connection: its client did not read %d bytes", left_bytes)
+            log.info(
+                "closed a connection: its client did not read %d bytes",
+                left_bytes,
+                extra=event("slow_client_closed", bytes=left_bytes),
+            )
             self._transport.abort()
             return
         self._schedule()
@@ -725,10 +772,12 @@ class _Call:
         self._resource = service.tree.find(target.segments)
         self._found: Handler | None = None
         operation = UNMATCHED
+        self._served = ""  # the operation of the route: HEAD is answered as GET
         if self._resource is not None and parsed.method in self._methods():
-            is_head = parsed.method == "HEAD"
-            self._found = self._resource.handlers["GET" if is_head else parsed.method]
+            method = "GET" if parsed.method == "HEAD" else parsed.method
+            self._found = self._resource.handlers[method]
             operation = self._resource.path
+            self._served = f"{method} {operation}"
         # Not the path: each topic would have a series of its own in the metrics.
         self.operation = f"{parsed.method} {operation}"
 
@@ -752,17 +801,21 @@ class _Call:
             allowed = ", ".join(self._methods())
             error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {parsed.method}")
             return problem_reply(error)._replace(headers=(("Allow", allowed),))
-        request = Request(
+        head = Request(
             self._resource.parameters,
             target.query,
             parsed.fields.get("content-type", [None])[0],
             accept_of(parsed.fields),
-            await connection.body_of(parsed),
+            b"",
             is_forwarded(parsed.fields),
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
-            parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
+            connection.certificate,
+            parsed.fields.get("traceparent", [None])[0],
+            upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )
+        self._service.require_access(self._served, head)
+        request = head._replace(body=await connection.body_of(parsed))
         stream = self._service.streams.get(self.operation)
         if stream is None:
             return await found(request)

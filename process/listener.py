@@ -8,6 +8,7 @@ import stat
 from contextlib import suppress
 
 from process.http_connection import HttpConnection, HttpService, ReplyBytes
+from process.tls import HANDSHAKE_S_MAX, ServerTls
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
 
@@ -16,13 +17,21 @@ CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get th
 
 
 class Listener:
-    """The listening socket, with a bound on open connections."""
+    """The listening socket, with a bound on open connections. `tls` None: it speaks HTTP only."""
 
     def __init__(
-        self, service: HttpService, *, connections_max: int, unix_socket: str = ""
+        self,
+        service: HttpService,
+        *,
+        connections_max: int,
+        tls: ServerTls | None = None,
+        unix_socket: str = "",
     ) -> None:
         self._service = service
         self._connections_max = connections_max
+        self._tls = tls
+        # Connections whose handshake may be under way: they are not among those of the service.
+        self._in_handshake: set[HttpConnection] = set()
         self._unix_socket = unix_socket
         self._servers: list[asyncio.Server] = []
 
@@ -38,6 +47,8 @@ class Listener:
             backlog=LISTEN_BACKLOG,
             reuse_address=True,
             start_serving=False,  # before it is known which hosts are the server's
+            ssl=None if self._tls is None else self._tls.context,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S_MAX,
         )
         self._servers.append(server)
         addresses = [each.getsockname() for each in server.sockets]
@@ -55,9 +66,17 @@ class Listener:
         self._servers.append(server)
 
     def _accept(self) -> asyncio.BaseProtocol:
-        if len(self._service.connections) >= self._connections_max:
+        if len(self._service.connections) + len(self._in_handshake) >= self._connections_max:
             return _Refusal(self._connections_max, self._service.replies)
-        return HttpConnection(self._service)
+        if self._tls is None:
+            return HttpConnection(self._service)
+        connection = HttpConnection(self._service, opened=self._in_handshake.discard)
+        self._in_handshake.add(connection)
+        # A handshake that fails calls nothing.
+        asyncio.get_running_loop().call_later(
+            HANDSHAKE_S_MAX, self._in_handshake.discard, connection
+        )
+        return connection
 
     def end_with_replies(self) -> None:
         """End each connection with its next reply."""
@@ -91,7 +110,8 @@ class _Refusal(asyncio.Protocol):
         closing = reply._replace(headers=(*reply.headers, ("Connection", "close")))
         transport.write(self._replies.head(closing) + closing.body)
         # A reset would take the answer away from a client that is still sending its request.
-        transport.write_eof()
+        if transport.can_write_eof():  # TLS can't
+            transport.write_eof()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)
 
 

@@ -1,8 +1,8 @@
-"""The metrics of `/metrics` (protocol §7): histograms, gauges, and figures of topics and positions.
+"""The metrics of `/metrics` (protocol §7): histograms, gauges, and figures of topics and readers.
 
 Components add observations to histograms with `observe(name, value)`; one table here has their
-names. A scrape reads the gauges, the counts of each topic and the lags of named positions from the
-components.
+names. A scrape reads the gauges, the counts of each topic and the lags of named positions and
+consumer groups from the components.
 """
 
 import platform
@@ -10,14 +10,15 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from messaging.groups.coordinator import GroupLags
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
 from tuff.disk.event_loop import FutureTask, SharedTimeout
-from tuff.protocol.errors import StorageUnavailableError, TuffError
+from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
 from tuff.version import __version__
@@ -27,9 +28,12 @@ from tx.monitoring import TransactionCounters
 
 T = TypeVar("T")
 
-POSITIONS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that report this
+LAGS_WITHIN_S = 1.0  # seconds; a disk that hangs must not hide the metrics that report this
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
-POSITIONS_SHOWN_MAX = 1_000  # named positions with series of their own, over all topics
+# Series of their own have so many of each, so that a scrape stays below some 5,000 of them.
+POSITIONS_SHOWN_MAX = 1_000  # named positions, over all topics
+TOPICS_SHOWN_MAX = 1_000
+GROUP_PARTITIONS_SHOWN_MAX = 1_000  # partitions of consumer groups, over all groups
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
@@ -47,6 +51,13 @@ class Gauge:
 
 # A topic, the messages that were published to it since the start, and the bytes of their payloads.
 TopicFigures = tuple[TopicId, int, int]
+
+
+class Lags(NamedTuple):
+    """How far readers are behind: named positions, and consumer groups."""
+
+    positions: Sequence[PositionLag] = ()
+    groups: Sequence[GroupLags] = ()
 
 
 class Histogram:
@@ -117,7 +128,7 @@ class Metrics:
         self._by_status: dict[tuple[str, int], Histogram] = {}
         self._gauges: tuple[Gauge, ...] = ()
         self._topics: Callable[[], Iterable[TopicFigures]] = tuple
-        self._positions: Callable[[], Awaitable[Iterable[PositionLag]]] = _no_positions
+        self._lags: Callable[[], Awaitable[Lags]] = no_lags
 
     def observe(self, name: str, value: float) -> None:
         """Add one observation to the histogram of that name."""
@@ -134,27 +145,28 @@ class Metrics:
         self,
         gauges: Iterable[Gauge],
         topics: Callable[[], Iterable[TopicFigures]],
-        positions: Callable[[], Awaitable[Iterable[PositionLag]]],
+        lags: Callable[[], Awaitable[Lags]],
     ) -> None:
         """Read these figures at every scrape."""
         self._gauges = tuple(gauges)
         self._topics = topics
-        self._positions = positions
+        self._lags = lags
 
-    async def text(self) -> bytes:
-        """What `/metrics` answers."""
+    async def text(self, accept: str = "") -> tuple[bytes, str]:
+        """The reply of `/metrics` with its content type, for this value of `Accept`."""
         # Here, since a start needs none of what it loads (process/prometheus_text.py).
         from process.prometheus_text import exposition
 
-        positions = await self._positions()
+        lags = await self._lags()
         histograms = [self._requests, *self._observed]
-        return exposition(histograms, self._gauges, self._topics(), positions)
+        return exposition(histograms, self._gauges, self._topics(), lags, accept=accept)
 
 
 def routes(metrics: Metrics) -> list[Route]:
     async def scrape(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return Reply(200, "text/plain; version=0.0.4; charset=utf-8", await metrics.text())
+        text, content_type = await metrics.text(request.accept or "")
+        return Reply(200, content_type, text)
 
     return [Route("GET", "/metrics", scrape)]
 
@@ -198,17 +210,13 @@ def register_gauges(
             _build_info(),
         ],
         messaging.topics.figures,
-        partial(position_lags, messaging),
+        partial(reader_lags, messaging),
     )
 
 
 def _of_components(
     messaging: MessagingService, transactions: TransactionManager, clock: SteadyClock
 ) -> list[Gauge]:
-    def clock_regressions() -> float:
-        clock.offset_ms()
-        return clock.regressions
-
     def next_due_s() -> float | None:
         next_ms = messaging.delayed.next_due_ms()
         return None if next_ms is None else next_ms / 1000
@@ -216,7 +224,7 @@ def _of_components(
     return [
         *_transaction_counters(transactions.counters),
         *_transaction_gauges(transactions),
-        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.polls.waiting_count),
+        Gauge("polls_waiting", "Long polls that wait.", lambda: messaging.waiting_count),
         _counter(
             "delayed_entered",
             "Delayed messages that entered their topics.",
@@ -232,12 +240,7 @@ def _of_components(
             "Named positions of all topics.",
             messaging.holds_and_positions.position_count,
         ),
-        Gauge(
-            "clock_offset_seconds",
-            "How far the wall clock is ahead of the time that the server goes by.",
-            lambda: clock.offset_ms() / 1000,
-        ),
-        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
+        *_of_clock(clock),
         _counter(
             "unacknowledged_publishes_failed",
             "Publishes that were answered before they were durable, and were not written then.",
@@ -248,6 +251,26 @@ def _of_components(
             "Reads refused for a damaged record.",
             lambda: messaging.polls.damaged_reads,
         ),
+    ]
+
+
+def _of_clock(clock: SteadyClock) -> list[Gauge]:
+    def clock_regressions() -> float:
+        clock.offset_ms()
+        return clock.regressions
+
+    return [
+        Gauge(
+            "time_seconds",
+            "The time that the server goes by, since the epoch.",
+            lambda: clock.now_ms() / 1000,
+        ),
+        Gauge(
+            "clock_offset_seconds",
+            "How far the wall clock is ahead of the time that the server goes by.",
+            lambda: clock.offset_ms() / 1000,
+        ),
+        _counter("clock_regressions", "Times the wall clock was set back.", clock_regressions),
     ]
 
 
@@ -363,25 +386,32 @@ def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
     ]
 
 
-async def position_lags(messaging: MessagingService) -> Sequence[PositionLag]:
-    """The lag of named positions; none while the message store is down or hangs."""
-    try:
-        return await _within_limit(
-            messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX)
+async def reader_lags(messaging: MessagingService) -> Lags:
+    """The lags of named positions and of consumer groups; none while the message store is down or
+    hangs, or a topic is deleted meanwhile."""
+
+    async def read() -> Lags:
+        return Lags(
+            await messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX),
+            await messaging.groups.all_lags(count_max=GROUP_PARTITIONS_SHOWN_MAX),
         )
-    except (StorageUnavailableError, TimeoutError):
-        return ()
+
+    try:
+        return await _within_limit(read())
+    except (TuffError, TimeoutError):
+        return Lags()
 
 
-async def _no_positions() -> tuple[()]:
-    return ()
+async def no_lags() -> Lags:
+    """For a server without a message store."""
+    return Lags()
 
 
 async def _within_limit(work: Coroutine[Any, Any, T]) -> T:
     # `asyncio.timeout` would need a task.
     promised = FutureTask(work, refusals=TuffError)
     promised.go_on()
-    SharedTimeout(POSITIONS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
+    SharedTimeout(LAGS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
     try:
         return await promised.done
     finally:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from messaging.partitions import PARTITIONS_COUNT_MAX
+from messaging.read.explanation import Reason
 from tuff.protocol.attributes import TAG_LENGTH_MAX, TAGS_COUNT_MAX
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import BACKUP_TYPES, PROBLEM_TYPE, RETRIED_STATUSES, MediaType
@@ -63,6 +64,7 @@ def _of_type(kind: str, **limits: object) -> Schema:
     return {"type": kind, **limits}
 
 
+_BOOLEAN = _of_type("boolean")
 _MS = _of_type("integer", format="int64", minimum=0, description="ms since the epoch")
 _SECONDS = _of_type(
     "number", format="double", exclusiveMinimum=0, description="seconds; fractions allowed"
@@ -134,6 +136,16 @@ _VALUES: dict[str, Schema] = {
         "additionalProperties": ref("HeaderValue"),
         "description": "by name, of printable ASCII characters without a comma",
     },
+    "HeaderPairs": {
+        "type": "array",
+        "items": {
+            "type": "array",
+            "prefixItems": [_TEXT, ref("Payload")],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "description": "names and values, whose order is kept",
+    },
     "HeaderValue": {
         "description": "a value as a payload has it, or several for a name that repeats",
         "anyOf": [_TEXT, ref("BinaryPayload"), _array(ref("Payload"))],
@@ -144,7 +156,7 @@ _VALUES: dict[str, Schema] = {
             "ttl": _TTL,
             "key": _or_null(ref("Payload")),
             "tags": _or_null({**_array(ref("Tag")), "maxItems": TAGS_COUNT_MAX}),
-            "headers": _or_null(ref("Headers")),
+            "headers": _or_null({"anyOf": [ref("Headers"), ref("HeaderPairs")]}),
             "delay": ref("Delay"),
             "at": ref("DueTime"),
         },
@@ -193,6 +205,7 @@ MEMBERS: Mapping[str, Mapping[str, Schema]] = {
     "sink_epoch_superseded": _EPOCH_MEMBER,
     "sink_epoch_open": _EPOCH_MEMBER,
     "partition_required": {"partitions": _PARTITIONS_OF_PROBLEM},
+    "lease_lost": {"ids": _array(ref("MessageId"), "the messages that other workers have got")},
     "topic_held": {"holds": _array(ref("Name"), "the holds that are in the way")},
     "stale_member_epoch": {
         "memberEpoch": _of_type("integer", format="int64", description="that the member has")
@@ -284,6 +297,28 @@ _TOPICS: dict[str, Schema] = {
         }
     ),
     "PositionList": _reply({"positions": _array(ref("Position"), "by name")}),
+    "TopicSummary": _reply(
+        {
+            "namespace": ref("Name"),
+            "name": ref("Name"),
+            "generation": _GENERATION,
+            "ttl": _TTL,
+            "partitionCount": _COUNT,
+            "positionCount": _COUNT,
+            "publishedCount": {**_COUNT, "description": "messages since the server started"},
+            "publishedBytes": {**_COUNT, "description": "payload bytes since the server started"},
+            "storedBytes": {**_COUNT, "description": "an estimate; recent writes need not count"},
+            "oldest": _or_null(_MS),
+            "newest": _or_null(_MS),
+        }
+    ),
+    "TopicSummaryList": _reply(
+        {
+            "count": {**_COUNT, "description": "of all topics that match"},
+            "topics": _array(ref("TopicSummary"), "in byte order of namespace and name"),
+            "next": _or_null(_TEXT),
+        }
+    ),
     "Split": _reply({"start": _or_null(ref("MessageId")), "end": ref("MessageId")}),
     "SplitList": _reply(
         {
@@ -324,6 +359,19 @@ _MESSAGES: dict[str, Schema] = {
             "transaction": _or_null(ref("Snapshot")),
         }
     ),
+    "WaitRequest": _request(
+        {
+            "after": _of_type(
+                "object",
+                propertyNames={"pattern": "^[0-9]+$"},
+                additionalProperties=ref("MessageIdInput"),
+                minProperties=1,
+                description="by the number of a partition, an id behind which it is read",
+            )
+        },
+        required=("after",),
+    ),
+    "ReadablePartitions": _reply({"partitions": _array(_PARTITION, "ascending; none: time is up")}),
     "Snapshot": {
         "description": "what to read in: the bytes of a TTransaction as base64, or a transaction",
         "anyOf": [_of_type("string", contentEncoding="base64"), ref("TransactionInput")],
@@ -349,12 +397,78 @@ _MESSAGES: dict[str, Schema] = {
             "earliest": _or_null(ref("MessageId")),
             "end": _or_null(ref("MessageId")),
             "blockedBy": _or_null(ref("Pointer")),
+            "database": ref("Name"),
+            "preparedAt": _MS,
             "archivedFrom": _or_null(ref("MessageId")),
         },
-        optional=("archivedFrom",),
+        optional=("database", "preparedAt", "archivedFrom"),
     ),
+    "Explanation": _reply(
+        {
+            "id": _TEXT,
+            "namespace": _TEXT,
+            "topic": _TEXT,
+            "generation": _or_null(_GENERATION),
+            "visible": _of_type("boolean"),
+            "reason": ref("ExplanationReason"),
+            "detail": _TEXT,
+            "advice": _TEXT,
+            "blockedBy": _or_null(ref("Pointer")),
+            "transaction": _or_null(ref("ExplainedTransaction")),
+            "elsewhere": _array(ref("FoundElsewhere")),
+        },
+        optional=("elsewhere",),
+    ),
+    "ExplanationReason": _one_of(*(each.value for each in Reason)),
+    "FoundElsewhere": _reply({"namespace": _TEXT, "topic": _TEXT}),
+    "ExplainedTransaction": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "state": _TEXT,
+            "reason": _or_null(_TEXT),
+            "client": _TEXT,
+            "startedAt": _MS,
+            "endedAt": _or_null(_MS),
+            "expiresAt": _or_null(_MS),
+            "database": _or_null(_TEXT),
+        }
+    ),
+    "ExplainRequest": _request({"transaction": ref("Snapshot")}, required=("transaction",)),
+    "RowState": {
+        **_one_of(
+            "committed", "in_progress", "invalid", "rolled_back", "expired", "damaged", "unknown"
+        ),
+        "description": "unknown: the row has a transaction, and transactions are down",
+    },
+    "Row": _reply(
+        {
+            "id": ref("MessageId"),
+            "timestamp": _MS,
+            "state": ref("RowState"),
+            "writePointer": _or_null(ref("Pointer")),
+            "transactionId": _or_null(ref("Pointer")),
+            "messageCount": _COUNT,
+            "size": {**_COUNT, "description": "bytes of the stored value"},
+            "expiresAt": _MS,
+        }
+    ),
+    "RowList": _reply(
+        {
+            "generation": _GENERATION,
+            "rows": _array(ref("Row"), "in the order that was asked for"),
+            "next": _or_null(ref("MessageId")),
+        }
+    ),
+    "Order": {**_one_of("ascending", "descending"), "default": "ascending"},
 }
 
+_SNAPSHOT_FILE: dict[str, Schema] = {
+    "file": _TEXT,
+    "bytes": _COUNT,
+    "createdAt": _or_null(_MS),
+    "lsn": _or_null(_COUNT),
+    "damage": _or_null(_TEXT),
+}
 _LEASE: dict[str, Schema] = {"lease": _SECONDS, "leaseExpiresAt": _MS}
 
 
@@ -402,6 +516,52 @@ _TRANSACTIONS: dict[str, Schema] = {
         _snapshot_members(ref("Pointer")),
         optional=("invalids", "inProgress", "encoded", *_LEASE),
     ),
+    "SnapshotFileInfo": _reply(_SNAPSHOT_FILE),
+    "SnapshotFileList": _reply(
+        {"files": _array(ref("SnapshotFileInfo"), "the newest first, damaged ones last")}
+    ),
+    "SnapshotFileContent": _reply(
+        {
+            **_SNAPSHOT_FILE,
+            "readPointer": ref("Pointer"),
+            "writePointer": ref("Pointer"),
+            "inProgress": _array(ref("Pointer")),
+            "invalids": _array(ref("Pointer")),
+            "open": _array(ref("OpenInSnapshot")),
+            "outcomeCount": _COUNT,
+            "sinkCount": _COUNT,
+        }
+    ),
+    "OpenInSnapshot": _reply(
+        {
+            "transactionId": ref("Pointer"),
+            "state": ref("TransactionState"),
+            "type": ref("TransactionType"),
+            "client": _TEXT,
+            "startedAt": _MS,
+            "expiresAt": _MS,
+        }
+    ),
+    "ChangeList": _reply(
+        {
+            "count": {**_COUNT, "description": "of all its changes"},
+            "changes": _array(ref("Payload"), "in byte order; at most 1,000"),
+            "conflictingTransaction": _or_null(ref("Pointer")),
+            "conflictingKey": _or_null(ref("Payload")),
+        }
+    ),
+    "SettingValue": {
+        "anyOf": [_TEXT, _of_type("number"), _of_type("boolean"), _array(_TEXT)],
+    },
+    "Setting": _reply(
+        {
+            "name": _TEXT,
+            "value": ref("SettingValue"),
+            "default": ref("SettingValue"),
+            "source": {**_TEXT, "description": "default, flag, or the settings file"},
+        }
+    ),
+    "SettingList": _reply({"settings": _array(ref("Setting"), "by section")}),
     "TransactionInput": _request(
         _snapshot_members(ref("PointerInput")),
         required=("transactionId", "readPointer", "writePointer", "invalids", "inProgress"),
@@ -489,12 +649,19 @@ _TRANSACTIONS: dict[str, Schema] = {
             "client": _TEXT,
             "topics": _array(_TEXT),
             "changeCount": _COUNT,
+            "blocksReaders": _BOOLEAN,
             **_PREPARED,
         }
     ),
     "PreparedList": _reply(
         {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
     ),
+    "BatchCall": _request({"path": _TEXT, "body": _of_type("object")}, required=("path", "body")),
+    "BatchRequest": _request(
+        {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
+    ),
+    "BatchReply": _reply({"status": _of_type("integer"), "body": _of_type("object")}),
+    "BatchResponse": _reply({"replies": _array(ref("BatchReply"), "in the order of the calls")}),
     "RunRequest": _request(
         {
             "publish": {**_array(ref("PublishEntry")), "minItems": 1},
@@ -523,7 +690,9 @@ _TRANSACTIONS: dict[str, Schema] = {
         },
         optional=("reason", *_LEASE, *_PREPARED),
     ),
-    "OpenTransaction": _reply({**_OPEN, **_PREPARED}, optional=(*_LEASE, *_PREPARED)),
+    "OpenTransaction": _reply(
+        {**_OPEN, **_PREPARED, "principal": _TEXT}, optional=(*_LEASE, *_PREPARED, "principal")
+    ),
     "Overview": _reply(
         {
             "readPointer": ref("Pointer"),
@@ -614,6 +783,98 @@ _PROCESS: dict[str, Schema] = {
     ),
     "Readiness": _reply({"status": _TEXT, "version": _TEXT, "checks": ref("HealthChecks")}),
     "OpenApiDocument": _of_type("object", description="this document"),
+}
+
+_TOKEN = _of_type(
+    "string", pattern="^[0-9a-f]{1,40}-[0-9a-f]{1,16}$", description="names one delivery"
+)
+_LEASE_S = _of_type("number", minimum=0.1, maximum=43_200, description="seconds")
+_SHARE_COUNT = _of_type("integer", minimum=1, maximum=1_000)
+_SHARE_GROUPS: dict[str, Schema] = {
+    "ShareStartName": _one_of("earliest", "latest"),
+    "ShareAction": {**_one_of("accept", "release", "reject", "renew"), "default": "accept"},
+    "ShareResult": _one_of("accepted", "released", "rejected", "renewed", "lease_lost"),
+    "ShareStart": {
+        "description": "earliest, latest, a message id, or ms since the epoch",
+        "anyOf": [ref("ShareStartName"), ref("MessageIdInput"), _MS],
+    },
+    "ShareOrder": _one_of("none", "key"),
+    "ShareGroupRequest": _request(
+        {
+            "start": {"default": "latest", "anyOf": [ref("ShareStart")]},
+            "order": {"default": "none", "anyOf": [ref("ShareOrder")]},
+            "lease": _LEASE_S,
+        }
+    ),
+    "ShareGroup": _reply(
+        {
+            "name": ref("Name"),
+            "start": _TEXT,
+            "order": ref("ShareOrder"),
+            "lease": _SECONDS,
+            "available": _COUNT,
+            "blocked": _COUNT,
+            "leased": _COUNT,
+            "waiting": _COUNT,
+            "undecided": _COUNT,
+            "done": _COUNT,
+            "lowMark": ref("MessageId"),
+            "oldest": _or_null(ref("MessageId")),
+            "end": _or_null(ref("MessageId")),
+            "behindMs": _COUNT,
+        }
+    ),
+    "LeaseRequest": _request(
+        {
+            "count": {**_SHARE_COUNT, "default": 10},
+            "maxBytes": _of_type("integer", minimum=1, maximum=1 << 30),
+            "lease": _LEASE_S,
+        }
+    ),
+    "LeasedMessage": _reply(
+        {
+            "id": ref("MessageId"),
+            "timestamp": _MS,
+            "payload": ref("Payload"),
+            "key": _or_null(ref("Payload")),
+            "tags": _array(ref("Tag")),
+            "headers": ref("Headers"),
+            "token": _TOKEN,
+            "attempts": _COUNT,
+            "leaseEnds": _MS,
+        }
+    ),
+    "LeaseResponse": _reply({"messages": _array(ref("LeasedMessage"), "the oldest first")}),
+    "MessageToAcknowledge": _request(
+        {
+            "id": ref("MessageIdInput"),
+            "token": _TOKEN,
+            "action": ref("ShareAction"),
+            "delay": _of_type("number", minimum=0, maximum=43_200, description="of a release"),
+            "lease": {**_LEASE_S, "description": "seconds from now, of a renewal"},
+        },
+        required=("id", "token"),
+    ),
+    "AcknowledgeRequest": _request(
+        {
+            "messages": {
+                **_array(ref("MessageToAcknowledge")),
+                "minItems": 1,
+                "maxItems": 1_000,
+            },
+            "transactionWritePointer": _or_null(ref("PointerInput")),
+        },
+        required=("messages",),
+    ),
+    "AcknowledgeResult": _reply(
+        {
+            "id": ref("MessageId"),
+            "result": ref("ShareResult"),
+        }
+    ),
+    "AcknowledgeResponse": _reply(
+        {"results": _array(ref("AcknowledgeResult"), "in the order of the request")}
+    ),
 }
 
 _MEMBER_EPOCH = _of_type("integer", format="int64")
@@ -716,8 +977,8 @@ _GROUPS: dict[str, Schema] = {
 }
 
 SCHEMAS: Mapping[str, Schema] = {
-    **_VALUES, **_PROBLEM, **_TOPICS, **_GROUPS, **_MESSAGES, **_TRANSACTIONS, **_CLUSTER,
-    **_PROCESS,
+    **_VALUES, **_PROBLEM, **_TOPICS, **_GROUPS, **_SHARE_GROUPS, **_MESSAGES, **_TRANSACTIONS,
+    **_CLUSTER, **_PROCESS,
 }  # fmt: skip
 
 
@@ -841,6 +1102,8 @@ class Endpoint:
 
 _TOPICS_PATH = "/v1/namespaces/{ns}/topics"
 _TOPIC_PATH = f"{_TOPICS_PATH}/{{t}}"
+_SHARE_GROUPS_PATH = f"{_TOPIC_PATH}/share-groups"
+_SHARE_GROUP_PATH = f"{_SHARE_GROUPS_PATH}/{{share}}"
 _GROUPS_PATH = "/v1/namespaces/{ns}/groups"
 _GROUP_PATH = f"{_GROUPS_PATH}/{{g}}"
 _TX_PATH = "/v1/transactions"
@@ -865,14 +1128,16 @@ _WRITE_ERRORS = (
     "invalid_delay", "partition_retired", _STORED, _DOWN,
 )  # fmt: skip
 _COMMIT_ERRORS = (*_WRITE_ERRORS, "change_set_too_large")
+_ARCHIVE_ERROR = "archive_unavailable"
 _GROUP_ERRORS = ("invalid_name", "group_not_found", "damaged_record", _DOWN)
+_SHARE_ERRORS = (*_LOG_ERRORS, "group_not_found", "damaged_record", _ARCHIVE_ERROR, _DOWN)
 _MEMBER_ERRORS = (*_GROUP_ERRORS, "unknown_member")
 _READ_QUERY = ("isolation", "tx", "undecided", "wait", "through", "tags")
 _VIEW_ERRORS = (*_LOG_ERRORS, *_ENDED, "invalid_message_id", "invalid_transaction", _DOWN)
-_ARCHIVE_ERROR = "archive_unavailable"
 _POLL_ERRORS = (*_VIEW_ERRORS, "damaged_record", "not_acceptable", _ARCHIVE_ERROR)
 _READ_HEADERS = (
-    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Expired", "Tuff-Archive",
+    "Tuff-Next", "Tuff-Caught-Up", "Tuff-Blocked-By", "Tuff-Blocked-Database",
+    "Tuff-Blocked-Since", "Tuff-Expired", "Tuff-Archive",
 )  # fmt: skip
 _WRITTEN_HEADERS = ("Tuff-First-Id", "Tuff-Last-Id", "Tuff-Partitions")
 _DELAYED_HEADERS = ("Tuff-Delayed", "Tuff-Delayed-First", "Tuff-Delayed-Last")
@@ -881,6 +1146,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path="/v1/namespaces", name="listNamespaces", tag="topics",
         summary="Every namespace that has a topic", reply="Names",
+    ),
+    Endpoint(
+        method="GET", path="/v1/topics", name="listTopicSummaries", tag="topics",
+        summary="Size and age of the topics of all namespaces", reply="TopicSummaryList",
+        query=("namespace", "contains", "after", "limit"), errors=_NAMED,
     ),
     Endpoint(
         method="GET", path=_TOPICS_PATH, name="listTopics", tag="topics",
@@ -934,10 +1204,34 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         avro=True, arrow=True, query=_READ_QUERY, headers=_READ_HEADERS, errors=_POLL_ERRORS,
     ),
     Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/wait", name="waitForPartitions", tag="messages",
+        summary="Wait until one of several partitions has messages", body="WaitRequest",
+        reply="ReadablePartitions", query=("isolation", "tags", "wait", "added"),
+        errors=(*_TOPIC_ERRORS, "invalid_message_id", _DOWN, _ARCHIVE_ERROR),
+    ),
+    Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/messages", name="browse", tag="messages",
         summary="Read messages, with the parameters in the query", reply="MessageList", arrow=True,
         query=("from", "inclusive", "limit", *_READ_QUERY), headers=_READ_HEADERS,
         errors=_POLL_ERRORS,
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explain",
+        tag="messages",
+        summary="Why a reader by isolation or transaction does or does not receive a message",
+        reply="Explanation", query=("isolation", "tx"),
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
+    ),
+    Endpoint(
+        method="POST", path=f"{_TOPIC_PATH}/messages/{{message}}/explain", name="explainInSnapshot",
+        tag="messages", summary="The same for a reader in a given snapshot",
+        body="ExplainRequest", reply="Explanation",
+        errors=(*_VIEW_ERRORS, "damaged_record", _ARCHIVE_ERROR),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TOPIC_PATH}/rows", name="listRows", tag="messages",
+        summary="The rows of a topic, with the state of each", reply="RowList",
+        query=("from", "limit", "order"), errors=(*_LOG_ERRORS, "invalid_message_id"),
     ),
     Endpoint(
         method="GET", path=f"{_TOPIC_PATH}/offsets", name="getOffsets", tag="messages",
@@ -998,6 +1292,39 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_LOG_ERRORS, "invalid_message_id", "delayed_not_found"),
     ),
     Endpoint(
+        method="GET", path=_SHARE_GROUPS_PATH, name="listShareGroups", tag="groups",
+        summary="The share groups of a topic", reply="Names", errors=_LOG_ERRORS,
+    ),
+    Endpoint(
+        method="PUT", path=_SHARE_GROUP_PATH, name="createShareGroup", tag="groups",
+        summary="Create a share group, which leases single messages to workers",
+        body="ShareGroupRequest",
+        errors=(*_LOG_ERRORS, "invalid_message_id", "group_already_exists", "damaged_record"),
+    ),
+    Endpoint(
+        method="GET", path=_SHARE_GROUP_PATH, name="getShareGroup", tag="groups",
+        summary="Properties, counts and lag of a share group", reply="ShareGroup",
+        errors=_SHARE_ERRORS,
+    ),
+    Endpoint(
+        method="DELETE", path=_SHARE_GROUP_PATH, name="deleteShareGroup", tag="groups",
+        summary="Delete a share group with what it has acknowledged",
+        errors=_SHARE_ERRORS,
+    ),
+    Endpoint(
+        method="POST", path=f"{_SHARE_GROUP_PATH}/lease", name="leaseMessages", tag="groups",
+        summary="Take messages, and have them until a lease ends",
+        body="LeaseRequest", reply="LeaseResponse", query=("wait",), errors=_SHARE_ERRORS,
+    ),
+    Endpoint(
+        method="POST", path=f"{_SHARE_GROUP_PATH}/acknowledge", name="acknowledgeMessages",
+        tag="groups",
+        summary="Accept, reject, release or renew leased messages",
+        body="AcknowledgeRequest", reply="AcknowledgeResponse",
+        errors=(*_SHARE_ERRORS, *_ENDED, _IS_PREPARED, "transaction_conflict",
+                "invalid_message_id", "lease_lost"),
+    ),
+    Endpoint(
         method="GET", path=_GROUPS_PATH, name="listGroups", tag="groups",
         summary="The consumer groups of a namespace", reply="Names", errors=("invalid_name",),
     ),
@@ -1051,6 +1378,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         reply="CommitResponse", errors=(*_COMMIT_ERRORS, "empty_publish"),
     ),
     Endpoint(
+        method="POST", path=f"{_TX_PATH}/batch", name="batchTransactions", tag="transactions",
+        summary="Starts, prepares and resolves in one request", body="BatchRequest",
+        reply="BatchResponse",
+    ),
+    Endpoint(
         method="GET", path=f"{_TX_PATH}/prepared", name="listPrepared", tag="transactions",
         summary="The prepared transactions", reply="PreparedList", errors=_NAMED,
         query=("database",),
@@ -1074,6 +1406,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="The newest state, for debugging", reply="SnapshotContent",
     ),
     Endpoint(
+        method="GET", path=f"{_TX_PATH}/snapshots", name="listSnapshotFiles", tag="transactions",
+        summary="The snapshot files, also while transactions are down", reply="SnapshotFileList",
+    ),
+    Endpoint(
+        method="GET", path=f"{_TX_PATH}/snapshots/{{file}}", name="getSnapshotFile",
+        tag="transactions", summary="Pointers and lists of a snapshot file",
+        reply="SnapshotFileContent", errors=("not_found",),
+    ),
+    Endpoint(
         method="POST", path=f"{_TX_PATH}/service/stop", name="stopService", tag="transactions",
         summary="Stop the transaction service", reply="ServiceResponse",
     ),
@@ -1084,6 +1425,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path=_TX_ID_PATH, name="getOutcome", tag="transactions",
         summary="The outcome of a transaction", reply="Outcome", errors=("transaction_unknown",),
+    ),
+    Endpoint(
+        method="GET", path=f"{_TX_ID_PATH}/changes", name="getChanges", tag="transactions",
+        summary="The changes that a transaction in progress has named", reply="ChangeList",
+        errors=_ENDED,
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/can-commit", name="canCommit", tag="transactions",
@@ -1177,6 +1523,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         reply="DrainResponse", errors=("server_not_found",),
     ),
     Endpoint(
+        method="GET", path="/v1/settings", name="getSettings", tag="process",
+        summary="The settings, with the source of each", reply="SettingList",
+    ),
+    Endpoint(
         method="GET", path="/v1/backup", name="takeBackup", tag="data",
         summary="A backup of everything that is stored, as of one moment", raw_types=BACKUP_TYPES,
         errors=(_STORED, _DOWN),
@@ -1199,11 +1549,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET", path="/metrics", name="getMetrics", tag="process",
-        summary="Prometheus text", raw_types=("text/plain",),
+        summary="Prometheus text, or OpenMetrics where Accept names it",
+        raw_types=("text/plain", "application/openmetrics-text"),
     ),
     Endpoint(
         method="GET", path="/openapi.json", name="getOpenApi", tag="process",
         summary="This document", reply="OpenApiDocument",
+    ),
+    Endpoint(
+        method="GET", path="/console", name="getConsole", tag="process",
+        summary="The web console", raw_types=("text/html",),
+    ),
+    Endpoint(
+        method="GET", path="/console/{version}/{file}", name="getConsoleFile", tag="process",
+        summary="A file of the web console",
+        raw_types=("text/css", "text/javascript", "image/svg+xml"), errors=("not_found",),
     ),
 )  # fmt: skip
 
@@ -1211,8 +1571,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 # A connection above `server.max_connections` is refused whatever it requests. Below that bound
 # health and metrics are answered under any load, and while the server starts or stops.
 _ALWAYS = (
-    "bad_request", "internal", "overloaded", "unauthenticated", "forbidden", "host_not_allowed",
-    "cross_site_request",
+    "bad_request", "internal", "overloaded", "quota_exceeded", "unauthenticated", "forbidden",
+    "host_not_allowed", "cross_site_request",
 )  # fmt: skip
 _WHILE_CLOSED = ("shutting_down", "starting")
 # While the component that answers it is down, or moves to another server of the cluster.
@@ -1243,11 +1603,18 @@ _QUERY: Mapping[str, tuple[Schema, str]] = {
         "seconds to wait while there is nothing to deliver, or while topics are left",
     ),
     "through": (ref("MessageIdInput"), "deliver nothing after this id"),
+    "added": (
+        _of_type("boolean", default=False),
+        "whether to name the partitions with higher numbers, too",
+    ),
     "archive": (_of_type("boolean", default=False), "whether to name the first archived message"),
     "tags": (_TEXT, "only messages with these tags: `a,b|c` is (a and b) or c"),
     "from": (_TEXT, "earliest, latest, a message id, ms, or an ISO 8601 time"),
     "inclusive": (_of_type("boolean", default=True), "whether the start itself belongs to it"),
-    "limit": (_of_type("integer", minimum=1), "messages, or topics, at most"),
+    "limit": (_of_type("integer", minimum=1), "messages, topics, or rows, at most"),
+    "namespace": (ref("Name"), "only the topics of this namespace"),
+    "contains": (_TEXT, "only the topics with this text in `namespace:name`"),
+    "order": (ref("Order"), "from the oldest to the newest, or the other way"),
     "server": (_SERVER_ID, "only the topics of this server"),
     "after": (_TEXT, "only the topics, or the delayed messages, behind this one"),
     "start": (ref("MessageIdInput"), "the parts begin behind this id; absent: at the beginning"),
@@ -1260,13 +1627,16 @@ _PATH: Mapping[str, tuple[Schema, str]] = {
     "namespace": (ref("Name"), "namespace"),
     "topic": (ref("TopicName"), "topic, or one of its partitions"),
     "group": (ref("Name"), "consumer group"),
+    "share": (ref("Name"), "share group"),
     "name": (ref("Name"), "hold or position"),
     "id": (ref("DelayedId"), "id of a delayed message"),
+    "message": (_TEXT, "message id, or the id of a delayed message"),
     "transaction": (_TEXT, "transaction id, or one of its checkpoint pointers"),
     "sink": (ref("SinkName"), "a name for all runs of one writer"),
     "epoch": (_COUNT, "a number that only grows"),
+    "version": (_TEXT, "of the files, as the page of the console names it"),
+    "file": (_TEXT, "name of the file"),
 }
-_BOOLEAN = _of_type("boolean")
 _BYTES = _of_type("string", format="binary")
 _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-First-Id": (ref("MessageId"), "id of the first row written"),
@@ -1282,6 +1652,8 @@ _HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Tuff-Next": (ref("MessageId"), "the exclusive start of the next read"),
     "Tuff-Caught-Up": (_BOOLEAN, "whether nothing is left for this reader"),
     "Tuff-Blocked-By": (ref("Pointer"), "the transaction in progress that holds this reader back"),
+    "Tuff-Blocked-Database": (ref("Name"), "the database that decides it, if it is prepared"),
+    "Tuff-Blocked-Since": (_MS, "since when it is prepared"),
     "Tuff-Expired": (_BOOLEAN, "whether messages after the start may have been missed"),
     "Tuff-Archive": (_BOOLEAN, "whether the messages come from the archive of the topic"),
 }

@@ -46,7 +46,10 @@ _NO_NUMBER = b"0"  # replaces it in the key of the cache
 _LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
 # Fields that change how a request is read or answered.
-_NOT_PLAIN = frozenset({"transfer-encoding", "expect", "upgrade", "content-encoding", "trailer"})
+# A block with the trace context differs for each request, so that the cache would not find it.
+_NOT_PLAIN = frozenset(
+    {"transfer-encoding", "expect", "upgrade", "content-encoding", "trailer", "traceparent"}
+)
 
 Query = tuple[tuple[str, str], ...]
 

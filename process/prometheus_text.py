@@ -1,27 +1,32 @@
-"""The text of a scrape in Prometheus' format, made by the library prometheus-client.
+"""The text of a scrape, made by the library prometheus-client.
 
 Loaded by the first scrape: the library brings web servers along and would take a tenth of a start.
 A server that is not scraped never needs it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from messaging.groups.coordinator import GroupLags
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
+    GROUP_PARTITIONS_SHOWN_MAX,
     POSITIONS_SHOWN_MAX,
+    TOPICS_SHOWN_MAX,
     Gauge,
     Histogram,
     HistogramFamily,
+    Lags,
     TopicFigures,
 )
 
@@ -38,14 +43,19 @@ def exposition(
     histograms: Iterable[HistogramFamily],
     gauges: Iterable[Gauge],
     topics: Iterable[TopicFigures],
-    positions: Iterable[PositionLag],
-) -> bytes:
-    """What `/metrics` answers."""
+    lags: Lags,
+    *,
+    accept: str,
+) -> tuple[bytes, str]:
+    """The reply of `/metrics` with its content type: OpenMetrics if `accept` names it, else the
+    text format of Prometheus."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    figures = [*map(_histogram, histograms), *_gauges(gauges)]
-    registry.register(_Figures([*figures, *_of_topics(topics), *_of_positions(positions)]))
-    return generate_latest(registry)
+    figures = [*map(_histogram, histograms), *_gauges(gauges), *_of_topics(list(topics))]
+    of_readers = [*_of_positions(lags.positions), *_of_groups(lags.groups)]
+    registry.register(_Figures([*figures, *of_readers]))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
 
 
 def _histogram(each: HistogramFamily) -> Metric:
@@ -73,19 +83,30 @@ def _gauges(gauges: Iterable[Gauge]) -> Iterable[Metric]:
     return families.values()
 
 
-def _of_topics(topics: Iterable[TopicFigures]) -> Iterator[Metric]:
+def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
     labels = ["namespace", "topic"]
+    shown = f"since the start, of the first {TOPICS_SHOWN_MAX} topics by name"
     messages = CounterMetricFamily(
-        "tuff_topic_messages", "Messages published to a topic since the start.", labels=labels
+        "tuff_topic_messages", f"Messages published to a topic {shown}.", labels=labels
     )
     payload_bytes = CounterMetricFamily(
-        "tuff_topic_bytes", "Payload bytes published to a topic since the start.", labels=labels
+        "tuff_topic_bytes", f"Payload bytes published to a topic {shown}.", labels=labels
     )
-    for topic, message_count, size_bytes in topics:
+    for topic, message_count, size_bytes in sorted(topics)[:TOPICS_SHOWN_MAX]:
         messages.add_metric([topic.namespace, topic.name], message_count)
         payload_bytes.add_metric([topic.namespace, topic.name], size_bytes)
     yield messages
     yield payload_bytes
+    yield CounterMetricFamily(
+        "tuff_published_messages",
+        "Messages published to all topics since the start.",
+        value=sum(message_count for _, message_count, _ in topics),
+    )
+    yield CounterMetricFamily(
+        "tuff_published_bytes",
+        "Payload bytes published to all topics since the start.",
+        value=sum(size_bytes for _, _, size_bytes in topics),
+    )
 
 
 def _of_positions(positions: Iterable[PositionLag]) -> Iterator[Metric]:
@@ -107,3 +128,22 @@ def _of_positions(positions: Iterable[PositionLag]) -> Iterator[Metric]:
         updated.add_metric(values, lag.updated_at_ms / 1000)
     yield behind
     yield updated
+
+
+def _of_groups(groups: Iterable[GroupLags]) -> Iterator[Metric]:
+    members = GaugeMetricFamily(
+        "tuff_group_members", "Live members of a consumer group.", labels=["namespace", "group"]
+    )
+    behind = GaugeMetricFamily(
+        "tuff_group_behind_seconds",
+        "Publish time of a partition's newest message less that of the group's committed offset, "
+        f"of {GROUP_PARTITIONS_SHOWN_MAX} partitions at most.",
+        labels=["namespace", "group", "partition"],
+    )
+    for group in groups:
+        values = [group.namespace, group.name]
+        members.add_metric(values, group.members_count)
+        for partition, behind_ms in group.behind_ms.items():
+            behind.add_metric([*values, partition], behind_ms / 1000)
+    yield members
+    yield behind

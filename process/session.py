@@ -94,8 +94,8 @@ def route() -> Route:
 class Sessions:
     """What all sessions share. Lives on one event loop.
 
-    `refusal`: why the holder of an Authorization field may not use the server any more; None while
-    it may.
+    `refusal`: why the client that sent a request may not use the server any more; None while it
+    may.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Sessions:
         connections: Connections,
         *,
         max_request_bytes: int,
-        refusal: Callable[[str | None], TuffError | None],
+        refusal: Callable[[Request], TuffError | None],
     ) -> None:
         self.dispatcher = dispatcher
         self.connections = connections
@@ -114,16 +114,16 @@ class Sessions:
         self.callees: Mapping[object, _Callee] = _callees(routes)
         self.open: set[Session] = set()
 
-    def begin(self, transport: asyncio.Transport, authorization: str | None) -> None:
-        """Continue a connection as a session."""
-        session = Session(self, transport, authorization)
+    def begin(self, transport: asyncio.Transport, head: Request) -> None:
+        """Continue a connection as a session; `head` is the request that asked for it."""
+        session = Session(self, transport, head)
         transport.set_protocol(session)
         session.begin()
 
     def check_tokens(self) -> None:
         """End the sessions whose token is not valid any more."""
         for session in tuple(self.open):
-            if (error := self.refusal(session.authorization)) is not None:
+            if (error := self.refusal(session.head)) is not None:
                 session.end(error)
 
 
@@ -141,10 +141,8 @@ def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
 class Session(asyncio.Protocol):
     """One session, until its connection closes."""
 
-    def __init__(
-        self, sessions: Sessions, transport: asyncio.Transport, authorization: str | None
-    ) -> None:
-        self.authorization = authorization
+    def __init__(self, sessions: Sessions, transport: asyncio.Transport, head: Request) -> None:
+        self.head = head
         self._sessions = sessions
         self._transport: asyncio.Transport | None = transport
         self._loop = asyncio.get_running_loop()
@@ -203,7 +201,7 @@ class Session(asyncio.Protocol):
         self._is_read = False
         self._give_up_polls()
         self.close()
-        return True
+        return self._transport is not None and self._transport.can_write_eof()  # TLS can't
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -278,7 +276,7 @@ class Session(asyncio.Protocol):
             if callee is None:
                 raise NotFoundError(f"a session has no operation {shown(operation)}")
             self._require_room(callee)
-            request = _request(rest, callee.names, self.authorization)
+            request = _request(rest, size, callee.names, self.head)
         except TuffError as error:
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
@@ -337,7 +335,7 @@ class Session(asyncio.Protocol):
     def _answer(self, call_id: int, reply: Reply) -> None:
         self._reply(call_id, reply)
         if reply.status == _UNAUTHENTICATED and not self._is_ended:
-            error = self._sessions.refusal(self.authorization)
+            error = self._sessions.refusal(self.head)
             if error is not None:
                 self._loop.call_soon(self.end, error)
 
@@ -425,9 +423,10 @@ class _UnderWay(LightTask[Reply]):
         self._session.answered(self, reply)
 
 
-def _request(rest: list[object], names: tuple[str, ...], authorization: str | None) -> Request:
-    """The request of a call, whose elements behind the operation these are. Raises:
-    BadRequestError."""
+def _request(rest: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
+    """The request of a call, whose elements behind the operation these are, in a frame of this
+    size. Raises: BadRequestError."""
+    authorization, certificate = head.authorization, head.certificate
     values, query, body, content_type, accept = rest
     parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
     if accept is not None and not isinstance(accept, str):
@@ -435,13 +434,17 @@ def _request(rest: list[object], names: tuple[str, ...], authorization: str | No
     if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(
-            parameters, pairs, None, accept, b"", authorization=authorization, members=members
-        )
+            parameters, pairs, None, accept, b"", authorization=authorization,
+            certificate=certificate, members=members, members_bytes=size,
+        )  # fmt: skip
     if content_type is None:
         content_type = MediaType.AVRO.value
     if not isinstance(content_type, str):
         raise BadRequestError(f"the media type of the body is a string, not {shown(content_type)}")
-    return Request(parameters, pairs, content_type, accept, body, authorization=authorization)
+    return Request(
+        parameters, pairs, content_type, accept, body, authorization=authorization,
+        certificate=certificate,
+    )  # fmt: skip
 
 
 def _reply_frame(call_id: int, reply: Reply) -> bytes:

@@ -17,7 +17,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBaseSettings
 from messaging.topics import TTL_S_MAX
 from process.allowed_hosts import bare_host
-from process.logging_setup import LEVELS
+from process.logging_setup import FORMATS, LEVELS
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -35,8 +35,13 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
     unix_socket: str = ""  # the path of a Unix socket to listen on too; empty: none
-    allow_remote: bool = False  # without TLS, tokens and messages are readable on the way
+    allow_remote: bool = False  # listen beyond loopback without an access file or without TLS
     access_file: str = ""  # the principals and their rights; empty: every client may do everything
+    # The certificate of the server with its chain, and its key, in PEM; empty: no TLS.
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    # The authorities of client certificates, in PEM; empty: no client is asked for one.
+    tls_client_ca_file: str = ""
     allowed_hosts: tuple[str, ...] = ()  # what requests may name as Host, besides its own
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
@@ -46,7 +51,9 @@ class ServerSettings:
     )
     accept_clock: bool = False  # trust the clock of this start in any case
     accept_lost_messages: bool = False  # begin an empty message store beside transaction files
+    otlp_endpoint: str = ""  # URL of an OpenTelemetry collector for spans of requests; empty: none
     log_level: str = "info"  # the least severe level that is logged
+    log_format: str = "text"  # or json: one object on each line
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65_535, "server.port is 0 to 65535", self.port)
@@ -61,19 +68,53 @@ class ServerSettings:
                 host,
             )
         _require(
+            not self.otlp_endpoint or self.otlp_endpoint.startswith(("http://", "https://")),
+            "server.otlp_endpoint is a URL, such as http://127.0.0.1:4318",
+            self.otlp_endpoint,
+        )
+        _require(
             self.log_level in LEVELS, f"server.log_level is {', '.join(LEVELS)}", self.log_level
+        )
+        _require(
+            self.log_format in FORMATS,
+            f"server.log_format is {', '.join(FORMATS)}",
+            self.log_format,
         )
         _require(
             0 < self.max_clock_jump_s < float("inf"),
             "server.max_clock_jump is a number of seconds, more than 0",
             self.max_clock_jump_s,
         )
+        self._require_tls_files()
         _require(
-            self.allow_remote or self.host in LOOPBACK_HOSTS,
-            "server.host is a loopback address unless server.allow_remote is true, since there is "
-            "no TLS: a proxy in front of the server has to provide it",
+            self.allow_remote or self.host in LOOPBACK_HOSTS or self.is_protected,
+            "server.host is a loopback address, unless the server has an access file "
+            "(server.access_file) and TLS (server.tls_certificate_file), or a proxy in front of it "
+            "has to provide them and server.allow_remote is true",
             self.host,
         )
+
+    def _require_tls_files(self) -> None:
+        _require(
+            bool(self.tls_certificate_file) == bool(self.tls_key_file),
+            "server.tls_key_file is set together with server.tls_certificate_file",
+            self.tls_key_file,
+        )
+        _require(
+            self.has_tls or not self.tls_client_ca_file,
+            "server.tls_client_ca_file is set only with server.tls_certificate_file",
+            self.tls_client_ca_file,
+        )
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the server speaks HTTPS."""
+        return bool(self.tls_certificate_file)
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether clients have to prove who they are, and nobody on the way reads along."""
+        return bool(self.access_file) and self.has_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +127,8 @@ class Settings:
     groups: GroupSettings = field(default_factory=GroupSettings)
     hbase: HBaseSettings = field(default_factory=HBaseSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    # Where a setting comes from, by `section.key`: the file, or a flag. All others have defaults.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.cluster.is_member:
@@ -98,11 +141,7 @@ class Settings:
         )
 
     def _require_shared(self) -> None:
-        if self.server.access_file:
-            raise ValueError(
-                "server.access_file must be '' in a cluster, whose servers can't prove themselves "
-                f"to each other yet; it is {self.server.access_file!r}"
-            )
+        self._require_protected_calls()
         store, observers = self.messaging.store, self.messaging.observer_directory
         if store != "hbase":
             raise ValueError(
@@ -123,6 +162,19 @@ class Settings:
             raise ValueError(
                 "cluster.address must be the URL at which the other servers reach this one, since "
                 f"server.host {self.server.host!r} names no single address; it is ''"
+            )
+
+    def _require_protected_calls(self) -> None:
+        if bool(self.server.access_file) != bool(self.cluster.secret_file):
+            raise ValueError(
+                "cluster.secret_file must be set together with server.access_file, so that servers "
+                f"can prove themselves to each other; it is {self.cluster.secret_file!r}"
+            )
+        address = self.cluster.address
+        if address and address.startswith("https:") != self.server.has_tls:
+            raise ValueError(
+                "cluster.address must begin with https:// where the server has TLS, and else with "
+                f"http://; it is {address!r}"
             )
 
     def rows_live_s(self) -> int:
@@ -158,11 +210,16 @@ def load(file: Path | None, assignments: Sequence[str]) -> Settings:
         SettingsError: the file can't be read, or a section, key or value is not possible.
     """
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
-    for section, key, value in (*_from_file(file), *map(_assignment, assignments)):
-        _require_section(section)
-        values[section][key] = value
+    sources: dict[str, str] = {}
+    origins = ((str(file), _from_file(file)), ("flag", map(_assignment, assignments)))
+    for source, given in origins:
+        for section, key, value in given:
+            _require_section(section)
+            values[section][key] = value
+            sources[f"{section}.{key}"] = source
     try:
-        return Settings(**{name: _section(name, given) for name, given in values.items()})
+        sections = {name: _section(name, found) for name, found in values.items()}
+        return Settings(**sections, sources=sources)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

@@ -7,7 +7,7 @@ Spark passes the names of options in lower case.
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
@@ -19,6 +19,7 @@ from pyspark_tuff.errors import OptionError
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId, TopicId, check_name
+from tuff.tls import TlsFiles
 
 if TYPE_CHECKING:
     from tuff.blocking.client import Client
@@ -37,7 +38,9 @@ RETRY_COUNT = 8  # attempts, about ten seconds: enough for a restart of the serv
 PARTITION_COUNT_MAX = 10_000
 NUMBER_MAX = (1 << 63) - 1  # the largest signed number of 64 bits
 
-CONNECTION_OPTIONS = ("url", "namespace", "timeout", "tokenFile")
+CONNECTION_OPTIONS = (
+    "url", "namespace", "timeout", "tokenFile", "tlsCaFile", "tlsCertificateFile", "tlsKeyFile",
+)  # fmt: skip
 READ_OPTIONS = (
     *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "startingOffsets", "startingTimestamp",
     "isolation", "tags", "minPartitions", "fetchSize", "failOnDataLoss", "includeTransaction",
@@ -91,11 +94,13 @@ class Boundaries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """How a process of Spark connects to the server. `token_file`: the file, on every host, that
-    holds the token. An option with the token itself would appear in plans and logs."""
+    holds the token. An option with the token itself would appear in plans and logs. The files of
+    `tls_files` are on every host too."""
 
     url: str
     timeout_s: float
     token_file: str | None
+    tls_files: TlsFiles = field(default_factory=TlsFiles)
 
     def connect(self, name: str) -> "Client":
         """A client that the server knows as `name`. Raises: OptionError: an option is wrong, or the
@@ -108,6 +113,7 @@ class Connection:
                 timeout=self.timeout_s,
                 retries=RETRY_COUNT,
                 token=token,
+                ssl_context=self.tls_files.context(),
             )
         except ValueError as error:
             raise OptionError(str(error)) from None
@@ -269,6 +275,9 @@ class Given:
             url=self.text("url") or DEFAULT_URL,
             timeout_s=self.seconds("timeout") or 30.0,
             token_file=self.text("tokenFile"),
+            tls_files=TlsFiles(
+                self.text("tlsCaFile"), self.text("tlsCertificateFile"), self.text("tlsKeyFile")
+            ),
         )
 
     def namespace(self) -> str:

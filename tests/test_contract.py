@@ -10,21 +10,27 @@ from typing import Any
 import pytest
 
 from cluster.routes import routes as cluster_routes
+from console.files import routes as console_routes
 from messaging.groups.routes import routes as group_routes
+from messaging.groups.share_routes import routes as share_routes
+from messaging.read import partition_waits
+from messaging.read.explain import routes as explain_routes
+from messaging.read.inspection import routes as inspection_routes
 from messaging.read.offsets_and_splits import routes as offset_routes
 from messaging.read.poll import routes as poll_routes
 from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health, session
+from process import backup_stream, health, session, settings_reply
 from process.http_connection import StreamRoute
 from process.openapi import ENDPOINTS, address
-from process.settings import SECTIONS, key_of
+from process.settings import SECTIONS, Settings, key_of
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import Route
+from tx.inspection import routes as transaction_inspection_routes
 from tx.routes import routes as transaction_routes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,14 +83,21 @@ def test_the_routes_are_those_of_the_table() -> None:
     routes = (
         addresses(publish_routes(unused))
         | addresses(poll_routes(unused))
+        | addresses(explain_routes(unused))
+        | addresses(partition_waits.routes(unused))
         | addresses(offset_routes(unused))
+        | addresses(inspection_routes(unused))
         | addresses(topic_routes(unused))
         | addresses(group_routes(unused))
+        | addresses(share_routes(unused))
         | addresses(routes_of_jobs(unused))
         | addresses(delayed_routes(unused))
         | addresses(transaction_routes(unused))
+        | addresses(transaction_inspection_routes(unused, unused))
+        | addresses(settings_reply.routes(Settings()))
         | addresses(cluster_routes(unused, unused, unused, in_thread=unused))
         | addresses(backup_stream.routes(unused))
+        | addresses(console_routes())
         | addresses(health.routes(lambda: True, dict))
         | addresses([session.route()])
     )

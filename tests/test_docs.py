@@ -348,6 +348,14 @@ def test_the_changelog_has_a_place_for_what_comes_next() -> None:
     assert "Compatibility" in headings
 
 
+def test_every_test_that_the_page_about_security_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/security.md").read_text())
+
+    assert named
+    for file, test in named:
+        assert f"def {test}" in (ROOT / file).read_text(), f"{file}::{test}"
+
+
 def test_every_path_that_a_page_names_exists() -> None:
     folders = "|".join(sorted(path.name for path in ROOT.iterdir() if path.name.isidentifier()))
     # A wildcard, a placeholder or what a program of the page makes is no path of the project.

@@ -15,16 +15,17 @@ FUNCTION_LINE_COUNT_MAX = 50  # lines of a function: one screen
 
 CODE = (
     "tuff", "pyspark_tuff", "pyspark_tuff_table", "pipeline", "tx", "messaging", "metadata",
-    "access", "cluster", "process", "admin", "tests", "examples",
+    "access", "cluster", "console", "process", "admin", "tests", "examples",
     "benchmarks",
 )  # fmt: skip
 TEXT_SUFFIXES = {".md", ".py", ".toml"}
 TEXT_FILES = {"Makefile", ".ci/run", ".gitignore"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
 ROOT_FILES = {
-    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "access", "admin", "benchmarks", "cluster", "conf", "coprocessor", "docs", "examples",
-    "messaging", "metadata", "pipeline", "process", "pyproject.toml", "pyspark_tuff",
+    ".ci", ".dockerignore", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Containerfile",
+    "LICENSE", "Makefile", "README.md", "access", "admin", "benchmarks", "cluster", "conf",
+    "console", "coprocessor", "docs", "examples", "messaging", "metadata", "pipeline", "process",
+    "pyproject.toml", "pyspark_tuff",
     "pyspark_tuff_table", "server.py", "snapshots", "tests", "tuff", "tx",
 }  # fmt: skip
 MAY_SLEEP = ("tests/http/", "tests/faults/")  # real processes: they wait for what they can't drive

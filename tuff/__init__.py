@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tuff.aio.context import AsyncTransactionContext as AsyncTransactionContext
     from tuff.aio.groups import AsyncConsumer as AsyncConsumer
     from tuff.aio.publisher import AsyncPublisher as AsyncPublisher
+    from tuff.aio.share_groups import AsyncShareConsumer as AsyncShareConsumer
     from tuff.aio.sql import AsyncSqlResolver as AsyncSqlResolver
     from tuff.aio.sql import AsyncSqlTransaction as AsyncSqlTransaction
     from tuff.aio.subscriber import AsyncSubscriber as AsyncSubscriber
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tuff.blocking.context import TransactionContext as TransactionContext
     from tuff.blocking.groups import Consumer as Consumer
     from tuff.blocking.publisher import Publisher as Publisher
+    from tuff.blocking.share_groups import ShareConsumer as ShareConsumer
     from tuff.blocking.sql import SqlResolver as SqlResolver
     from tuff.blocking.sql import SqlTransaction as SqlTransaction
     from tuff.blocking.subscriber import Subscriber as Subscriber
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import FencedMemberEpochError as FencedMemberEpochError
     from tuff.protocol.errors import ForbiddenError as ForbiddenError
     from tuff.protocol.errors import GroupError as GroupError
+    from tuff.protocol.errors import GroupExistsError as GroupExistsError
     from tuff.protocol.errors import GroupNotEmptyError as GroupNotEmptyError
     from tuff.protocol.errors import GroupNotFoundError as GroupNotFoundError
     from tuff.protocol.errors import HoldNotFoundError as HoldNotFoundError
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import InvalidTopicPropertiesError as InvalidTopicPropertiesError
     from tuff.protocol.errors import InvalidTransactionError as InvalidTransactionError
     from tuff.protocol.errors import InvalidTtlError as InvalidTtlError
+    from tuff.protocol.errors import LeaseLostError as LeaseLostError
     from tuff.protocol.errors import MethodNotAllowedError as MethodNotAllowedError
     from tuff.protocol.errors import NotAcceptableError as NotAcceptableError
     from tuff.protocol.errors import NotFoundError as NotFoundError
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import PartitionRequiredError as PartitionRequiredError
     from tuff.protocol.errors import PartitionRetiredError as PartitionRetiredError
     from tuff.protocol.errors import PositionNotFoundError as PositionNotFoundError
+    from tuff.protocol.errors import QuotaExceededError as QuotaExceededError
     from tuff.protocol.errors import RequestTooLargeError as RequestTooLargeError
     from tuff.protocol.errors import ServerNotFoundError as ServerNotFoundError
     from tuff.protocol.errors import ShuttingDownError as ShuttingDownError
@@ -128,6 +133,7 @@ if TYPE_CHECKING:
     from tuff.protocol.transaction import InvalidReason as InvalidReason
     from tuff.protocol.transaction import Transaction as Transaction
     from tuff.protocol.transaction import TransactionState as TransactionState
+    from tuff.protocol.transaction import TransactionStatus as TransactionStatus
     from tuff.protocol.transaction import TransactionType as TransactionType
     from tuff.protocol.transaction import VisibilityLevel as VisibilityLevel
     from tuff.replies import ClusterLeader as ClusterLeader
@@ -136,6 +142,7 @@ if TYPE_CHECKING:
     from tuff.replies import DelayedMessage as DelayedMessage
     from tuff.replies import Drain as Drain
     from tuff.replies import Epoch as Epoch
+    from tuff.replies import Explanation as Explanation
     from tuff.replies import Group as Group
     from tuff.replies import GroupMember as GroupMember
     from tuff.replies import GroupPartition as GroupPartition
@@ -155,6 +162,7 @@ if TYPE_CHECKING:
     from tuff.replies import Published as Published
     from tuff.replies import PublishedDelayed as PublishedDelayed
     from tuff.replies import Renewed as Renewed
+    from tuff.replies import ShareGroup as ShareGroup
     from tuff.replies import Sink as Sink
     from tuff.replies import SnapshotFile as SnapshotFile
     from tuff.replies import Split as Split

@@ -90,6 +90,7 @@ class Address:
             headers["Accept"] = request.accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
+        headers.update(request.trace_headers)
         return headers
 
     def unreachable(self, error: Exception) -> ServerUnreachableError:
@@ -100,7 +101,8 @@ class Address:
         """This machine does not trust the certificate of the server: the call was not sent."""
         return ServerNotTrustedError(
             f"{self.url} has a certificate that is not trusted here ({_reason(error)}); if it is "
-            "of an authority of your own, name the authority's file in SSL_CERT_FILE"
+            "of an authority of your own, name the authority's file in SSL_CERT_FILE, or as "
+            "tls_ca_file"
         )
 
     def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:

@@ -198,15 +198,18 @@ class Archive:
 
     def record(self, topic: TopicId, rows: Sequence[Row]) -> None:
         """Store rows of one day, in place of those of the same hours, durably and atomically."""
-        days = {row.hour.day for row in rows}
-        assert len(days) == 1, "only the file of one day is replaced"
-        file = self.directory_of(topic) / f"dt={days.pop()}.json"
+        file = self.day_file(topic, rows[0].hour)
+        assert {row.hour.day for row in rows} == {rows[0].hour.day}, "only one file is replaced"
         make_directory(file.parent)
         kept = {row.hour: row for row in (rows_of_day(file) if file.exists() else [])}
         kept |= {row.hour: row for row in rows}
         forms = [_form(row) for _, row in sorted(kept.items())]
         text = json.dumps({"hours": forms, "version": VERSION}, indent=1, sort_keys=True)
         write_file(file, text.encode("ascii"))
+
+    def day_file(self, topic: TopicId, hour: Hour) -> Path:
+        """The file with the rows of the day of an hour. Such files are in order by their names."""
+        return self.directory_of(topic) / f"dt={hour.day}.json"
 
     def hour_path(self, topic: TopicId, hour: Hour) -> str:
         """The path of an archived hour, relative to the root."""

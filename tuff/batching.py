@@ -249,7 +249,7 @@ def without_ids(
 ) -> Flow[list[None]]:
     """Publish messages with the ack `NONE`."""
     request = publish_request(messages, pointer=None, ttl_s=ttl_s)
-    yield from retries.ask(calls.publish_unacknowledged(topic, request))
+    yield from retries.ask(calls.publish_unacknowledged(topic, request, None))
     return [None] * len(messages)
 
 

@@ -32,6 +32,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import Form, MediaType
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId, check_name
 from tuff.protocol.json_forms import (
+    attributes_from_json,
     delay_to_json,
     payload_from_json,
     pointer_from_json,
@@ -90,7 +91,7 @@ class Request:
     `accept`: the media type of the reply, if it is not JSON. `wait_s`: how long the server may wait
     before it answers. `is_read`: it changes nothing, so a lost reply leaves no doubt.
     `is_repeatable`: sending it twice has the effect of sending it once (protocol §1, Idempotence),
-    as every read has.
+    as every read has. `trace_headers`: the trace context, for a server that records spans.
     """
 
     method: str
@@ -101,6 +102,7 @@ class Request:
     wait_s: float = 0.0
     is_read: bool = False
     is_repeatable: bool = False
+    trace_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,14 @@ class Response:
 class Call(Generic[T]):
     """One round trip: the request, and how to read its response.
 
-    `unready_status`: an error status whose response `read` takes too.
+    `unready_status`: an error status whose response `read` takes too. `batched_as`: the kind of
+    calls with which it may be sent in one request, on one event loop.
     """
 
     request: Request
     read: Callable[[Response], T]
     unready_status: int | None = None
+    batched_as: str | None = None
 
     def answer(self, response: Response) -> T:
         """The value of a response.
@@ -487,14 +491,23 @@ def publish(topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE) 
             partitions=tuple(map(int, numbers.split(","))) if numbers else (),
         )
 
+    return Call(_publish_request(topic, request, None, ack), read)
+
+
+def publish_unacknowledged(
+    topic: TopicId, request: PublishRequest, delay: Delay | None
+) -> Call[None]:
+    """A publish whose reply has no ids."""
+    return Call(_publish_request(topic, request, delay, Ack.NONE), nothing)
+
+
+def _publish_request(
+    topic: TopicId, request: PublishRequest, delay: Delay | None, ack: Ack
+) -> Request:
     # An older server does not know the parameter, and its answers are durable.
     level = None if ack is Ack.DURABLE else ack
-    return Call(_messages_request(topic, "publish", request, ack=level), read)
-
-
-def publish_unacknowledged(topic: TopicId, request: PublishRequest) -> Call[None]:
-    """A publish whose reply has no ids."""
-    return Call(_messages_request(topic, "publish", request, ack=Ack.NONE), nothing)
+    delayed = {} if delay is None else delay_to_json(delay)
+    return _messages_request(topic, "publish", request, ack=level, **delayed)
 
 
 def store(topic: TopicId, request: PublishRequest) -> Call[None]:
@@ -516,9 +529,9 @@ def _messages_request(
 
 
 def publish_delayed(
-    topic: TopicId, request: PublishRequest, delay: Delay
+    topic: TopicId, request: PublishRequest, delay: Delay, *, ack: Ack = Ack.DURABLE
 ) -> Call[PublishedDelayed]:
-    """A publish of messages that enter the topic later."""
+    """A publish of messages that enter the topic later. `ack` is not `NONE`."""
 
     def read(response: Response) -> PublishedDelayed:
         return PublishedDelayed(
@@ -530,7 +543,7 @@ def publish_delayed(
             else rollback_detail_from_json(_json(response)),
         )
 
-    return Call(_messages_request(topic, "publish", request, **delay_to_json(delay)), read)
+    return Call(_publish_request(topic, request, delay, ack), read)
 
 
 def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
@@ -565,16 +578,26 @@ def list_delayed(
 
 
 def _read_delayed(body: Mapping[str, object]) -> DelayedMessage:
+    attributes = attributes_from_json(body) or NO_ATTRIBUTES
     return DelayedMessage(
         id=text(body["id"]),
         due_ms=whole_number(body["due"], what="due"),
         size=whole_number(body["size"], what="size"),
         ttl_s=whole_number(body["ttl"], what="ttl") if "ttl" in body else None,
         payload=payload_from_json(body["payload"]) if "payload" in body else None,
+        key=attributes.key,
+        tags=attributes.tags,
+        headers=attributes.headers,
     )
 
 
 def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
+    """Raises: TypeError: it is no delayed id, as a message id is none."""
+    if not isinstance(delayed_id, str):
+        raise TypeError(
+            "a delayed message has a text as its id, as in the first_id of a publish with a delay "
+            f"and in client.delayed.list(topic), and not {delayed_id!r:.100}"
+        )
     return Call(Request(method="DELETE", path=_named_path(topic, "delayed", delayed_id)), nothing)
 
 
@@ -607,6 +630,33 @@ def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     # As JSON, payloads that are not UTF-8 would be base64, and a thousand messages take twice as
     # long to read. An older server knows only schema 1, and no attributes.
     return Call(_poll_request(topic, question, accept=_AVRO_2), _read_poll)
+
+
+def wait_for_partitions(
+    topic: TopicId, after: Mapping[int, MessageId], question: PollQuestion, *, added: bool = False
+) -> Call[list[int]]:
+    """Which of these partitions have something to read behind their ids, in the view of the
+    question and within its wait. With `added` also those with higher numbers than these."""
+    wait_s = question.wait_s
+    parameters = query(
+        isolation=_isolation(question),
+        wait=wait_s or None,
+        tags=question.tags,
+        added="true" if added else None,
+    )
+    request = Request(
+        method="POST",
+        path=f"{topic_path(topic)}/wait{parameters}",
+        body=json_body({"after": {str(number): id.hex() for number, id in after.items()}}),
+        wait_s=wait_s,
+        is_read=True,
+    )
+
+    def read(response: Response) -> list[int]:
+        numbers = json_array(reply_object(response)["partitions"])
+        return [whole_number(each, what="a partition") for each in numbers]
+
+    return Call(request, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -675,6 +725,7 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 def _read_poll(response: Response) -> Poll:
     headers = response.headers
+    since = headers.get("tuff-blocked-since")
     return Poll(
         messages=_read_messages(response),
         next_id=MessageId.from_hex(headers["tuff-next"]),
@@ -682,6 +733,8 @@ def _read_poll(response: Response) -> Poll:
         blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
         expired=headers.get("tuff-expired") == "true",
         archived=headers.get("tuff-archive") == "true",
+        blocked_by_database=headers.get("tuff-blocked-database"),
+        blocked_since_ms=None if since is None else int(since),
     )
 
 
@@ -751,6 +804,11 @@ def health() -> Call[Health]:
     return Call(request, _read_health, unready_status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
+def metrics() -> Call[str]:
+    """The metrics, in the text format of Prometheus."""
+    return get("/metrics", lambda response: response.body.decode("utf-8"))
+
+
 def _read_health(response: Response) -> Health:
     body = reply_object(response)
     checks = {name: json_object(check) for name, check in json_object(body["checks"]).items()}
@@ -782,8 +840,13 @@ def _start_form(start: Start) -> str | int:
                     "as in start.astimezone()"
                 )
             return round(start.timestamp() * 1000)
-        case _:
+        case int() | str():
             return start
+        case _:
+            raise TypeError(
+                "a position is a message id, its hex, a datetime or ms since the epoch, "
+                f"and not {start!r:.100}"
+            )
 
 
 def _hex(id: IdOrHex | None) -> str | None:

@@ -32,6 +32,7 @@ from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
     GroupNotFoundError,
+    NotFoundError,
     PartitionNotAssignedError,
     StaleMemberEpochError,
     TopicNotFoundError,
@@ -49,8 +50,8 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
-IDLE_S = 0.2  # seconds between two looks at partitions with nothing new, one request for each
-LONG_POLL_S = 20.0  # seconds; of a member with one partition, which can wait in one request
+IDLE_S = 0.2  # seconds between two looks at partitions of several topics, one request for each
+LONG_POLL_S = 20.0  # seconds; of a member whose partitions are of one topic
 RETRY_FIRST_S = 0.1  # seconds
 RETRY_S_MAX = 2.0  # seconds
 
@@ -271,6 +272,7 @@ class ConsumerFlows(Generic[C]):
         self._delivered: _Delivered | None = None  # processed, and not committed
         self._handed: _Handed[C] | None = None
         self._turn = 0  # which partition is read first
+        self._can_wait = True  # for several partitions in one call
         self._away_count = 0  # failed attempts in a row to reach the server
 
     @property
@@ -377,10 +379,7 @@ class ConsumerFlows(Generic[C]):
             left_s = until_s - self._elapsed_s()
             if left_s <= 0 or self._stop.is_set:
                 return None
-            pause_s = IDLE_S
-            if self._away_count:
-                pause_s = self._backoff.pause(self._away_count).seconds
-            yield from unless(self._news, paused(Pause(min(left_s, pause_s))))
+            yield from self._idle(left_s)
 
     def _poll_once(self, wait_s: float) -> Flow[Batch | None]:
         self._settle_handed()
@@ -654,6 +653,45 @@ class ConsumerFlows(Generic[C]):
                 return batch
         return None
 
+    def _idle(self, left_s: float) -> Flow[None]:
+        """Wait before the next look at all partitions."""
+        call = None if self._away_count else self._wait_call(left_s)
+        if call is not None:
+            yield from self._wait(call)
+            return
+        pause_s = self._backoff.pause(self._away_count).seconds if self._away_count else IDLE_S
+        yield from unless(self._news, paused(Pause(min(left_s, pause_s))))
+
+    def _wait_call(self, left_s: float) -> Call[list[int]] | None:
+        """The wait for messages of any partition; None: they are of several topics, or some are not
+        read now."""
+        bases = {each.base for each in self._positions}
+        after = {
+            each.number or 0: question.start
+            for each, question in self._positions.items()
+            if isinstance(question.start, MessageId) and not question.inclusive
+        }
+        has_all = len(bases) == 1 and len(after) == len(self._held.owned)
+        if not (self._can_wait and self.retries is None and has_all):
+            return None
+        question = replace(self._plan.question, wait_s=min(left_s, LONG_POLL_S))
+        return calls.wait_for_partitions(bases.pop(), after, question)
+
+    def _wait(self, call: Call[list[int]]) -> Flow[None]:
+        try:
+            found = yield from unless(self._news, ask(call))
+        except NotFoundError as error:
+            self._can_wait = error.code != NotFoundError.code  # an older server has no such call
+            return
+        except TuffError as error:
+            if not is_passing(error):
+                raise
+            return
+        partitions = sorted(self._positions)
+        numbers = [each.number or 0 for each in partitions]
+        if found:
+            self._turn = numbers.index(found[0]) - 1  # it is the next one
+
     def _read_partition(self, partition: TopicId, wait_s: float) -> Flow[Batch | None]:
         retries = self.retries
         while True:
@@ -678,6 +716,8 @@ class ConsumerFlows(Generic[C]):
         if self.retries is not None:
             assert question.limit is not None
             question = replace(question, limit=self.retries.limit(partition, question.limit))
+            if self.retries.is_retry(partition):
+                question = replace(question, tags=None)  # letters of messages that were selected
         asked = ask(calls.poll(partition, question))
         try:
             poll = yield from (unless(self._news, asked) if wait_s else asked)

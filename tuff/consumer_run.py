@@ -17,6 +17,7 @@ from tuff.consumer_retries import ConsumerRetries
 from tuff.dead_letters import reason_of
 from tuff.flows import Flow, Hook, hook
 from tuff.protocol.errors import GroupError, TuffError
+from tuff.tracing import processing
 
 C = TypeVar("C")
 
@@ -103,13 +104,17 @@ class ConsumerRun(Generic[C]):
 
     def _process(self, batch: Batch) -> Flow[None]:
         if self.flows.mode is not DeliveryMode.EXACTLY_ONCE:
-            yield Hook(partial(self.process, batch))
+            yield Hook(self._in_span(batch, partial(self.process, batch)))
             return
         opened = self.open_one(batch)
+        work = self._in_span(batch, partial(self.process, batch, opened.context))
         try:
-            yield from during(opened.protocol, hook(partial(self.process, batch, opened.context)))
+            yield from during(opened.protocol, hook(work))
         except TuffError as error:
             if isinstance(error, OutcomeUnknownError) or not self.flows.is_unrelated(error):
                 raise
             yield from self.flows.read_again(batch, error)
             raise _ReadAgainError from error
+
+    def _in_span(self, batch: Batch, work: Callable[[], object]) -> Callable[[], object]:
+        return processing(batch.partition, batch.messages, work)

@@ -6,7 +6,7 @@
 A dead letter is JSON in UTF-8, with the key, the tags and the headers of its message. The second
 form is for a message that does not fit into a dead letter. `payload` is text, or `{"base64": …}`
 where it is not UTF-8, or where base64 is shorter: a control character takes six bytes of JSON.
-`group` is the consumer group that failed.
+`group` is the consumer group that failed; a share group is `share:` and its name.
 
 A message that is to be tried again waits as a dead letter in `<topic>.retry`; one that was given up
 is in `<topic>.dlq`.
@@ -26,6 +26,7 @@ from tuff.protocol.requests import Message
 
 RETRY_SUFFIX = ".retry"
 DEAD_SUFFIX = ".dlq"
+SHARE_PREFIX = "share:"  # no consumer group has a name with a colon
 REASON_LENGTH_MAX = 4_000  # characters; a dead letter needs no whole stack trace
 DELAY_COUNT_MAX = 100
 DELAY_S_MAX = 86_400.0 * 7  # seconds; a message waits no longer than topics keep theirs by default
@@ -90,6 +91,11 @@ class DeadLetter:
     attempts: int
     group: str | None = None
     size: int | None = None  # None: the payload is here
+
+    @property
+    def has_retry_topic(self) -> bool:
+        """Whether its group reads the retry topic, as consumer groups do."""
+        return self.group is not None and not self.group.startswith(SHARE_PREFIX)
 
     def with_failure(self, reason: str) -> "DeadLetter":
         """After one more failed attempt."""

@@ -14,14 +14,14 @@ from heapq import heapify, heappop, heapreplace
 from tuff import calls
 from tuff.calls import LATEST, PollQuestion, Start
 from tuff.flows import Flow, Pause, ask, paused
-from tuff.protocol.errors import TopicNotFoundError
+from tuff.protocol.errors import NotFoundError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, LAST_ID, MessageId, TopicId
 from tuff.protocol.requests import Message
 from tuff.replies import Poll
 from tuff.subscriber_flows import Outages, Subscription
 
-# Seconds between two looks at partitions with nothing new. Each look is one request per partition.
-IDLE_S = 0.2
+WAIT_S = 20.0  # seconds of one wait for news
+IDLE_S = 0.2  # seconds between two looks at all partitions, with a server that has no such wait
 
 Starts = Start | Mapping[int, MessageId | str] | None  # of all partitions, or behind an id of each
 
@@ -76,6 +76,11 @@ class Merge:
             if not each.waiting and (first is None or each.read_to is None or each.read_to < first)
         ]
 
+    def read_to(self) -> dict[int, MessageId]:
+        """How far each partition of `behind()` was read that was polled before."""
+        partitions = ((number, self._partitions[number].read_to) for number in self.behind())
+        return {number: id for number, id in partitions if id is not None}
+
     def add(self, number: int, poll: Poll) -> None:
         """What a poll of a partition returned."""
         partition = self._partitions[number]
@@ -123,6 +128,11 @@ class MergedSubscription:
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        if isinstance(start, Collection) and not isinstance(start, str | Mapping | MessageId):
+            raise TypeError(
+                f"start is no list: partitions={start!r:.100} selects partitions, and a mapping "
+                "gives each of them its start"
+            )
         self._topic = calls.checked_topic(topic).base
         self._start = start
         self._question = question
@@ -131,6 +141,7 @@ class MergedSubscription:
         self._subscriptions: dict[int, Subscription] = {}
         self._follows = numbers is None
         self._has_begun = False  # whether the first partitions were read
+        self._can_wait = True  # an older server has no such call
         self._merge.set_partitions(numbers or ())
 
     def poll(self) -> Flow[list[tuple[int, Message]]]:
@@ -140,7 +151,22 @@ class MergedSubscription:
             found = list(self._merge.ready())
             if found:
                 return found
-            yield from paused(Pause(IDLE_S))
+            yield from self._wait()
+
+    def _wait(self) -> Flow[None]:
+        """Wait until a partition that is behind has messages, or one was added."""
+        after = self._merge.read_to()
+        question = replace(self._question, wait_s=WAIT_S)
+        call = calls.wait_for_partitions(self._topic, after, question, added=self._follows)
+        if self._can_wait:
+            try:
+                yield from self._outages.outlast(lambda: ask(call))
+            except NotFoundError as error:
+                if error.code != NotFoundError.code:
+                    raise
+                self._can_wait = False
+            return
+        yield from paused(Pause(IDLE_S))
 
     def _read(self) -> Flow[None]:
         """Poll the partitions that are behind, and those that were added since."""

@@ -9,6 +9,7 @@ from tuff.protocol.attributes import Attributes, checked_attributes, stored_size
 from tuff.protocol.errors import EmptyPublishError
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishRequest
+from tuff.tracing import traced
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -92,7 +93,7 @@ def all_checked(topic: TopicId, messages: Sequence[object]) -> list[Checked]:
     checked_topic(topic)
     if not messages:
         raise EmptyPublishError(f"nothing to publish to {topic}; give at least one message")
-    return list(map(checked, messages))
+    return traced(topic, list(map(checked, messages)))
 
 
 def size_bytes(message: Checked) -> int:

@@ -10,6 +10,7 @@ from tuff.protocol.transaction import (
     InvalidReason,
     Transaction,
     TransactionState,
+    TransactionStatus,
     TransactionType,
 )
 from tuff.protocol.values import OpenStrEnum
@@ -69,6 +70,9 @@ class DelayedMessage:
     size: int
     ttl_s: int | None
     payload: bytes | None
+    key: bytes | None = None
+    tags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,10 @@ class Poll(Sequence[M]):
 
     `next_id`, passed as an exclusive start, continues exactly behind what was delivered or skipped,
     even without messages. `caught_up`: no message is left. `blocked_by`: the id of the transaction
-    that holds this reader back. `expired`: messages may have been missed, as the start is older
-    than the topic's time to live. `archived`: the messages come from the archive of the topic.
+    that holds this reader back; if it is prepared, `blocked_by_database` decides it, since
+    `blocked_since_ms` in ms since the epoch. `expired`: messages may have been missed, as the start
+    is older than the topic's time to live. `archived`: the messages come from the archive of the
+    topic.
     """
 
     messages: tuple[M, ...]
@@ -87,6 +93,8 @@ class Poll(Sequence[M]):
     blocked_by: int | None
     expired: bool
     archived: bool = False
+    blocked_by_database: str | None = None
+    blocked_since_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -161,6 +169,25 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a reader receives a message, or does not (protocol §3.14). `reason` is a code, `detail` a
+    sentence, and `advice` says what to do. `topic` is the partition that was searched. The
+    `transaction` wrote the message, and `blocked_by` is the transaction in progress for which the
+    reader waits. `elsewhere`: topics of other namespaces that have the message."""
+
+    id: str
+    topic: TopicId
+    generation: int | None
+    is_visible: bool
+    reason: str
+    detail: str
+    advice: str
+    blocked_by: int | None = None
+    transaction: TransactionStatus | None = None
+    elsewhere: tuple[TopicId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The state or outcome of one transaction. Times are ms since the epoch.
 
@@ -213,7 +240,8 @@ class Prepared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
     """A transaction that its database decides. `topics` are `namespace:name`; `prepared_at_ms` is
-    in ms since the epoch."""
+    in ms since the epoch. `blocks_readers`: False where it published nothing, and once its messages
+    are set aside."""
 
     transaction_id: int
     database: str
@@ -221,6 +249,7 @@ class PreparedTransaction:
     prepared_at_ms: int
     topics: tuple[str, ...]
     change_count: int
+    blocks_readers: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +433,29 @@ class GroupMember:
     topics: tuple[str, ...]
     assigned: tuple[TopicId, ...]
     target: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroup:
+    """A share group. The counts are of the messages that the server has read so far behind those
+    that are all done: `blocked` ones wait for an earlier message of their key, `waiting` ones for
+    their retry, `undecided` ones for the end of a transaction. `oldest`: the oldest message that is
+    not done, as far as it was read; `end`: the newest message; `behind_ms`: the time between."""
+
+    topic: TopicId
+    name: str
+    start: str
+    order: str
+    lease: float  # seconds
+    available: int
+    blocked: int
+    leased: int
+    waiting: int
+    undecided: int
+    done: int
+    oldest: MessageId | None
+    end: MessageId | None
+    behind_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,6 @@ from tuff.client_errors import ClientClosedError, ConnectionLostError, ServerNot
 from tuff.flows import Backoff, Flow, ask
 from tuff.protocol.errors import (
     OverloadedError,
-    StorageUnavailableError,
-    TransactionsUnavailableError,
     TransactionUnknownError,
     TuffError,
     UnavailableError,
@@ -56,7 +54,7 @@ class Retries:
                 return (yield from ask(call))
             except TuffError as error:
                 failed_count += 1
-                if not call.request.is_read and _leaves_doubt(error):
+                if not call.request.is_read and error.outcome_unknown:
                     doubt = doubt or error
                 if failed_count > self._count or not _may_repeat(call.request, error):
                     if doubt is None or error is doubt or _settles(error):
@@ -76,12 +74,6 @@ def is_passing(error: BaseException) -> bool:
 def _may_repeat(request: Request, error: TuffError) -> bool:
     is_safe = error.retry_safe or request.is_read or request.is_repeatable
     return is_safe and is_passing(error)
-
-
-def _leaves_doubt(error: TuffError) -> bool:
-    if isinstance(error, ConnectionLostError):
-        return error.outcome_unknown
-    return isinstance(error, StorageUnavailableError | TransactionsUnavailableError)
 
 
 def _settles(error: TuffError) -> bool:

@@ -25,7 +25,9 @@ class Serializer(Protocol[V]):
 
 class _Bytes:
     def to_bytes(self, value: bytes, /) -> bytes:
-        return bytes(memoryview(value))  # refuses a str
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise _wrong_type("tuff.BYTES", "bytes", value)
+        return bytes(value)
 
     def from_bytes(self, data: bytes, /) -> bytes:
         return data
@@ -33,14 +35,34 @@ class _Bytes:
 
 class _Str:
     def to_bytes(self, value: str, /) -> bytes:
-        return str.encode(value)
+        if not isinstance(value, str):
+            raise _wrong_type("tuff.STR", "a str", value)
+        return value.encode()
 
     def from_bytes(self, data: bytes, /) -> str:
         return data.decode()
 
 
+def _wrong_type(serializer: str, taken: str, value: object) -> TypeError:
+    return TypeError(
+        f"{serializer} takes {taken}, and not {type(value).__name__}; "
+        "client.topic(topic, tuff.json_serializer()) takes values that JSON has"
+    )
+
+
 BYTES: Serializer[bytes] = _Bytes()
 STR: Serializer[str] = _Str()  # as UTF-8
+
+
+def checked_serializer(serializer: Serializer[V]) -> Serializer[V]:
+    """Raises: TypeError: it is no object with the methods of a serializer."""
+    methods = (getattr(serializer, name, None) for name in ("to_bytes", "from_bytes"))
+    if isinstance(serializer, type) or not all(map(callable, methods)):
+        raise TypeError(
+            "a serializer is an object with the methods to_bytes and from_bytes, and not "
+            f"{serializer!r:.100}; tuff.json_serializer(to_json, from_json) makes one of functions"
+        )
+    return serializer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,13 @@ class _Json(Generic[V]):
     def to_bytes(self, value: V, /) -> bytes:
         form = self.to_json(value)
         # NaN is no JSON, and other readers would refuse it.
-        text = json.dumps(form, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        try:
+            text = json.dumps(form, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}; give tuff.json_serializer the functions to_json and from_json, which "
+                "convert such values"
+            ) from error
         return text.encode()
 
     def from_bytes(self, data: bytes, /) -> V:

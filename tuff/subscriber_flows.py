@@ -38,6 +38,7 @@ from tuff.protocol.requests import Message
 from tuff.protocol.transaction import InvalidReason
 from tuff.replies import Offsets, Poll
 from tuff.retries import Retries, is_passing
+from tuff.tracing import processing
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +319,8 @@ class SubscriberFlows(Generic[C]):
 
     def _process(self, poll: Poll, opened: Opened[C]) -> Flow[None]:
         yield from self._require_position()
-        yield Hook(partial(self._plan.process, poll.messages, opened.context))
+        work = partial(self._plan.process, poll.messages, opened.context)
+        yield Hook(processing(self._plan.topic, poll.messages, work))
         if not opened.protocol.is_in_transaction:
             raise RuntimeError("process ended its transaction, by tx.abort()")
         yield Hook(partial(self._plan.save, poll.next_id, opened.context))
@@ -455,6 +457,15 @@ def keep_for(topic: TopicId, positions: Positions | AsyncPositions) -> None:
     keep = getattr(positions, "keep_for", None)
     if keep is not None:
         keep(topic)
+
+
+def check_positions(positions: object) -> None:
+    """Raises: TypeError: it has no `load` and `save`."""
+    if not (hasattr(positions, "load") and hasattr(positions, "save")):
+        raise TypeError(
+            "positions is the participant that keeps the position, as "
+            f"tuff.TablePositions(table, name), and not {positions!r:.100}"
+        )
 
 
 def with_fixed_start(

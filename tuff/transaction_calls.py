@@ -58,6 +58,9 @@ T = TypeVar("T")
 Tx = Transaction | int
 Resolution = Literal["commit", "abort"]
 
+BATCH_COUNT_MAX = 128  # calls in one request; the server takes 256
+BATCH_BYTES_MAX = 4 << 20  # bytes of their bodies, unless the first one is larger
+
 _ROOT = "/v1/transactions"
 _SINKS = "/v1/sinks"
 
@@ -129,6 +132,29 @@ def resolve(pointer: int, outcome: Resolution) -> Call[TransactionState]:
     return _post(f"{pointer}/resolve", {"outcome": outcome}, _read_state)
 
 
+def batch(requests: Sequence[Request]) -> Call[list[Response]]:
+    """These starts, prepares or resolves in one request; the response to each, in their order."""
+    items = (
+        b'{"path":"%b","body":%b}' % (each.path.encode("ascii"), each.body or b"{}")
+        for each in requests
+    )
+    body = b'{"calls":[%b]}' % b",".join(items)
+    request = Request(method="POST", path=f"{_ROOT}/batch", body=body, is_repeatable=True)
+
+    def read(response: Response) -> list[Response]:
+        replies = map(json_object, json_array(reply_object(response)["replies"]))
+        return [
+            Response(
+                whole_number(each["status"], what="status"),
+                response.headers,
+                json_body(each["body"]),
+            )
+            for each in replies
+        ]
+
+    return Call(request, read)
+
+
 def prepared(database: str | None) -> Call[list[PreparedTransaction]]:
     def read(response: Response) -> list[PreparedTransaction]:
         found = json_array(reply_object(response)["prepared"])
@@ -145,6 +171,7 @@ def _read_prepared(item: Mapping[str, object]) -> PreparedTransaction:
         prepared_at_ms=whole_number(item["preparedAt"], what="preparedAt"),
         topics=tuple(texts(item["topics"])),
         change_count=whole_number(item["changeCount"], what="changeCount"),
+        blocks_readers=item.get("blocksReaders") is not False,
     )
 
 

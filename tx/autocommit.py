@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Sequence
 
 from tuff.protocol.errors import EmptyPublishError, TuffError
+from tuff.protocol.exchange import Caller
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx.commit_and_abort import CommitRequest, Completion
@@ -23,7 +24,12 @@ class Autocommit:
         self._under_way: dict[str, asyncio.Future[None]] = {}  # by request id
 
     async def run(
-        self, publish: Sequence[PublishEntry], *, client: str, request_id: str | None
+        self,
+        publish: Sequence[PublishEntry],
+        *,
+        client: str,
+        request_id: str | None,
+        caller: Caller | None = None,
     ) -> Outcome:
         """Start, publish and commit. If a transaction with this request id has committed, its
         outcome is returned instead. A transaction that fails is aborted.
@@ -36,11 +42,11 @@ class Autocommit:
         if not publish:
             raise EmptyPublishError("a run publishes something; name at least one entry")
         if request_id is None:
-            return await self._durable.within_time(self._run(publish, client, None))
-        return await self._durable.within_time(self._run_once(publish, client, request_id))
+            return await self._durable.within_time(self._run(publish, client, None, caller))
+        return await self._durable.within_time(self._run_once(publish, client, request_id, caller))
 
     async def _run_once(
-        self, publish: Sequence[PublishEntry], client: str, request_id: str
+        self, publish: Sequence[PublishEntry], client: str, request_id: str, caller: Caller | None
     ) -> Outcome:
         while True:
             outcome = self._durable.decided.outcomes.of_request(request_id)
@@ -54,14 +60,18 @@ class Autocommit:
             await asyncio.shield(other)
         self._under_way[request_id] = asyncio.get_running_loop().create_future()
         try:
-            return await self._run(publish, client, request_id)
+            return await self._run(publish, client, request_id, caller)
         finally:
             self._under_way.pop(request_id).set_result(None)
 
     async def _run(
-        self, publish: Sequence[PublishEntry], client: str, request_id: str | None
+        self,
+        publish: Sequence[PublishEntry],
+        client: str,
+        request_id: str | None,
+        caller: Caller | None,
     ) -> Outcome:
-        opened = await self._starts.start(TransactionType.SHORT, None, client)
+        opened = await self._starts.start(TransactionType.SHORT, None, client, caller=caller)
         request = CommitRequest(publish=publish, request_id=request_id)
         try:
             return await self._completion.commit_unbounded(opened.transaction_id, request)

@@ -12,9 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from tuff.disk.event_loop import SharedTimeout
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     TooManyPreparedError,
@@ -49,6 +51,8 @@ from tx.timeouts import Timeouts
 from tx.write_gates_and_key_locks import TransactionLocks
 
 log = logging.getLogger(__name__)
+
+EXPIRED_SHOWN_MAX = 5  # transactions that one line names
 
 
 @value(kw_only=True)
@@ -541,14 +545,20 @@ class Completion:
 
     def expire(self) -> None:
         """Invalidate the transactions that are past their deadline, or hold readers back for too
-        long; waits for no disk. A commit whose rows are being written has passed its check in time,
-        and is looked at again once it is through."""
+        long, and set aside the messages of prepared ones that do; waits for no disk. A commit whose
+        rows are being written has passed its check in time, and is looked at again once it is
+        through."""
+        expired: dict[InvalidReason, list[int]] = {}
         for opened, reason in self._timeouts.overdue(self._durable.state):
             if not self._locks.has_claim(opened.transaction_id):
-                if reason is InvalidReason.BLOCKED_READERS:
-                    log.warning("transaction %d held readers back too long", opened.transaction_id)
+                expired.setdefault(reason, []).append(opened.transaction_id)
                 # One sync for all: ten thousand that are late together must not wait in a row.
                 self._durable.sync_soon(self._invalidate(opened, reason))
+        for reason, pointers in expired.items():
+            _log_expired(reason, pointers)
+        for opened in self._timeouts.blocking_prepared(self._durable.state):
+            is_open = partial(self._is_open, opened.transaction_id)
+            self._ended_rows.set_aside(opened, is_open=is_open)
 
     async def outcome(self, pointer: int) -> OpenTransaction | Outcome:
         """The transaction, or how it ended. That it ended, or is prepared, is only reported once it
@@ -634,5 +644,17 @@ class Completion:
         assert isinstance(found, Outcome), f"transaction {transaction_id} has not ended"
         return found
 
+    def _is_open(self, transaction_id: int) -> bool:
+        return transaction_id in self._durable.decided.open
+
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))
+
+
+def _log_expired(reason: InvalidReason, pointers: Sequence[int]) -> None:
+    """One line for all that expire together, however many they are."""
+    level = logging.WARNING if reason is InvalidReason.BLOCKED_READERS else logging.INFO
+    shown = ", ".join(map(str, pointers[:EXPIRED_SHOWN_MAX]))
+    more = ", and more" if len(pointers) > EXPIRED_SHOWN_MAX else ""
+    extra = event("transactions_expired", reason=reason.value, count=len(pointers))
+    log.log(level, "transactions became invalid (%s): %s%s", reason.value, shown, more, extra=extra)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from tuff.disk.event_loop import Arrivals, FutureTask, InThread, SharedTimeout
 from tuff.disk.files import make_directory, remove_file
+from tuff.log_events import event
 from tuff.protocol.errors import OverloadedError, TransactionsUnavailableError, TuffError
 from tx.edits import Edit
 from tx.files import (
@@ -474,6 +475,7 @@ class DurableState:
                 "handed out become invalid (lost_in_crash)",
                 len(state.open),
                 sum(block.count for block in state.blocks),
+                extra=event("unclean_stop", open=len(state.open)),
             )
         # The log comes first: it cuts the tail of the one before, and every snapshot has one.
         before = (recovered.log_sequence, recovered.log_length)
@@ -518,7 +520,7 @@ class DurableState:
         self._state, self._files, self.notes = state, opened.files, opened.notes
         self._leftovers = opened.leftovers
         for note in opened.notes:
-            log.warning("%s", note)
+            log.warning("%s", note, extra=event("log_repaired"))
         self._log = WriteAheadLog(
             opened.file,
             last_lsn=state.lsn,
@@ -545,6 +547,7 @@ class DurableState:
             state.view.read_pointer,
             len(state.open),
             len(state.invalid),
+            extra=event("transactions_up", open=len(state.open), invalid=len(state.invalid)),
         )
         self._listener.came_up(state)
 

@@ -12,7 +12,7 @@ range: a value that does not fit was written by another program or another versi
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -110,6 +110,7 @@ class Started:
     client: str
     seen: int
     lease_ms: int | None = None
+    principal: str | None = None  # None: there was no access control
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class EpochBegun:
     sink: str
     epoch: int
     run_id: str
+    principal: str | None = None
 
     @property
     def type(self) -> TransactionType:
@@ -388,9 +390,12 @@ def enum_of(kind: type[E]) -> Form[E]:
 
 
 def record(kind: type[T], *forms: Form[Any]) -> Form[T]:
-    """Encode a dataclass as the list of its fields, in their order."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # only dataclasses
+    """Encode a dataclass as the list of its fields, in their order. Fields behind the last form are
+    left out, and decoded as their defaults."""
+    known = fields(kind)  # type: ignore[arg-type] # only dataclasses
+    names = [field.name for field in known[: len(forms)]]
     assert len(names) == len(forms), f"{kind.__name__} has {len(names)} fields"
+    assert all(each.default is not MISSING for each in known[len(forms) :]), f"{kind.__name__}"
     unpacks = [form.unpack for form in forms]
     # A snapshot packs a hundred thousand records, and most fields of each travel as they are.
     values_of = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
@@ -465,11 +470,15 @@ TYPE = enum_of(TransactionType)
 TOPICS = tuple_of(TEXT)
 PUBLISHED = tuple_of(ROLLBACK_DETAIL)
 
+_STARTED = (TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT))
+_EPOCH_BEGUN = (
+    TIME_MS, POINTER, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT), TEXT, COUNT, TEXT,
+)  # fmt: skip
 # The fields of each kind of edit, by its tag.
 _FIELDS: Mapping[int, tuple[type[Any], tuple[Form[Any], ...]]] = {
     1: (BlockReserved, (TIME_MS, POINTER_RANGE)),
     2: (BlockReturned, (TIME_MS,)),
-    3: (Started, (TIME_MS, POINTER, TYPE, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT))),
+    3: (Started, _STARTED),
     4: (Checkpointed, (TIME_MS, POINTER, POINTER)),
     5: (Committing, (TIME_MS, POINTER, KEYS)),
     6: (Refused, (TIME_MS, POINTER, CONFLICT)),
@@ -478,21 +487,23 @@ _FIELDS: Mapping[int, tuple[type[Any], tuple[Form[Any], ...]]] = {
     9: (Invalidated, (TIME_MS, POINTER, REASON, TOPICS)),
     10: (Truncated, (TIME_MS, tuple_of(POINTER))),
     11: (Restarted, (TIME_MS, FLAG, tuple_of(POINTER_RANGE))),
-    12: (
-        EpochBegun,
-        (TIME_MS, POINTER, COUNT, TIME_MS, TEXT, COUNT, optional(COUNT), TEXT, COUNT, TEXT),
-    ),
+    12: (EpochBegun, _EPOCH_BEGUN),
     13: (SinkForgotten, (TIME_MS, TEXT)),
     14: (BlockKept, (TIME_MS, POINTER_RANGE)),
     15: (Prepared, (TIME_MS, POINTER, KEYS, TEXT, PUBLISHED)),
+    # Starts with a principal, which servers without access control have to refuse.
+    16: (Started, (*_STARTED, TEXT)),
+    17: (EpochBegun, (*_EPOCH_BEGUN, TEXT)),
 }
 _FORMS = {tag: record(kind, *forms) for tag, (kind, forms) in _FIELDS.items()}
-_TAGS = {kind: tag for tag, (kind, _) in _FIELDS.items()}
+_WITH_PRINCIPAL: Mapping[type[Any], int] = {Started: 16, EpochBegun: 17}
+_TAGS = {kind: tag for tag, (kind, _) in _FIELDS.items() if tag not in _WITH_PRINCIPAL.values()}
 
 
 def encode_edit(lsn: int, edit: Edit) -> bytes:
     """The body of one log frame."""
-    tag = _TAGS[type(edit)]
+    has_principal = isinstance(edit, Started | EpochBegun) and edit.principal is not None
+    tag = _WITH_PRINCIPAL[type(edit)] if has_principal else _TAGS[type(edit)]
     packed = _FORMS[tag].pack(edit)
     assert isinstance(packed, list | tuple)
     return to_bytes([lsn, tag, *packed])

@@ -45,8 +45,9 @@ class FileKind(Enum):
 
 FORMAT_VERSION = 1  # of both kinds
 PREPARED_VERSION = 2  # of a snapshot that holds prepared transactions
+OWNERS_VERSION = 3  # of a snapshot that holds principals of transactions
 _VERSIONS = {
-    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION),
+    FileKind.SNAPSHOT: (FORMAT_VERSION, PREPARED_VERSION, OWNERS_VERSION),
     FileKind.LOG: (FORMAT_VERSION,),
 }
 _MAGIC = {FileKind.SNAPSHOT: b"TUFFTXSN", FileKind.LOG: b"TUFFTXLG"}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tuff.disk.event_loop import Arrivals, InThread
+from tuff.log_events import event
 from tuff.protocol.errors import TransactionsUnavailableError
 from tx.autocommit import Autocommit
 from tx.commit_and_abort import Completion
@@ -216,9 +217,10 @@ class TransactionManager:
         try:
             name, size = await self.durable.snapshot()
             self.counters.snapshots += 1
-            log.info("wrote %s, %d bytes", name, size)
+            extra = event("snapshot_written", file=name, bytes=size)
+            log.info("wrote %s, %d bytes", name, size, extra=extra)
         except (TransactionsUnavailableError, OSError) as error:
-            log.warning("no snapshot was written: %s", error)
+            log.warning("no snapshot was written: %s", error, extra=event("snapshot_failed"))
 
     async def take_snapshot(self) -> tuple[str, int]:
         """Write the state to a file, durably: its name, and its size in bytes.
@@ -243,7 +245,11 @@ class TransactionManager:
                 self.durable.record(BlockReturned(self._now_ms()))
                 await self.durable.snapshot()
             except (TransactionsUnavailableError, OSError) as error:
-                log.warning("no snapshot at the stop, the log has it all: %s", error)
+                log.warning(
+                    "no snapshot at the stop, the log has it all: %s",
+                    error,
+                    extra=event("snapshot_failed"),
+                )
         await self.durable.close()
 
     async def stop_service(self) -> None:

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
+from tuff.log_events import event
 from tuff.protocol.errors import TuffError
 from tuff.protocol.requests import PublishEntry, RollbackDetail
-from tx.outcomes import EndedState, lost_outcome
+from tx.outcomes import EndedState, OpenTransaction, lost_outcome
 from tx.snapshot_view import ViewChange
 from tx.state import TransactionState
 from tx.write_gates_and_key_locks import TransactionLocks
@@ -41,8 +42,16 @@ class MessageRows(Protocol):
         Idempotent. Raises StorageUnavailableError; the message store then tries again by
         itself."""
 
+    async def set_aside(self, transaction_pointers: Collection[int]) -> None:
+        """Let readers pass the message rows of these pointers, whose transaction is prepared. They
+        leave the order of their topics durably, until `settle` returns them behind all others, or
+        `mark_rolled_back` forgets them. Idempotent. Their transaction must not commit meanwhile:
+        readers could receive the same row at both places.
+        Raises: TuffError: it has to be repeated."""
+
     def settle(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably committed: remove their rows from the pointer index."""
+        """These pointers durably committed: remove their rows from the pointer index, and return
+        those that were set aside."""
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
         """These pointers durably ended: wake the readers that their rows hold, and those in their
@@ -93,6 +102,7 @@ class EndedRows:
         self._rows = rows
         self._spawn = spawn
         self._under_way: dict[int, asyncio.Future[bool]] = {}
+        self._setting_aside: set[int] = set()
         self._to_wake: deque[tuple[int, int]] = deque()  # LSN, and the pointer that committed by it
 
     def synced(self, lsn: int, changes: Iterable[ViewChange]) -> None:
@@ -171,6 +181,24 @@ class EndedRows:
             marking = self._begin(transaction_id, pointers)
         return await asyncio.shield(marking)
 
+    def set_aside(self, opened: OpenTransaction, *, is_open: Callable[[], bool]) -> None:
+        """Let readers pass the rows of a prepared transaction, in the background, unless it ends
+        before. A resolve waits until that is done."""
+        if opened.transaction_id not in self._setting_aside:
+            self._setting_aside.add(opened.transaction_id)
+            self._spawn(self._set_aside(opened, is_open))
+
+    async def _set_aside(self, opened: OpenTransaction, is_open: Callable[[], bool]) -> None:
+        await self._locks.close(opened.transaction_id)
+        try:
+            if is_open():
+                await self._rows.set_aside(opened.pointers)
+        except TuffError as error:
+            log.info("messages of %d are not set aside yet: %s", opened.transaction_id, error)
+        finally:
+            self._locks.open(opened.transaction_id)
+            self._setting_aside.discard(opened.transaction_id)
+
     def _is_carried(self, pointers: Sequence[int]) -> bool:
         return any(map(self._rows.is_carried, pointers))
 
@@ -192,7 +220,12 @@ class EndedRows:
             is_marked = True
         except TuffError as error:
             # The message store tries again, from its index.
-            log.warning("rows of transaction %d are not marked yet: %s", transaction_id, error)
+            log.warning(
+                "rows of transaction %d are not marked yet: %s",
+                transaction_id,
+                error,
+                extra=event("rows_not_marked", transaction=transaction_id),
+            )
         finally:
             del self._under_way[transaction_id]
             marking.set_result(is_marked)

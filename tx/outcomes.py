@@ -22,7 +22,12 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.requests import RollbackDetail
-from tuff.protocol.transaction import POINTERS_PER_MS, Transaction, TransactionType
+from tuff.protocol.transaction import (
+    POINTERS_PER_MS,
+    Transaction,
+    TransactionStatus,
+    TransactionType,
+)
 from tuff.protocol.values import value
 from tx.edits import (
     COUNT,
@@ -166,6 +171,28 @@ def lost_outcome(pointer: int) -> Outcome:
         topics=(),
         request_id=None,
         lsn=0,
+    )
+
+
+def status_of(found: OpenTransaction | Outcome) -> TransactionStatus:
+    """The state or outcome of a transaction, for diagnosis."""
+    if isinstance(found, OpenTransaction):
+        prepared = found.prepared
+        return TransactionStatus(
+            transaction_id=found.transaction_id,
+            state=found.state,
+            client=found.client,
+            started_at_ms=found.started_at_ms,
+            expires_at_ms=found.expires_at_ms if prepared is None else None,
+            database=None if prepared is None else prepared.database,
+        )
+    return TransactionStatus(
+        transaction_id=found.transaction_id,
+        state=found.state.value,
+        client=found.client,
+        started_at_ms=found.started_at_ms,
+        reason=None if found.reason is None else found.reason.value,
+        ended_at_ms=found.ended_at_ms,
     )
 
 

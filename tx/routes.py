@@ -34,17 +34,19 @@ from tuff.protocol.json_forms import (
 from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
+from tx.batch import Batch
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
 from tx.monitoring import Overview
 from tx.outcomes import UNKNOWN_CLIENT, OpenTransaction, Outcome
+from tx.ownership import require_owner
 from tx.settings import CLIENT_LENGTH_MAX, REQUEST_ID_LENGTH_MAX
 from tx.sinks import EPOCH_MAX, EpochRequest, check_name
 from tx.state import Sink, StateImage
 
-_ROOT = "/v1/transactions"
-_ONE = f"{_ROOT}/{{tx}}"
+ROOT_PATH = "/v1/transactions"
+ONE_PATH = f"{ROOT_PATH}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
 _START = "the start of a transaction"
@@ -55,37 +57,39 @@ _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 def routes(manager: TransactionManager) -> list[Route]:
     """Every route of transactions. Fixed names come before `{tx}`, which would match them."""
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
+    batch = Batch(one.start, {"prepare": one.prepare, "resolve": one.resolve})
     need_it = [
-        Route("POST", _ROOT, one.start),
-        Route("GET", _ROOT, service.overview),
-        Route("POST", f"{_ROOT}/run", one.run),
-        Route("GET", f"{_ROOT}/prepared", service.prepared),
-        Route("GET", f"{_ROOT}/invalid", service.invalids),
-        Route("POST", f"{_ROOT}/invalid/truncate", service.truncate),
-        Route("POST", f"{_ROOT}/snapshot", service.take_snapshot),
-        Route("GET", f"{_ROOT}/snapshot", service.snapshot_state),
-        Route("GET", _ONE, one.outcome),
-        Route("POST", f"{_ONE}/can-commit", one.can_commit),
-        Route("POST", f"{_ONE}/commit", one.commit),
-        Route("POST", f"{_ONE}/prepare", one.prepare),
-        Route("POST", f"{_ONE}/resolve", one.resolve),
-        Route("POST", f"{_ONE}/abort", one.abort),
-        Route("POST", f"{_ONE}/invalidate", one.invalidate),
-        Route("POST", f"{_ONE}/checkpoint", one.checkpoint),
-        Route("POST", f"{_ONE}/renew", one.renew),
+        Route("POST", ROOT_PATH, one.start),
+        Route("GET", ROOT_PATH, service.overview),
+        Route("POST", f"{ROOT_PATH}/run", one.run),
+        Route("POST", f"{ROOT_PATH}/batch", batch.handle),
+        Route("GET", f"{ROOT_PATH}/prepared", service.prepared),
+        Route("GET", f"{ROOT_PATH}/invalid", service.invalids),
+        Route("POST", f"{ROOT_PATH}/invalid/truncate", service.truncate),
+        Route("POST", f"{ROOT_PATH}/snapshot", service.take_snapshot),
+        Route("GET", f"{ROOT_PATH}/snapshot", service.snapshot_state),
+        Route("GET", ONE_PATH, one.outcome),
+        Route("POST", f"{ONE_PATH}/can-commit", one.can_commit),
+        Route("POST", f"{ONE_PATH}/commit", one.commit),
+        Route("POST", f"{ONE_PATH}/prepare", one.prepare),
+        Route("POST", f"{ONE_PATH}/resolve", one.resolve),
+        Route("POST", f"{ONE_PATH}/abort", one.abort),
+        Route("POST", f"{ONE_PATH}/invalidate", one.invalidate),
+        Route("POST", f"{ONE_PATH}/checkpoint", one.checkpoint),
+        Route("POST", f"{ONE_PATH}/renew", one.renew),
         Route("GET", _SINKS, sinks.show_all),
         Route("GET", _SINK, sinks.show),
         Route("DELETE", _SINK, sinks.forget),
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route._replace(handler=_while_running(manager, route.handler)) for route in need_it),
-        Route("POST", f"{_ROOT}/service/stop", service.stop),
-        Route("POST", f"{_ROOT}/service/start", service.start),
+        *(route._replace(handler=while_running(manager, route.handler)) for route in need_it),
+        Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
+        Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]
 
 
-def _while_running(manager: TransactionManager, handler: Handler) -> Handler:
+def while_running(manager: TransactionManager, handler: Handler) -> Handler:
     """A handler that answers 503 while the service is not running. Whether the transaction of a
     request exists is not known then."""
 
@@ -107,13 +111,17 @@ class _TransactionRoutes:
     async def _started(self, request: Request, start: "_Start") -> dict[str, object]:
         """Start a transaction; returns its object."""
         opened = await self._manager.starts.start(
-            start.kind, start.timeout_s, start.client, lease_s=start.lease_s
+            start.kind,
+            start.timeout_s,
+            start.client,
+            lease_s=start.lease_s,
+            caller=request.caller,
         )
         return self._object(request, opened, lists=start.lists)
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
-        opened = await self._manager.completion.renew(_pointer(request))
+        opened = await self._manager.completion.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
         return form_reply(
             request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms}
@@ -121,7 +129,7 @@ class _TransactionRoutes:
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
-        await self._manager.completion.can_commit(_pointer(request), _changes(body) or ())
+        await self._manager.completion.can_commit(self._own(request), _changes(body) or ())
         return form_reply(request, {"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
@@ -130,7 +138,7 @@ class _TransactionRoutes:
         if start is not None:
             self._manager.starts.require_valid(start.kind, start.timeout_s, start.lease_s)
         outcome = await self._manager.completion.commit(
-            _pointer(request),
+            self._own(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
@@ -146,7 +154,7 @@ class _TransactionRoutes:
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
         opened = await self._manager.completion.prepare(
-            _pointer(request),
+            self._own(request),
             database=_database(body.get("database")),
             changes=_changes(body),
             publish=_entries(body),
@@ -155,12 +163,13 @@ class _TransactionRoutes:
 
     async def resolve(self, request: Request) -> Reply:
         body = _members_of(request, {"outcome"}, what="a resolve")
+        pointer = self._own(request)
         match body.get("outcome"):
             case "commit":
-                outcome = await self._manager.completion.commit_prepared(_pointer(request))
+                outcome = await self._manager.completion.commit_prepared(pointer)
                 return form_reply(request, _committed_object(outcome))
             case "abort":
-                outcome = await self._manager.completion.abort_prepared(_pointer(request))
+                outcome = await self._manager.completion.abort_prepared(pointer)
                 return form_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
@@ -168,33 +177,50 @@ class _TransactionRoutes:
     async def run(self, request: Request) -> Reply:
         body = _members_of(request, {"publish", "client", "requestId"}, what="a run")
         outcome = await self._manager.autocommit.run(
-            _entries(body), client=client_of(body), request_id=_request_id(body)
+            _entries(body),
+            client=client_of(body),
+            request_id=_request_id(body),
+            caller=request.caller,
         )
         return form_reply(request, _committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
-        outcome = await self._manager.completion.abort(_pointer(request))
+        outcome = await self._manager.completion.abort(self._own_or_invalid(request))
         return form_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
-        outcome = await self._manager.completion.invalidate(_pointer(request))
+        outcome = await self._manager.completion.invalidate(self._own(request))
         return form_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
-        opened = await self._manager.starts.checkpoint(_pointer(request))
+        opened = await self._manager.starts.checkpoint(self._own(request))
         return form_reply(request, self._object(request, opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
-        found = await self._manager.completion.outcome(_pointer(request))
+        found = await self._manager.completion.outcome(pointer_of(request))
         shown = _outcome_object(found, self._manager.completion.topics(found))
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
         return form_reply(request, shown)
+
+    def _own(self, request: Request) -> int:
+        """The pointer of the path. Raises: ForbiddenError: as `require_owner`."""
+        pointer, state = pointer_of(request), self._manager.durable.state
+        if (opened := state.opened(pointer)) is not None:
+            require_owner(request.caller, opened.transaction_id, state.owners)
+        return pointer
+
+    def _own_or_invalid(self, request: Request) -> int:
+        """As `_own`; an abort takes an invalid transaction from the invalid list, too."""
+        pointer, state = self._own(request), self._manager.durable.state
+        if pointer in state.invalid:
+            require_owner(request.caller, state.find(pointer).transaction_id, state.owners)
+        return pointer
 
     def _object(
         self, request: Request, opened: OpenTransaction, *, lists: bool
@@ -219,6 +245,7 @@ class _ServiceRoutes:
                 opened,
                 self._manager.completion.topics(opened),
                 self._manager.timeouts.lease_ends_at_ms(opened),
+                self._manager.durable.state.owners.of(opened.transaction_id),
             )
             for opened in overview.open
         )
@@ -230,8 +257,10 @@ class _ServiceRoutes:
         found = await self._manager.monitoring.prepared(
             None if database is None else _database(database)
         )
-        topics = self._manager.completion.topics
-        return json_reply({"prepared": [_prepared_object(each, topics(each)) for each in found]})
+        topics, blocking = self._manager.completion.topics, self._manager.timeouts.blocking_now()
+        return json_reply(
+            {"prepared": [_prepared_object(each, topics(each), blocking) for each in found]}
+        )
 
     async def invalids(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -272,7 +301,8 @@ class _ServiceRoutes:
         return json_reply({"state": ServiceState.RUNNING.value})
 
 
-def _pointer(request: Request) -> int:
+def pointer_of(request: Request) -> int:
+    """The pointer in the path of a request. Raises: TransactionUnknownError: it is none."""
     text = request.parameters["tx"]
     if text.isascii() and text.isdigit() and len(text) <= _POINTER_DIGITS_MAX:
         pointer = int(text)
@@ -353,7 +383,10 @@ class _SinkRoutes:
             raise BadRequestError(f"runId is a string, not {shown(run_id)}")
         asked = EpochRequest(sink=request.parameters["sink"], epoch=_epoch(request), run_id=run_id)
         sink, opened = await self._manager.sinks.begin(
-            asked, lease_s=_seconds_of(body, "lease"), client=client_of(body)
+            asked,
+            lease_s=_seconds_of(body, "lease"),
+            client=client_of(body),
+            caller=request.caller,
         )
         answer: dict[str, object] = {"sink": sink.name, "epoch": sink.epoch, "runId": sink.run_id}
         if opened is None:
@@ -461,13 +494,16 @@ def _prepared_reply(opened: OpenTransaction) -> dict[str, object]:
     return {"state": opened.state, "published": list(published), **_prepared_members(opened)}
 
 
-def _prepared_object(opened: OpenTransaction, topics: list[str]) -> dict[str, object]:
+def _prepared_object(
+    opened: OpenTransaction, topics: list[str], blocking: frozenset[int]
+) -> dict[str, object]:
     """One entry of the list of prepared transactions."""
     return {
         "transactionId": pointer_to_json(opened.transaction_id),
         "client": opened.client,
         "topics": topics,
         "changeCount": len(opened.changes or ()),
+        "blocksReaders": not blocking.isdisjoint(opened.pointers),
         **_prepared_members(opened),
     }
 
@@ -512,7 +548,10 @@ def _outcome_object(found: OpenTransaction | Outcome, topics: list[str]) -> dict
 
 
 def _open_object(
-    opened: OpenTransaction, topics: list[str], lease_ends_at_ms: int | None
+    opened: OpenTransaction,
+    topics: list[str],
+    lease_ends_at_ms: int | None,
+    principal: str | None,
 ) -> dict[str, object]:
     """One line of the overview."""
     return {
@@ -522,6 +561,7 @@ def _open_object(
         "startedAt": opened.started_at_ms,
         "expiresAt": opened.expires_at_ms,
         "topics": topics,
+        **({} if principal is None else {"principal": principal}),
         **_lease_members(opened, lease_ends_at_ms),
         **_prepared_members(opened),
     }

@@ -26,6 +26,7 @@ from tuff.protocol.errors import (
     TransactionNotInProgressError,
     TransactionTimedOutError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX
 from tuff.protocol.json_forms import shown
 from tuff.protocol.pointer_list import POINTER_MAX
@@ -35,6 +36,7 @@ from tx.durable_state import DurableState
 from tx.edits import EpochBegun, InvalidReason, SinkForgotten
 from tx.monitoring import TransactionCounters
 from tx.outcomes import EndedState, OpenTransaction
+from tx.ownership import principal_of, require_owner
 from tx.pointer_reservation import ReservedPointers
 from tx.settings import TransactionSettings
 from tx.start_and_checkpoint import Starts
@@ -181,7 +183,12 @@ class Sinks:
         self._now_ms = now_ms
 
     async def begin(
-        self, asked: EpochRequest, *, lease_s: float | None, client: str
+        self,
+        asked: EpochRequest,
+        *,
+        lease_s: float | None,
+        client: str,
+        caller: Caller | None = None,
     ) -> tuple[Sink, OpenTransaction | None]:
         """The transaction of this epoch, the same for every task of a run; None where the epoch has
         committed. Both the start and the epoch in the sink's record are durable when this returns.
@@ -190,12 +197,14 @@ class Sinks:
             InvalidTimeoutError: the lease is not above 0, or above the maximum.
             TransactionNotInProgressError (its kinds): this run has lost the epoch's transaction.
             SinkError (its kinds): as `next_step` has them.
+            ForbiddenError: the transaction in progress belongs to another principal.
+            QuotaExceededError: the caller has too many transactions open.
         """
         lease = lease_ms(self._settings, TransactionType.LONG, lease_s)
-        return await self._durable.within_time(self._begin(asked, lease, client))
+        return await self._durable.within_time(self._begin(asked, lease, client, caller))
 
     async def _begin(
-        self, asked: EpochRequest, lease: int | None, client: str
+        self, asked: EpochRequest, lease: int | None, client: str, caller: Caller | None
     ) -> tuple[Sink, OpenTransaction | None]:
         while True:
             sink = await self._durable_sink(asked.sink)
@@ -203,11 +212,13 @@ class Sinks:
             sinks = self._durable.state.sinks
             step = next_step(sink, asked, count=len(sinks), count_max=self._settings.sinks_max)
             if step is Step.BEGIN:
-                await self._start(asked, lease, client)
+                await self._start(asked, lease, client, caller)
                 continue
             assert sink is not None, "what is not recorded is begun"
             if step is Step.NOTHING:
                 return sink, None
+            if sink.state is None:
+                require_owner(caller, sink.transaction_id, self._durable.state.owners)
             try:
                 if step is Step.GO_ON:
                     return sink, await self._completion.open_now(sink.transaction_id)
@@ -216,10 +227,12 @@ class Sinks:
             except TransactionCommittedError:
                 continue  # while its commit was waited for
 
-    async def _start(self, asked: EpochRequest, lease: int | None, client: str) -> None:
+    async def _start(
+        self, asked: EpochRequest, lease: int | None, client: str, caller: Caller | None
+    ) -> None:
         """Begin the epoch if there is a pointer. If not, wait for one: the caller then looks at the
         sink again, which may have changed meanwhile."""
-        self._starts.require_room()
+        self._starts.require_room(caller)
         pointer = self._pointers.take()
         if pointer is None:
             await self._pointers.renewed()
@@ -229,7 +242,7 @@ class Sinks:
         self._starts.record(
             EpochBegun(
                 now_ms, pointer, lives_ms, now_ms + lives_ms, client, self._durable.state.seen,
-                lease, asked.sink, asked.epoch, asked.run_id,
+                lease, asked.sink, asked.epoch, asked.run_id, principal_of(caller),
             )
         )  # fmt: skip
 

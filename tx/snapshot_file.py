@@ -1,6 +1,6 @@
 """The bytes of a snapshot file: the whole state at one LSN (design §4, Snapshots).
 
-    snapshot := header numbers open* prepared* view pending outcome* commit* sink* end
+    snapshot := header numbers open* prepared* owner* view pending outcome* commit* sink* end
     each a frame, a MessagePack list that starts with its tag; `end` holds the number of frames
 
 Ten thousand open transactions have ten thousand snapshots of ten thousand pointers, nearly all the
@@ -43,6 +43,7 @@ from tx.edits import (
 )
 from tx.files import (
     FORMAT_VERSION,
+    OWNERS_VERSION,
     PREPARED_VERSION,
     FileHeader,
     FileKind,
@@ -61,7 +62,7 @@ RECORDS_PER_FRAME = 1_000  # records; keeps a frame well under its limit, and th
 
 T = TypeVar("T")
 
-_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED = range(9)
+_END, _NUMBERS, _OPEN, _VIEW, _PENDING, _OUTCOMES, _COMMITS, _SINKS, _PREPARED, _OWNERS = range(10)
 
 _POINTERS = tuple_of(POINTER)
 _COMMIT = record(CommittedChanges, COUNT, POINTER, TEXT, KEYS)
@@ -116,11 +117,17 @@ def pack_snapshot(header: FileHeader, image: StateImage) -> bytes:
     """The bytes of the whole file. Takes time in proportion to the state: run it in a thread."""
     bodies = list(_bodies(image))
     end = to_bytes([_END, len(bodies)])
-    # A server that does not know prepared transactions must not take them for others.
-    has_prepared = any(opened.prepared is not None for opened in image.open)
-    version = PREPARED_VERSION if has_prepared else FORMAT_VERSION
-    head = pack_header(FileKind.SNAPSHOT, header, version=version)
+    head = pack_header(FileKind.SNAPSHOT, header, version=_version(image))
     return b"".join((head, *map(pack_frame, bodies), pack_frame(end)))
+
+
+def _version(image: StateImage) -> int:
+    """A server that does not know prepared transactions, or principals, must refuse the file."""
+    if image.owners:
+        return OWNERS_VERSION
+    if any(opened.prepared is not None for opened in image.open):
+        return PREPARED_VERSION
+    return FORMAT_VERSION
 
 
 def write_snapshot(directory: Path, header: FileHeader, image: StateImage) -> tuple[KnownFile, int]:
@@ -147,6 +154,8 @@ def _bodies(image: StateImage) -> Iterator[bytes]:
         yield to_bytes([_OPEN, *(_pack_open(opened, lists) for opened in chunk)])
     for chunk in _chunks([each for each in image.open if each.prepared is not None]):
         yield to_bytes([_PREPARED, *map(_pack_prepared, chunk)])
+    for owners in _chunks(image.owners):
+        yield to_bytes([_OWNERS, *(list(each) for each in owners)])
     view = image.view
     changes = lists.pack(view.in_progress, view.invalid)
     yield to_bytes(
@@ -258,11 +267,13 @@ class _Reader:
         self._outcomes: list[bytes] = []
         self._commits: list[CommittedChanges] = []
         self._sinks: list[Sink] = []
+        self._owners: list[tuple[int, str]] = []
         self._takers: dict[object, Callable[[list[object]], None]] = {
             _END: self._end,
             _NUMBERS: self._take_numbers,
             _OPEN: lambda records: self._open.extend(map(self._opened, records)),
             _PREPARED: self._take_prepared,
+            _OWNERS: self._take_owners,
             _VIEW: self._take_view,
             _PENDING: lambda records: self._pending.extend(map(_unpack_pending, records)),
             _OUTCOMES: self._take_outcomes,
@@ -319,6 +330,11 @@ class _Reader:
             prepared = _PREPARATION.unpack(preparation)
             self._open[place] = replace(self._open[place], prepared=prepared)
 
+    def _take_owners(self, records: list[object]) -> None:
+        for record_data in records:
+            transaction_id, principal = items(record_data, count=2)
+            self._owners.append((POINTER.unpack(transaction_id), TEXT.unpack(principal)))
+
     def _take_outcomes(self, records: list[object]) -> None:
         self._outcomes.extend(packed_outcomes(records))
         opened = {opened.transaction_id for opened in self._open}
@@ -354,6 +370,7 @@ class _Reader:
             outcomes=PackedOutcomes(self._outcomes),
             commits=tuple(self._commits),
             sinks=tuple(self._sinks),
+            owners=tuple(self._owners),
         )
 
 

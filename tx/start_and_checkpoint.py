@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 from tuff.protocol.errors import OverloadedError
+from tuff.protocol.exchange import Caller
 from tuff.protocol.transaction import TransactionType
 from tx.commit_and_abort import Completion
 from tx.durable_state import DurableState
 from tx.edits import Checkpointed, EpochBegun, Started
 from tx.monitoring import TransactionCounters
 from tx.outcomes import OpenTransaction
+from tx.ownership import principal_of, require_quota
 from tx.pointer_reservation import ReservedPointers
 from tx.settings import OPEN_COUNT_MAX, TransactionSettings
 from tx.timeouts import Timeouts, lease_ms, timeout_ms
@@ -51,28 +53,38 @@ class Starts:
         client: str,
         *,
         lease_s: float | None = None,
+        caller: Caller | None = None,
     ) -> OpenTransaction:
         """Start a transaction that reads what has durably ended. Waits for no disk.
 
         Raises:
+            QuotaExceededError: the caller has too many open.
             InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or so of
                 the lease, which only a long one takes.
         """
         self._durable.require_running()
         lives_ms = timeout_ms(self._settings, kind, timeout_s)
         lease = lease_ms(self._settings, kind, lease_s)
-        self.require_room()
+        self.require_room(caller)
         while (pointer := self._pointers.take()) is None:
             await self._pointers.renewed()
         # Nothing is waited for from here on, so that edits enter the log in pointer order.
         now_ms = self._now_ms()
         seen = self._durable.state.seen
         return self.record(
-            Started(now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, seen, lease)
-        )
+            Started(
+                now_ms, pointer, kind, lives_ms, now_ms + lives_ms, client, seen, lease,
+                principal_of(caller),
+            )
+        )  # fmt: skip
 
-    def require_room(self) -> None:
-        """Raises: OverloadedError: too many are in progress, or too much waits for the disk."""
+    def require_room(self, caller: Caller | None) -> None:
+        """
+        Raises:
+            OverloadedError: too many are in progress, or too much waits for the disk.
+            QuotaExceededError: the caller has too many open.
+        """
+        require_quota(caller, self._durable.state.owners)
         self._durable.require_room()
         if len(self._durable.state.open) >= OPEN_COUNT_MAX:
             raise OverloadedError(f"{OPEN_COUNT_MAX} transactions are in progress; end some first")

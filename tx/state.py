@@ -48,6 +48,7 @@ from tx.outcomes import (
     Preparation,
     lost_outcome,
 )
+from tx.ownership import Owners
 from tx.snapshot_view import View, ViewChange, with_all
 
 FENCED_COUNT_MAX = 16  # runs of a sink that are remembered; a zombie is rarely older than one run
@@ -95,6 +96,7 @@ class StateImage:
     outcomes: PackedOutcomes
     commits: tuple[CommittedChanges, ...]
     sinks: tuple[Sink, ...] = ()
+    owners: tuple[tuple[int, str], ...] = ()  # transaction ids, open or invalid, and principals
 
 
 def fresh_image(*, now_ms: int) -> StateImage:
@@ -128,6 +130,7 @@ class TransactionState:
         self.is_clean = image.is_clean
         self.view = image.view
         self.open = {opened.transaction_id: opened for opened in image.open}
+        self.owners = Owners(image.owners, self.open)
         self.outcomes = Outcomes.of(image.outcomes)
         self.committers = Committers(image.commits)
         self.sinks = SinkTable(image.sinks)
@@ -164,6 +167,7 @@ class TransactionState:
             outcomes=self.outcomes.image(),
             commits=self.committers.in_order(),
             sinks=tuple(self.sinks),
+            owners=self.owners.image(),
         )
 
     def find(self, pointer: int) -> OpenTransaction | Outcome:
@@ -265,6 +269,7 @@ class TransactionState:
             expires_at_ms=edit.expires_at_ms,
             lease_ms=edit.lease_ms,
         )
+        self.owners.start(edit.pointer, edit.principal)
         self._owners[edit.pointer] = edit.pointer
         self._deadlines.set(edit.pointer, edit.expires_at_ms)
         if isinstance(edit, EpochBegun):
@@ -319,6 +324,7 @@ class TransactionState:
         self._seen_by_short.pop(edit.transaction_id, None)
         self._deadlines.discard(edit.transaction_id, opened.expires_at_ms)
         self.prepared.discard(opened)
+        self.owners.end(edit.transaction_id, is_invalid=isinstance(edit, Invalidated))
         state = _ENDED_STATES[type(edit)]
         outcome = _outcome(self.lsn, edit, state, opened)
         self.outcomes.put(outcome)
@@ -356,6 +362,7 @@ class TransactionState:
         )
         self.outcomes.put(aborted)
         self.invalid = self.invalid.without(outcome.pointers)
+        self.owners.forget(outcome.pointers)
         change = ViewChange(outcome.transaction_id, EndedState.ABORTED, cleared=outcome.pointers)
         self._pending.append((self.lsn, change))
 
@@ -382,6 +389,7 @@ class TransactionState:
             self.sinks.forget(self.lsn, edit.sink)
             return
         self.invalid = self.invalid.without(edit.pointers)
+        self.owners.forget(edit.pointers)
         self._pending.append((self.lsn, ViewChange(0, None, cleared=edit.pointers)))
 
     def _restart(self, edit: Restarted) -> None:

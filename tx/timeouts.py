@@ -5,7 +5,7 @@ The log has the length of a lease, but not its renewals: each would cost a sync,
 one lease after a restart. So when the service comes up, every lease begins anew.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tuff.protocol.errors import BadRequestError, InvalidTimeoutError
 from tuff.protocol.transaction import TransactionType
@@ -37,11 +37,23 @@ class Timeouts:
             else:
                 # It ended just before its renewal was noted.
                 self.forget(transaction_id)
-        for pointer in self._rows.published_by(now_ms - self._max_block_ms):
-            opened = state.opened(pointer)
-            if opened is not None and opened.prepared is None:
+        for opened in self._blocking(state):
+            if opened.prepared is None:
                 reasons.setdefault(opened.transaction_id, InvalidReason.BLOCKED_READERS)
         return [(state.open[transaction_id], reason) for transaction_id, reason in reasons.items()]
+
+    def blocking_prepared(self, state: TransactionState) -> list[OpenTransaction]:
+        """The prepared transactions that have held readers back for `max_block`."""
+        return [each for each in self._blocking(state) if each.prepared is not None]
+
+    def blocking_now(self) -> frozenset[int]:
+        """The pointers whose messages hold readers back."""
+        return frozenset(self._rows.published_by(self._now_ms()))
+
+    def _blocking(self, state: TransactionState) -> Iterator[OpenTransaction]:
+        for pointer in self._rows.published_by(self._now_ms() - self._max_block_ms):
+            if (opened := state.opened(pointer)) is not None:
+                yield opened
 
     def has_lapsed(self, opened: OpenTransaction) -> bool:
         """Whether its lease, which it has, was not renewed in time."""

@@ -12,10 +12,10 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
-from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error
+from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
 from tx.snapshot_view import View
 from tx.write_gates_and_key_locks import Recall, TransactionLocks
 
@@ -161,6 +161,26 @@ class WritePermits:
         if pointer not in state.view.in_progress:
             return None
         return state.find(pointer).transaction_id
+
+    def preparation(self, transaction_id: int) -> tuple[str, int] | None:
+        """The database that decides this transaction, and since when in ms, if it is durably
+        prepared."""
+        opened = self._durable.state.open.get(transaction_id)
+        prepared = None if opened is None else opened.prepared
+        if prepared is None or prepared.lsn > self._durable.state.seen:
+            return None
+        return prepared.database, prepared.at_ms
+
+    async def status(self, pointer: int, /) -> TransactionStatus | None:
+        """The state of the transaction of this pointer; an end that a crash could still undo does
+        not count yet."""
+        try:
+            found = self._durable.state.find(pointer)
+        except TransactionUnknownError:
+            return None
+        if isinstance(found, Outcome):
+            self._require_seen(found.lsn)
+        return status_of(found)
 
     async def visibility_state(self) -> VisibilityState | None:
         """The state that retention may use now; None while the service is down."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from messaging.groups import decisions
 from messaging.groups.decisions import Heartbeat, Join, Sessions
@@ -24,16 +25,17 @@ from messaging.groups.state import (
     from_bytes,
     to_bytes,
 )
+from messaging.groups.undecided import damaged_record, ended_transactions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
-from messaging.read.visibility import Undecided, Verdict, visibility
+from messaging.retention.holds_and_positions import behind_ms
 from messaging.storage.store_state import StoreState
 from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
+from tuff.log_events import event
 from tuff.protocol.errors import (
-    DamagedRecordError,
     GroupNotEmptyError,
     GroupNotFoundError,
     TopicExistsError,
@@ -44,7 +46,6 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
-from tuff.protocol.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,17 @@ class PartitionLag:
     after: MessageId | None
     end: MessageId | None
     behind_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLags:
+    """A group for monitoring: how many ms each of its partitions is behind, by the partition's
+    name. Partitions that another server owns are left out."""
+
+    namespace: str
+    name: str
+    members_count: int
+    behind_ms: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -132,7 +144,8 @@ class GroupCoordinator:
         self._groups: dict[TopicId, _Group] = {}
         # The partitions of other servers' topics, and until when, in ms, they are not asked again.
         self._foreign: dict[TopicId, tuple[list[str], int]] = {}
-        self._turns: dict[TopicId, asyncio.Lock] = {}
+        # A lock is there as long as a request has it, or waits for it.
+        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
 
     async def tick(self) -> None:
         """Fence members whose session is over; call it several times a second."""
@@ -249,11 +262,60 @@ class GroupCoordinator:
 
     async def lags(self, group_log: TopicId, state: GroupState) -> list[PartitionLag]:
         """Where the group is in each partition that it has an offset of, or shall consume."""
-        subscribed = {each for partitions in state.partitions.values() for each in partitions}
+        return [await self._lag(partition, state) for partition in _partitions_of(group_log, state)]
+
+    async def all_lags(self, *, count_max: int) -> list[GroupLags]:
+        """The lags of the groups whose logs this server owns, by name, with `count_max` partitions
+        at most. A group that can't be read now is left out. Raises: StorageUnavailableError."""
+        found: dict[TopicId, tuple[int, dict[TopicId, MessageId | None]]] = {}
+        left_count = count_max
+        logs = [each for each in self._state.topics.live() if each.name.endswith(GROUP_LOG)]
+        for group_log in sorted(logs):
+            if left_count <= 0:
+                break
+            with suppress(TuffError):
+                async with self._turn(group_log) as group:
+                    afters = self._owned_offsets(group_log, group.state, count_max=left_count)
+                    found[group_log] = len(group.state.members), afters
+                left_count -= max(1, len(afters))  # a group without partitions counts, too
+        bounds = await self._offsets.bounds(
+            {each for _, afters in found.values() for each in afters}
+        )
         return [
-            await self._lag(TopicId(group_log.namespace, partition), state)
-            for partition in sorted(subscribed | state.offsets.keys())
+            GroupLags(
+                namespace=group_log.namespace,
+                name=group_log.name.removesuffix(GROUP_LOG),
+                members_count=members_count,
+                behind_ms={
+                    partition.name: await self._behind_ms(partition, after, *bounds[partition])
+                    for partition, after in afters.items()
+                    if partition in bounds
+                },
+            )
+            for group_log, (members_count, afters) in found.items()
         ]
+
+    def _owned_offsets(
+        self, group_log: TopicId, state: GroupState, *, count_max: int
+    ) -> dict[TopicId, MessageId | None]:
+        """The committed offsets of the partitions that no other server owns."""
+        owned = [
+            each
+            for each in _partitions_of(group_log, state)
+            if self.other_owners is None or not self._state.topics.is_foreign(each)
+        ]
+        offsets = state.offsets
+        return {
+            each: offsets[each.name].after if each.name in offsets else None
+            for each in owned[:count_max]
+        }
+
+    async def _behind_ms(
+        self, partition: TopicId, after: MessageId | None, live_from_ms: int, end: MessageId | None
+    ) -> int:
+        if after is None and end is not None:
+            after = await self._offsets.earliest(partition)
+        return 0 if after is None else behind_ms(after, end=end, live_from_ms=live_from_ms)
 
     async def _create_log(self, group_log: TopicId) -> None:
         found = self._state.topics.maybe_find(group_log)
@@ -296,14 +358,17 @@ class GroupCoordinator:
         """The partitions to be assigned of all subscribed topics, and of `more`. Raises:
         OwnershipMovingError: those of a new topic are not known now."""
         topics = {*more, *(each for one in group.state.members.values() for each in one.topics)}
-        found = {}
+        found, foreign = {}, []
         for name in sorted(topics):
             topic = TopicId(group_log.namespace, name)
             if self.other_owners is not None and self._state.topics.is_foreign(topic):
                 known = group.state.partitions.get(name)
-                found[name] = await self._foreign_partitions(self.other_owners, topic, known)
+                foreign.append((name, self._foreign_partitions(self.other_owners, topic, known)))
             else:
                 found[name] = partitions_of(self._state, topic)
+        if foreign:  # their owners answer at the same time
+            names, asked = zip(*foreign, strict=True)
+            found |= zip(names, await asyncio.gather(*asked), strict=True)
         return found
 
     async def _foreign_partitions(
@@ -338,7 +403,8 @@ class GroupCoordinator:
             self._state.topics.find(group_log)
         except TopicNotFoundError:
             raise _group_not_found(group_log) from None
-        async with self._turns.setdefault(group_log, asyncio.Lock()):
+        turn = self._turns.setdefault(group_log, asyncio.Lock())
+        async with turn:
             try:
                 topic = self._state.topics.find(group_log)
                 generation = topic.require_durable().generation
@@ -385,7 +451,8 @@ class GroupCoordinator:
             partitions = await self._partitions(group_log, group)
             await self._write(group_log, group, decisions.fence(group.state, over, partitions))
             group.sessions.forget_others(group.state)
-            log.info("fenced %d members of the group %s", len(over), group_log)
+            extra = event("members_fenced", group=group_log, count=len(over))
+            log.info("fenced %d members of the group %s", len(over), group_log, extra=extra)
 
     def _heard(self, group: _Group, member_id: str) -> MemberView:
         group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())
@@ -441,42 +508,12 @@ class GroupCoordinator:
 
     async def _settle(self, group_log: TopicId, group: _Group) -> None:
         """Apply or drop the offsets of transactions that have ended."""
-        if not group.state.undecided:
-            return
-        snapshot = await self._state.transactions.snapshot()
-        ended = [
-            pointer
-            for pointer in group.state.undecided
-            if visibility(pointer, snapshot) is not Verdict.HOLD
-        ]
-        if not ended:
-            return
-        committed = await self._visible(group_log, [group.rows[each] for each in ended], snapshot)
-        for pointer in ended:
-            group.state.end_transaction(pointer, is_committed=group.rows.pop(pointer) in committed)
-
-    async def _visible(
-        self, group_log: TopicId, rows: list[MessageId], snapshot: Transaction
-    ) -> set[MessageId]:
-        """Those of these messages of the log that a snapshot sees. The rows say it: the list of
-        invalid transactions forgets those whose rows are marked."""
-        found: set[MessageId] = set()
-        start, last, inclusive = min(rows), max(rows), True
-        while True:
-            result = await self._polls.poll(
-                group_log,
-                Poll(
-                    start=start,
-                    inclusive=inclusive,
-                    through=last,
-                    transaction=snapshot,
-                    undecided=Undecided.SKIP,
-                ),
-            )
-            found.update(MessageId.from_bytes(each) for each, _ in result.items)
-            start, inclusive = MessageId.from_bytes(result.next_id), False
-            if result.caught_up or start >= last:
-                return found
+        rows = {each: group.rows[each] for each in group.state.undecided}
+        transactions = self._state.transactions
+        ended = await ended_transactions(group_log, rows, self._polls, transactions)
+        for pointer, is_committed in ended.items():
+            group.state.end_transaction(pointer, is_committed=is_committed)
+            del group.rows[pointer]
 
 
 def partitions_of(state: StoreState, topic: TopicId) -> list[str]:
@@ -515,12 +552,16 @@ def _decoded(group_log: TopicId, message_id: bytes, payload: bytes) -> Record:
     try:
         return from_bytes(payload)
     except DamagedRecordOfGroupError as error:
-        raise DamagedRecordError(
-            f"the log {group_log} can't be read at {message_id.hex()}: {error}",
-            members={"id": message_id.hex(), "next": None},
-        ) from None
+        raise damaged_record(group_log, message_id, error) from None
 
 
 def _group_not_found(group_log: TopicId) -> GroupNotFoundError:
     name = str(group_log).removesuffix(GROUP_LOG)
     return GroupNotFoundError(f"there is no group {name}: it was never joined, or it was deleted")
+
+
+def _partitions_of(group_log: TopicId, state: GroupState) -> list[TopicId]:
+    """What the group has an offset of, or shall consume, by name."""
+    subscribed = {each for partitions in state.partitions.values() for each in partitions}
+    names = sorted(subscribed | state.offsets.keys())
+    return [TopicId(group_log.namespace, name) for name in names]

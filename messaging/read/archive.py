@@ -22,9 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from messaging.read.messages import Messages
-from messaging.read.visibility import Query, first_live_number
+from messaging.read.visibility import Query, first_live_number, time_in
 from messaging.storage.attributes import encode_attributes
-from tuff.archive_manifest import Archive, ArchiveError, Row, StoredFile, rows_of_day, stored_file
+from tuff.archive_manifest import (
+    Archive,
+    ArchiveError,
+    Hour,
+    Row,
+    StoredFile,
+    rows_of_day,
+    stored_file,
+)
 from tuff.disk.event_loop import InThread
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.errors import ArchiveUnavailableError, DamagedRecordError
@@ -121,7 +129,7 @@ class ArchiveReader:
 
         def find() -> list[tuple[int, int]]:
             stop = _stop(query)
-            rows = [row for row in self._rows(topic) if row.generation == generation]
+            rows = [row for row in self._rows(topic, query) if row.generation == generation]
             ranges = [_range(row, query.start, stop) for row in rows]
             return [(first, stop - 1) for first, stop in ranges if first < stop]
 
@@ -143,21 +151,26 @@ class ArchiveReader:
                 "later"
             ) from error
 
-    def _rows(self, topic: TopicId) -> list[Row]:
-        """The rows of all generations, oldest first. Raises: ArchiveError, OSError."""
+    def _rows(self, topic: TopicId, query: Query) -> Iterator[Row]:
+        """The rows of all generations from the day on in which the query starts, oldest first.
+        Raises: ArchiveError, OSError."""
         root = self._archive.root
         if not (root / "_manifest").is_dir():
             raise ArchiveError(
-                f"{root} is no archive, as it has no directory _manifest (is its volume mounted?)"
+                f"{root} is no archive, as it has no directory _manifest: its file system is not "
+                "mounted, or tuff-pipeline archive has not run yet"
             )
-        files = sorted(self._archive.directory_of(topic).glob("dt=*.json"))
-        return [row for file in files for row in self._rows_of_day(_Stamp.of(file))]
+        start = min(query.start, _stop(query))
+        first = self._archive.day_file(topic, Hour.at(time_in(start)))
+        for file in sorted(first.parent.glob("dt=*.json")):
+            if file >= first:
+                yield from self._rows_of_day(_Stamp.of(file))
 
     def _read(self, topic: TopicId, generation: int, query: Query) -> ArchiveRead:
         messages = Messages(limit=query.limit, bytes_max=query.bytes_max)
         reached, stop = query.start, _stop(query)
         is_complete = True
-        for row in self._rows(topic):
+        for row in self._rows(topic, query):
             row_stop = MessageId(row.hour.stop_ms, 0).to_int()
             if row.generation != generation or row_stop <= reached:
                 continue

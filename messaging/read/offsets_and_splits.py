@@ -56,7 +56,7 @@ from messaging.storage.rows import (
 from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
 from tuff.protocol import json_forms
-from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.errors import BadRequestError, DamagedRecordError, TopicNotFoundError
 from tuff.protocol.exchange import Reply, Request, Route, json_reply
 from tuff.protocol.ids import MessageId, Offset, TopicId, past_group
 from tuff.protocol.json_forms import shown
@@ -88,6 +88,7 @@ class Offsets:
     earliest: MessageId | None
     end: MessageId | None
     blocked_by: int | None
+    prepared: tuple[str, int] | None = None  # the database that decides it, and since when in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +131,42 @@ class TopicOffsets:
         found, record = require_log(self._store, self._state, topic)
         query = self._query(found, record, poll, 0, snapshot)
         query = replace(query, high_water_mark=high_water_mark)
-        undecided_from = _undecided_from(record, query, poll, indexed)
+        undecided_from = first_indexed(record.generation, query, poll, indexed)
         earliest = await self._earliest(found, record, query)
         end, blocking_pointer = await self._store.read(
             partial(decided_end, query=query, undecided_from=undecided_from)
         )
+        transactions = self._state.transactions
+        holder = None if blocking_pointer is None else transactions.holder(blocking_pointer)
         return Offsets(
             generation=record.generation,
             earliest=earliest,
             end=end,
-            blocked_by=None
-            if blocking_pointer is None
-            else self._state.transactions.holder(blocking_pointer),
+            blocked_by=holder,
+            prepared=None if holder is None else transactions.preparation(holder),
         )
 
     async def earliest(self, topic: TopicId) -> MessageId | None:
         """Where the live messages begin for a reader without a snapshot."""
         found, record = require_log(self._store, self._state, topic)
         return await self._earliest(found, record, self._query(found, record, Poll(), 0, None))
+
+    async def bounds(
+        self, topics: Iterable[TopicId]
+    ) -> dict[TopicId, tuple[int, MessageId | None]]:
+        """For each of these topics that exists: the time in ms from which messages live, and the id
+        of the newest message, for a reader without a snapshot. One read of the store for all."""
+        queries = {}
+        for topic in topics:
+            with suppress(TopicNotFoundError):
+                found, record = require_log(self._store, self._state, topic)
+                queries[topic] = self._query(found, record, Poll(), 0, None)
+        ends = await self._store.read(
+            lambda store: {topic: newest_id(store, query) for topic, query in queries.items()}
+        )
+        return {
+            topic: (first_live(query).timestamp_ms, ends[topic]) for topic, query in queries.items()
+        }
 
     async def archived_from(self, topic: TopicId) -> MessageId | None:
         """The first message that a reader can receive from the archive; None if there is none, or
@@ -202,8 +221,8 @@ class TopicOffsets:
         return query_of(self._state, self._settings, topic, record, poll, number, snapshot)
 
 
-def _undecided_from(
-    record: TopicRecord, query: Query, poll: Poll, indexed: Iterable[IndexedRange]
+def first_indexed(
+    generation: int, query: Query, poll: Poll, indexed: Iterable[IndexedRange]
 ) -> Offset:
     """The offset before which every row is decided for this reader. `indexed`: the ranges of
     message rows of the topic that were in the index before the snapshot."""
@@ -215,7 +234,7 @@ def _undecided_from(
         return Offset(0, 0)
 
     def is_held(entry: IndexedRange) -> bool:
-        is_here = entry.generation == record.generation
+        is_here = entry.generation == generation
         return is_here and visibility(entry.pointer, query.snapshot) is Verdict.HOLD
 
     return min((entry.first for entry in indexed if is_held(entry)), default=nothing)
@@ -226,7 +245,7 @@ def decided_end(
 ) -> tuple[MessageId | None, int | None]:
     """The last message such that it and all before it are decided, and the pointer of the first row
     that is not. Rows before `undecided_from` are known to be decided. Raises: StoreError."""
-    offset, row = _first_undecided(store, query, max(undecided_from, first_live(query)))
+    offset, row = first_undecided(store, query, max(undecided_from, first_live(query)))
     return _last_before(store, query, offset), None if row is None else row.tx_pointer
 
 
@@ -241,7 +260,7 @@ def first_live(query: Query) -> Offset:
     return max(query.log_start.offset, query.live_from)
 
 
-def _first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, MessageRow | None]:
+def first_undecided(store: Store, query: Query, start: Offset) -> tuple[Offset, MessageRow | None]:
     """The first offset that is not decided: that of a held or damaged row, or the end."""
     end = offset_after(query.high_water_mark)
     if start < end:
@@ -493,6 +512,8 @@ class _Routes:
             if found.blocked_by is None
             else json_forms.pointer_to_json(found.blocked_by),
         }
+        if found.prepared is not None:
+            form["database"], form["preparedAt"] = found.prepared
         if with_archive:
             first = await self._offsets.archived_from(topic)
             form["archivedFrom"] = first and first.hex()

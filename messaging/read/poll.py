@@ -5,6 +5,7 @@ again each time it wakes. It registers for wake-ups before it reads, so that no 
 """
 
 import asyncio
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of, topic_was_replaced
 from messaging.transactions_interface import TransactionView
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol import avro, json_forms
 from tuff.protocol.attributes import TagFilter
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TransactionUnknownError
@@ -57,7 +59,10 @@ WAIT_S_MAX = 60.0  # seconds a poll may wait; proxies cut longer silences
 # Seconds that a poll without `wait` looks for a message with the right tags before it answers that
 # there may be more. Each scan of the store ends after `SCAN_ROWS_MAX` rows.
 FILTERED_READ_S = 1.0
+DAMAGES_LOGGED_MAX = 1_000  # damaged records; a store with more has one cause
 DIGITS_MAX = 100  # of a number in a query; its first ones are far beyond 64 bits by then
+log = logging.getLogger(__name__)
+
 Choice = TypeVar("Choice", bound=Enum)
 
 _SECONDS = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -69,7 +74,8 @@ _BROWSE_PARAMETERS = _READ_PARAMETERS | {"from", "inclusive", "limit"}
 class PollResult:
     """What a read delivers. `next_id`, as an exclusive start, continues with exactly what this
     reader has not received; `blocked_by` is the id of the transaction that holds it back, while
-    that is in progress. `archived`: they come from the archive of the topic."""
+    that is in progress, and `prepared` the database that decides it, and since when in ms.
+    `archived`: they come from the archive of the topic."""
 
     messages: Messages
     generation: int
@@ -78,6 +84,7 @@ class PollResult:
     blocked_by: int | None
     expired: bool
     archived: bool = False
+    prepared: tuple[str, int] | None = None
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
@@ -130,16 +137,18 @@ class Polls:
         self._transaction_rows = transaction_rows
         self._archive = archive
         self._observe = observe
-        self._is_stopping = False
+        self.is_stopping = False
         self.waiting_count = 0  # long polls that wait now
+        self._damages: set[tuple[TopicId, str]] = set()
         self.damaged_reads = 0  # polls that were refused for a damaged record, since the start
 
     async def poll(self, topic: TopicId, poll: Poll) -> PollResult:
         """Read, and wait up to `wait_s` if there is nothing yet."""
         try:
             return await self._registered(topic, poll)
-        except DamagedRecordError:
+        except DamagedRecordError as error:
             self.damaged_reads += 1
+            self._log_damage(topic, error)
             raise
 
     def latest(self, topic: TopicId) -> MessageId:
@@ -150,7 +159,7 @@ class Polls:
 
     def stop_waiting(self) -> None:
         """End every long poll, now and from now on, with an empty reply."""
-        self._is_stopping = True
+        self.is_stopping = True
         for topic in self._state.topics:
             topic.wake()
 
@@ -158,6 +167,14 @@ class Polls:
         """Load the encoder of Arrow replies. Raises: NotAcceptableError."""
         if not arrow_form.cache_info().currsize:
             await self._store.read(lambda _store: arrow_form())
+
+    def _log_damage(self, topic: TopicId, error: DamagedRecordError) -> None:
+        """One line for each damaged record that stops a reader, however often it reads there."""
+        place = topic, str(error.members["id"])
+        if place not in self._damages and len(self._damages) < DAMAGES_LOGGED_MAX:
+            self._damages.add(place)
+            extra = event("damage_read", topic=topic, id=place[1])
+            log.warning("a read of %s ends at a damaged record: %s", topic, error, extra=extra)
 
     async def _registered(self, topic: TopicId, poll: Poll) -> PollResult:
         found, record = require_log(self._store, self._state, topic)
@@ -248,13 +265,13 @@ class Polls:
     def _is_given_up(self, poll: Poll, *, deadline_s: float) -> bool:
         """Whether a poll that has only passed over messages is answered before it has seen all."""
         until_s = deadline_s + max(0.0, FILTERED_READ_S - poll.wait_s)
-        is_over = self._is_stopping or asyncio.get_running_loop().time() >= until_s
+        is_over = self.is_stopping or asyncio.get_running_loop().time() >= until_s
         return poll.tags is not None and is_over
 
     def _is_waiting_useless(self, poll: Poll, query: Query, result: ReadResult) -> bool:
         """Whether the poll is answered at once, since no message can come while it waits."""
         through = query.through
-        if self._is_stopping or result.next_id >= through.to_bytes():
+        if self.is_stopping or result.next_id >= through.to_bytes():
             return True
         if result.caught_up and through.offset <= query.high_water_mark:
             return True
@@ -274,16 +291,20 @@ class Polls:
         expires_ms = rule.expires_ms(row.offset, own_ttl_s=row.ttl_s)
         return (expires_ms - self._state.now_ms()) / 1000
 
-    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+    async def wait_until(self, waiter: asyncio.Event, alarm_s: float) -> None:
+        """Wait as a long poll, until this time of the event loop at most."""
         self.waiting_count += 1
-        alarm = loop.call_at(alarm_s, waiter.set)
+        alarm = asyncio.get_running_loop().call_at(alarm_s, waiter.set)
         try:
             await waiter.wait()
         finally:
             alarm.cancel()
             self.waiting_count -= 1
+
+    async def _wait(self, waiter: asyncio.Event, alarm_s: float, result: ReadResult) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await self.wait_until(waiter, alarm_s)
         if result.blocking_pointer is not None:
             self._observe("blocked_reader_seconds", loop.time() - began_s)
 
@@ -311,13 +332,15 @@ class Polls:
         return self._state.idle_intervals.may_contain_rows(unread, stop=query.live_from)
 
     def _result(self, generation: int, result: ReadResult, *, is_expired: bool) -> PollResult:
+        holder = self._holder(result.blocking_pointer)
         return PollResult(
             messages=result.messages,
             generation=generation,
             next_id=result.next_id,
             caught_up=result.caught_up,
-            blocked_by=self._holder(result.blocking_pointer),
+            blocked_by=holder,
             expired=is_expired,
+            prepared=None if holder is None else self._state.transactions.preparation(holder),
         )
 
     def _holder(self, pointer: int | None) -> int | None:
@@ -470,7 +493,7 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         raise BadRequestError(f"limit is greater than 0, not {consume.limit}")
     if isinstance(consume.start, int):
         start_time(consume.start)
-    through, tags = query.get("through"), query.get("tags")
+    through = query.get("through")
     return Poll(
         start=consume.start,
         inclusive=consume.inclusive,
@@ -479,9 +502,9 @@ def _poll(query: Mapping[str, str], consume: ConsumeRequest) -> Poll:
         tx=tx,
         isolation=isolation or Isolation.ALL,
         undecided=undecided,
-        wait_s=_wait(query.get("wait")),
+        wait_s=wait_in(query),
         through=None if through is None else MessageId.from_hex(through),
-        tags=None if tags is None else TagFilter.parse(tags),
+        tags=tags_in(query),
     )
 
 
@@ -492,6 +515,9 @@ def _polled(result: PollResult, form: Form) -> Reply:
     )
     if result.blocked_by is not None:
         headers += (("Tuff-Blocked-By", json_forms.pointer_to_json(result.blocked_by)),)
+    if result.prepared is not None:
+        database, at_ms = result.prepared
+        headers += (("Tuff-Blocked-Database", database), ("Tuff-Blocked-Since", str(at_ms)))
     if result.expired:
         headers += (("Tuff-Expired", "true"),)
     if result.archived:
@@ -521,7 +547,14 @@ def transaction_named(query: Mapping[str, str]) -> int | None:
         raise TransactionUnknownError(f"there is no transaction {shown(text)}") from None
 
 
-def _wait(text: str | None) -> float:
+def tags_in(query: Mapping[str, str]) -> TagFilter | None:
+    tags = query.get("tags")
+    return None if tags is None else TagFilter.parse(tags)
+
+
+def wait_in(query: Mapping[str, str]) -> float:
+    """The seconds that the parameter `wait` names, 0 without it. Raises: BadRequestError."""
+    text = query.get("wait")
     if text is None:
         return 0.0
     wait_s = float(text) if _SECONDS.fullmatch(text) else math.nan

@@ -51,6 +51,7 @@ from messaging.topic_changes import TopicChanges
 from messaging.topics import Topic, with_log_start
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
+from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.pointer_list import VisibilityState
@@ -158,7 +159,9 @@ class RetentionCleaner:
             await self._topics.delete_emptied()
         damaged = [key for chunk in chunks for key in chunk.damaged]
         if damaged:
-            log.warning("%d damaged rows, the first under %s", len(damaged), damaged[0].hex())
+            first = damaged[0].hex()
+            extra = event("damage_found", count=len(damaged), key=first)
+            log.warning("%d damaged rows, the first under %s", len(damaged), first, extra=extra)
         return PassResult(
             dropped_count=sum(sum(chunk.deletes.values()) for chunk in chunks),
             inverted_count=sum(len(chunk.inversions) for chunk in chunks),

@@ -42,6 +42,7 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TopicRecord
+from tuff.log_events import event
 from tuff.protocol.ids import DelayedId, Offset, TopicId
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def load_topics(store: Store, units: Collection[TopicId]) -> LoadedTopics:
         if isinstance(record, TopicRecord) and record.generation > 0:
             prefix = prefix_of(topic, record.generation)
             _load_holds_and_positions(store, found, below=prefix)
-            if not topic.is_delayed_log:
+            if not topic.belongs_to_topic:
                 due_ms |= _next_due_ms(store, {topic: record}, below=prefix)
     return LoadedTopics(
         records={**dict.fromkeys(units), **found},
@@ -224,7 +225,8 @@ def _record(topic: TopicId, key: bytes, value: bytes) -> TopicRecord | str:
     try:
         return TopicRecord.from_bytes(key, value)
     except DamagedRowError as error:
-        log.warning("the metadata of the topic %s %s", topic, error.finding)
+        extra = event("damage_found", topic=topic)
+        log.warning("the metadata of the topic %s %s", topic, error.finding, extra=extra)
         return f"{error.finding}; {error.advice}"
 
 
@@ -242,7 +244,7 @@ def _load_holds_and_positions(
                 positions[topic][name] = Position.from_bytes(key, value)
         except DamagedRowError as error:
             what = f"has {_KINDS[table]} {name!r}, which {error.finding}"
-            log.warning("the topic %s %s", topic, what)
+            log.warning("the topic %s %s", topic, what, extra=event("damage_found", topic=topic))
             if table == HOLDS or isinstance(error, NewerRowError):
                 # Without the hold, messages that a reader still needs would expire. With a hold
                 # that begins at another time, expired messages would come back.
@@ -279,7 +281,8 @@ def _next_due_ms(
         try:
             topic, generation = split_prefix(prefix)
         except ValueError as error:
-            log.warning("the row %s is damaged in its key: %s", key.hex(), error)
+            extra = event("damage_found", key=key.hex())
+            log.warning("the row %s is damaged in its key: %s", key.hex(), error, extra=extra)
             start = key + b"\x00"
             continue
         record = topics.get(topic)

@@ -11,6 +11,7 @@ of messages. `ms` is the time of the write, for `max_block`.
 import struct
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from messaging.storage.rows import (
@@ -30,7 +31,8 @@ from tuff.protocol.values import value
 
 MESSAGE_ROWS = b"m"
 PAYLOAD_ROWS = b"p"  # stored, and not yet published by a reference row
-_KINDS = (MESSAGE_ROWS, PAYLOAD_ROWS)
+ASIDE_ROWS = b"a"  # message rows that were set aside: marked, until a commit publishes them again
+_KINDS = (MESSAGE_ROWS, PAYLOAD_ROWS, ASIDE_ROWS)
 ENDED_COUNT_MAX = 16_384  # pointers; readers are woken long before so many others end
 
 _VALUE = struct.Struct(">QHBQ")
@@ -67,6 +69,11 @@ class IndexedRange:
     @property
     def key(self) -> bytes:
         return index_key(self.pointer, self.kind, self.prefix, self.first)
+
+    @property
+    def set_aside(self) -> "IndexedRange":
+        """The same rows once they are set aside."""
+        return replace(self, kind=ASIDE_ROWS)
 
     def to_bytes(self, key: bytes) -> bytes:
         """The stored value under this key."""
@@ -159,7 +166,7 @@ class PointerIndex:
         is_known = ranges.pop(entry.key, None) is not None
         if is_known and entry.kind == PAYLOAD_ROWS:
             self._discard_stored(entry)
-        elif is_known:
+        elif is_known and entry.kind == MESSAGE_ROWS:
             # The time of the first publish stays while the pointer has other rows.
             count, first_ms = self._publishes[entry.pointer]
             if count > 1:
@@ -200,6 +207,11 @@ class PointerIndex:
 
     def message_ranges(self, pointer: int) -> list[IndexedRange]:
         return [entry for entry in self.ranges(pointer) if entry.kind == MESSAGE_ROWS]
+
+    def aside_ranges(self, pointer: int) -> list[IndexedRange]:
+        """The ranges that were set aside, in the order of their publishes."""
+        found = [entry for entry in self.ranges(pointer) if entry.kind == ASIDE_ROWS]
+        return sorted(found, key=lambda entry: entry.first)
 
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
         """Payload rows stored for a topic that no reference row has published yet, of all
@@ -264,13 +276,18 @@ class PointerIndex:
 
     def settle(self, pointers: Iterable[int]) -> None:
         """These pointers committed: remove their rows from the index, in memory now and on the disk
-        with the next batch."""
+        with the next batch. Those that were set aside stay."""
         for pointer in pointers:
+            aside = self.aside_ranges(pointer)
             self._publishes.pop(pointer, None)
             self._stored.pop(pointer, None)
             if ranges := self._ranges.pop(pointer, None):
+                self._note_ended(pointer, frozenset([entry.topic for entry in ranges.values()]))
+                for entry in aside:
+                    del ranges[entry.key]
+                    self.add(entry)
+            if ranges:
                 topics = frozenset([entry.topic for entry in ranges.values()])
-                self._note_ended(pointer, topics)
                 self.settling[pointer] = _Settling(list(ranges), topics)
 
     def next_settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from messaging.storage.engine import CanBeTakenOver, StoreError, TakenOverError
 from messaging.storage.store_state import OpenStore
-from messaging.topics import TOPIC_PATH
+from messaging.topics import READING_POSTS
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import StorageUnavailableError, TuffError
 from tuff.protocol.exchange import Reply, Request, Route
@@ -124,7 +124,7 @@ def owned(route: Route, ownership: StoreOwnership) -> Route:
     """The same route for a store that another server can take over. A read, and a refusal that
     depends on a read, is answered only while this server owns the store. Writes need no check: a
     store that was taken over refuses them."""
-    is_read = route.method == "GET" or route.path == f"{TOPIC_PATH}/poll"
+    is_read = route.method == "GET" or route.path in READING_POSTS
 
     async def handler(request: Request) -> Reply:
         try:

@@ -51,6 +51,7 @@ from messaging.write.group_commit import (
     WriteBatch,
 )
 from tuff.disk.event_loop import FutureTask
+from tuff.log_events import event
 from tuff.protocol.errors import (
     BadRequestError,
     DamagedRecordError,
@@ -71,6 +72,7 @@ ENTERED_COUNT_MAX = 1_000  # messages that enter a topic in one batch; some ms o
 ENTERED_BYTES_MAX = 4 << 20  # bytes of their payloads, unless the first one is larger
 LOOKS_COUNT_MAX = 32  # topics that are looked at at once; each look takes a thread and a batch
 RETRY_MS = 1_000  # ms until the next look at a topic after one that failed
+RETRY_MS_MAX = 64_000  # ms; after looks that failed by a bug, each waits twice as long as the last
 LISTED_COUNT_MAX = 1_000  # messages in one page of a list; keeps a reply without payloads small
 LISTED_COUNT = 100  # the same, unless the request says how many
 
@@ -128,7 +130,7 @@ class DelayedMessages:
         self._observe = observe
         self._looking: set[TopicId] = set()
         self._again: set[TopicId] = set()  # to look at once more after the look under way
-        self._failing: set[TopicId] = set()  # topics whose last look failed
+        self._failed_counts: dict[TopicId, int] = {}  # looks at a topic that failed in a row
         self._cancels: defaultdict[TopicId, list[_Cancel]] = defaultdict(list)
         # The messages in a log when its log start was last raised: without new ones, it is not.
         self._passed: dict[TopicId, int] = {}
@@ -218,8 +220,8 @@ class DelayedMessages:
                 await self._read_log(topic)
             else:
                 await self._enter_due(topic, cancels)
-            self._failing.discard(topic)
-        except TuffError as error:
+            self._failed_counts.pop(topic, None)
+        except Exception as error:  # noqa: BLE001 - messages must not wait for ever for a bug
             self._look_later(topic, error)
             for each in cancels:
                 _fail(each, error)
@@ -230,14 +232,22 @@ class DelayedMessages:
                 self._state.look_times.note(topic, AT_ONCE)
             self._state.look_times.changed.set()
 
-    def _look_later(self, topic: TopicId, error: TuffError) -> None:
+    def _look_later(self, topic: TopicId, error: Exception) -> None:
         if isinstance(error, TopicNotFoundError) or self._state.topics.maybe_find(topic) is None:
+            self._failed_counts.pop(topic, None)
             return  # it was deleted, or another server owns it
-        is_told_elsewhere = isinstance(error, TransactionsUnavailableError | OwnershipMovingError)
-        if topic not in self._failing and not is_told_elsewhere:
-            self._failing.add(topic)
-            log.warning("delayed messages of %s wait, and are tried again: %s", topic, error)
-        self._state.look_times.note(topic, self._state.now_ms() + RETRY_MS)
+        failed_count = self._failed_counts.get(topic, 0)
+        is_bug = not isinstance(error, TuffError)
+        if not isinstance(error, TransactionsUnavailableError | OwnershipMovingError):
+            self._failed_counts[topic] = failed_count + 1
+            if failed_count == 0:
+                sentence = "delayed messages of %s wait, and are tried again: %s"
+                level = logging.ERROR if is_bug else logging.WARNING
+                extra = event("delayed_wait", topic=topic)
+                bug = error if is_bug else None
+                log.log(level, sentence, topic, error, exc_info=bug, extra=extra)
+        retry_ms = min(RETRY_MS << failed_count, RETRY_MS_MAX) if is_bug else RETRY_MS
+        self._state.look_times.note(topic, self._state.now_ms() + retry_ms)
 
     async def _enter_due(self, topic_id: TopicId, cancels: Sequence[_Cancel]) -> None:
         topic, record = require_topic(self._store, self._state, topic_id)
@@ -397,7 +407,7 @@ def _answer(cancels: Sequence[_Cancel], cancelled: Set[DelayedId]) -> None:
         left.discard(each.id)  # a second call that cancels it comes too late
 
 
-def _fail(cancel: _Cancel, error: TuffError) -> None:
+def _fail(cancel: _Cancel, error: Exception) -> None:
     if not cancel.done.done():
         cancel.done.set_exception(error)
 

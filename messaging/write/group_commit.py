@@ -23,8 +23,11 @@ from messaging.storage.rows import (
     METADATA_KEY,
     DamagedRowError,
     MessageRow,
+    delayed_key,
     message_key,
     offset_after,
+    offset_in,
+    split_log_message,
     topic_key,
 )
 from messaging.storage.sequencer import Sequencer
@@ -32,13 +35,14 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topics import Topic, TopicRecord
 from messaging.transactions_interface import WritePermit
 from tuff.disk.event_loop import Arrivals, BatchLoop
+from tuff.log_events import event
 from tuff.protocol.errors import (
     OverloadedError,
     ShuttingDownError,
     StorageUnavailableError,
     TuffError,
 )
-from tuff.protocol.ids import Offset
+from tuff.protocol.ids import DelayedId, Offset
 from tuff.protocol.requests import Ack
 
 log = logging.getLogger(__name__)
@@ -61,6 +65,18 @@ class Inversion(NamedTuple):
     stop: bytes
 
 
+class Renewal(NamedTuple):
+    """Rows that were marked as rolled back, to write again: those of this pointer in this range of
+    keys. In a topic they get offsets from `first` on. `first` None: they are messages of a delayed
+    log, and become delayed rows."""
+
+    pointer: int
+    prefix: bytes
+    start: bytes
+    stop: bytes
+    first: Offset | None
+
+
 class WriteBatch:
     """Rows that are written together, and callbacks for when they are durable or lost.
 
@@ -77,6 +93,7 @@ class WriteBatch:
         # Rows of the Payload Table, which are new, and which readers don't see yet.
         self.stored: list[Columns] = []
         self.inversions: list[Inversion] = []
+        self.renewals: list[Renewal] = []
         # Rows of delayed messages, None if deleted. No reader of messages sees them.
         self.delayed: list[tuple[bytes, bytes | None]] = []
         # Topics whose long polls wake, with the messages published to them and their bytes.
@@ -100,6 +117,7 @@ class WriteBatch:
             or self.stored
             or self.delayed
             or self.inversions
+            or self.renewals
             or self._forced
         )
 
@@ -118,6 +136,22 @@ class WriteBatch:
         """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive."""
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
         self.inversions.append(Inversion(pointer, start, stop))
+
+    def publish_again(
+        self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, at: Offset
+    ) -> None:
+        """Write the rows of a pointer that are marked as rolled back, from `first` to `last`
+        inclusive, once more behind all others: unmarked, and from this offset on."""
+        start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
+        self.renewals.append(Renewal(pointer, prefix, start, stop, at))
+
+    def delay_again(
+        self, pointer: int, log_prefix: bytes, first: Offset, last: Offset, *, prefix: bytes
+    ) -> None:
+        """Write the delayed rows of the topic with this prefix, for those messages of its delayed
+        log that have this pointer and are marked as rolled back."""
+        start, stop = message_key(log_prefix, first), message_key(log_prefix, offset_after(last))
+        self.renewals.append(Renewal(pointer, prefix, start, stop, None))
 
     def change_topic(self, topic: Topic, record: TopicRecord) -> None:
         """Write a topic's row. Later writes are decided by it at once; readers see it once it is
@@ -189,10 +223,28 @@ class WriteBatch:
                     inverted = _inverted(key, value, inversion.pointer)
                     if inverted is not None:
                         self.puts[key] = inverted
+        for renewal in self.renewals:
+            self._renew(store, renewal)
         records = [*self.puts.items(), *self.delayed]
         for keys, values in (*joined_neighbours(self.new_rows), *self.stored):
             records += records_of(store, keys, values)
         store.write(records)
+
+    def _renew(self, store: Store, renewal: Renewal) -> None:
+        offset = renewal.first
+        for key, stored in store.scan(renewal.start, renewal.stop):
+            value = self.puts.get(key, stored)  # this batch may have marked it, or delete it
+            row = None if value is None else _row_of(key, value, -renewal.pointer)
+            if row is None:
+                continue
+            if offset is None:
+                due_ms, delayed = split_log_message(row.payload)
+                delayed_id = DelayedId(due_ms, offset_in(key))
+                self.delayed.append((delayed_key(renewal.prefix, delayed_id), delayed))
+            else:
+                new_key = message_key(renewal.prefix, offset)
+                self.puts[new_key] = replace(row, tx_pointer=renewal.pointer).to_bytes(new_key)
+                offset = offset_after(offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -350,6 +402,7 @@ class GroupCommitter:
                 "the message store was opened again and %s batch %d",
                 "contains" if is_there else "does not contain",
                 batch.number,
+                extra=event("store_opened_again", batch=batch.number, is_there=is_there),
             )
             if is_there:
                 self._complete(batch, writes)
@@ -386,7 +439,8 @@ class GroupCommitter:
             await self._store.write(batch.write)
         # After any failure it is unknown whether the batch is stored, and that must be found out.
         except Exception as error:
-            log.exception("batch %d of %d writes failed", batch.number, len(writes))
+            extra = event("store_write_failed", batch=batch.number, writes=len(writes))
+            log.exception("batch %d of %d writes failed", batch.number, len(writes), extra=extra)
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
@@ -460,6 +514,7 @@ class GroupCommitter:
                 "since the start",
                 error,
                 self.lost_count,
+                extra=event("publish_lost", lost=self.lost_count),
             )
 
     def _refuse(self, writes: list[Write[Any]], reason: str) -> None:
@@ -497,10 +552,14 @@ def _release(write: Write[Any]) -> None:
 
 
 def _inverted(key: bytes, value: bytes, pointer: int) -> bytes | None:
+    row = _row_of(key, value, pointer)
+    return None if row is None else replace(row, tx_pointer=-pointer).to_bytes(key)
+
+
+def _row_of(key: bytes, value: bytes, pointer: int) -> MessageRow | None:
+    """The row, if it has this pointer."""
     try:
         row = MessageRow.from_bytes(key, value)
     except DamagedRowError:
         return None  # never shown to a reader, and reported where it is read
-    if row.tx_pointer != pointer:
-        return None
-    return replace(row, tx_pointer=-pointer).to_bytes(key)
+    return row if row.tx_pointer == pointer else None

@@ -433,13 +433,7 @@ class Publisher:
         assert target.places is not None
         offsets = [offset_after(start, place) for place in target.places]
         keys = [message_key(target.topic.prefix(target.generation), each) for each in offsets]
-        values = inline_values(
-            keys,
-            entry.payloads,
-            pointer=entry.pointer,
-            ttls_s=entry.ttls_s,
-            attributes=entry.attributes,
-        )
+        values = _values(keys, entry, pointer=entry.pointer)
         for key, value in zip(keys, values, strict=True):
             batch.put(key, value)
         size_bytes = sum(map(len, entry.payloads))
@@ -463,9 +457,7 @@ class Publisher:
         offsets = [offset_after(start, place) for place in places]
         ids = list(map(DelayedId, due_ms, offsets))
         keys = [delayed_key(prefix, each) for each in ids]
-        values = inline_values(
-            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
-        )
+        values = _values(keys, entry, pointer=None)
         if entry.pointer is None:
             batch.delayed += zip(keys, values, strict=True)
             note = partial(self._state.look_times.note, target.topic.id, min(due_ms))
@@ -521,9 +513,7 @@ class Publisher:
         offsets = batch.next_offsets(len(entry.payloads))
         keys = payload_keys(prefix, pointer, offsets[0], len(entry.payloads))
         # The pointer is in the key.
-        values = inline_values(
-            keys, entry.payloads, pointer=None, ttls_s=entry.ttls_s, attributes=entry.attributes
-        )
+        values = _values(keys, entry, pointer=None)
         batch.stored.append((keys, values))
         size_bytes = sum(map(len, entry.payloads))
         self._index(target, batch, PAYLOAD_ROWS, offsets, final=False, payload_bytes=size_bytes)
@@ -639,13 +629,16 @@ def _put_messages(
     prefix, entry = target.topic.prefix(target.generation), target.entry
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
-    values = inline_values(
-        keys,
-        entry.payloads,
-        pointer=entry.pointer,
-        ttls_s=entry.ttls_s,
-        attributes=entry.attributes,
-    )
+    values = _values(keys, entry, pointer=entry.pointer)
     is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
     batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
     return offsets
+
+
+def _values(
+    keys: Sequence[bytes], entry: PublishEntry | PublishRequest, *, pointer: int | None
+) -> list[bytes]:
+    """The rows of the messages of an entry, under these keys."""
+    return inline_values(
+        keys, entry.payloads, pointer=pointer, ttls_s=entry.ttls_s, attributes=entry.attributes
+    )

@@ -3,22 +3,32 @@ them as rolled back, and wakes the readers that waited for the end (design §6).
 
 Settling deletes only index rows, with the next batch. Marking inverts all message rows in the
 pointer index. A mark that fails stays queued and is retried until it succeeds.
+
+The rows of a prepared transaction that holds readers back for too long are *set aside* (decision
+0045, section 2): they are marked, and stay in the index. If the transaction commits, they are
+written again behind all others. If it aborts, they only leave the index.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from messaging.retention.region_observers import RegionObservers
+from messaging.storage.look_times import AT_ONCE
 from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
 from messaging.storage.store_state import StoreState
-from messaging.topics import ownership_moving
+from messaging.topics import Topic, ownership_moving
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
-from tuff.protocol.errors import UnavailableError
-from tuff.protocol.ids import TopicId
+from tuff.disk.event_loop import FutureTask
+from tuff.protocol.errors import TuffError, UnavailableError
+from tuff.protocol.ids import GROUP_LOG, SHARE_LOG, TopicId
+from tuff.protocol.transaction import POINTERS_PER_MS
+
+log = logging.getLogger(__name__)
 
 # Rows inverted by one batch, unless one publish has more; publishes behind it wait some tens of ms.
 MARK_ROWS_MAX = 10_000
@@ -53,14 +63,33 @@ class TransactionRows:
         self._committer = committer
         self._observers = observers
         self._unmarked: set[int] = set()  # ended, and their rows are still to be marked
+        self._returning: set[int] = set()  # committed, and rows that were set aside are to return
+        self._returning_now: set[bytes] = set()  # index keys of the rows that a batch returns
         # The polls that read in the snapshot of a transaction, by its pointer.
         self._readers: dict[int, dict[asyncio.Event, None]] = {}
         self.check_entries = publisher.check_entries
         self.publish_final = publisher.publish_final
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
-        """These pointers durably committed: the next batch deletes their index rows."""
+        """These pointers durably committed: the next batch deletes their index rows, and rows that
+        were set aside return to their topics soon."""
         self._state.index.settle(transaction_pointers)
+        aside = [each for each in transaction_pointers if self._state.index.aside_ranges(each)]
+        if aside:
+            self._returning.update(aside)
+            FutureTask(self._return_rows(aside), refusals=TuffError).go_on()
+
+    async def set_aside(self, transaction_pointers: Collection[int]) -> None:
+        """Let readers pass the message rows of these prepared pointers, durably. Idempotent.
+
+        Raises:
+            UnavailableError (its kinds): repeat it.
+        """
+        for pointer in transaction_pointers:
+            ranges = self._state.index.message_ranges(pointer)
+            for topic in sorted({entry.topic for entry in ranges}):
+                if not _is_read_by_its_group(topic):
+                    await self._submit(partial(self._set_aside, pointer, topic))
 
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:
         """Invert all rows of these pointers durably, and delete their index rows. Idempotent.
@@ -74,12 +103,17 @@ class TransactionRows:
             await self._mark(carried)
 
     async def retry_marks(self) -> None:
-        """Mark the rows that could not be marked before; those that fail again stay queued."""
+        """Mark the rows that could not be marked before, and return those that were set aside;
+        those that fail again stay queued."""
         if self._unmarked:
             try:
                 await self._mark(sorted(self._unmarked))
             except UnavailableError:
                 return
+        if self._returning:
+            # A batch that was lost may have put back rows that were settled meanwhile.
+            self._state.index.settle(self._returning)
+            await self._return_rows(sorted(self._returning))
 
     def wake_readers(self, transaction_pointers: Collection[int]) -> None:
         """These pointers durably ended: wake readers that their rows hold back, and those that read
@@ -111,7 +145,8 @@ class TransactionRows:
 
     def topics(self, transaction_pointers: Collection[int]) -> list[str]:
         """`ns:topic` of every topic these pointers published to or stored for, sorted."""
-        return sorted(map(str, self._homes(transaction_pointers)))
+        found = self._state.index.topics(transaction_pointers)
+        return sorted({str(topic.home) for topic in found})  # also of delayed messages
 
     def is_carried(self, pointer: int) -> bool:
         """Whether an unmarked message row or a stored payload of this pointer may exist."""
@@ -124,7 +159,7 @@ class TransactionRows:
         return [
             CarriedPointer(
                 pointer=pointer,
-                topics=self._units([pointer]),
+                topics=_units(index.topics([pointer])),
                 is_final=pointer in finals,
                 first_publish_ms=index.first_publish_ms(pointer),
             )
@@ -136,7 +171,7 @@ class TransactionRows:
         disk that the pointer has: its rows are durably marked or settled."""
         if self._state.topics.is_foreign(topic):
             return False
-        return topic not in self._units([pointer])
+        return topic not in _units(self._state.index.topics([pointer]))
 
     def is_cleared(self, pointer: int) -> bool:
         """Whether no row outside the index has this invalid pointer. False only until the region
@@ -167,14 +202,6 @@ class TransactionRows:
         """The edits of transactions up to this one are durable; recorded with the next batch."""
         self._state.seen_lsn = lsn
 
-    def _homes(self, pointers: Collection[int]) -> frozenset[TopicId]:
-        """The topics that these pointers published to or stored for, also delayed messages."""
-        return frozenset(topic.home for topic in self._state.index.topics(pointers))
-
-    def _units(self, pointers: Collection[int]) -> frozenset[TopicId]:
-        """The same, by what has one owner in a cluster."""
-        return frozenset(topic.unit for topic in self._state.index.topics(pointers))
-
     async def _mark(self, pointers: Sequence[int]) -> None:
         entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]
         batches = list(_batches(entries)) or [[]]
@@ -182,6 +209,73 @@ class TransactionRows:
             await self._submit(partial(self._invert, ranges))
         await self._submit(partial(self._invert_last, batches[-1], entries))
         self._unmarked.difference_update(pointers)
+
+    def _set_aside(self, pointer: int, topic: TopicId, batch: WriteBatch) -> None:
+        index = self._state.index
+        ranges = [each for each in index.message_ranges(pointer) if each.topic == topic]
+        if pointer in self._unmarked or not ranges:
+            return  # it has been aborted, or they are set aside
+        self._invert(ranges, batch)
+        for entry in ranges:
+            aside = entry.set_aside
+            batch.delete(entry.key)
+            batch.put(aside.key, aside.to_bytes(aside.key))
+            # At once: the transaction may commit before the batch is durable.
+            index.discard(entry)
+            index.add(aside)
+            batch.on_lost(partial(index.add, entry))
+            batch.on_lost(partial(index.discard, aside))
+        batch.on_durable(
+            partial(
+                log.warning,
+                "transaction %d is prepared, and held back the readers of %s too long; its "
+                "messages there are set aside until it is resolved",
+                pointer,
+                topic,
+            )
+        )
+
+    async def _return_rows(self, pointers: Collection[int]) -> None:
+        try:
+            for pointer in pointers:
+                ranges = self._state.index.aside_ranges(pointer)
+                for topic in sorted({entry.topic for entry in ranges}):
+                    await self._submit(partial(self._return, pointer, topic))
+                if not self._state.index.ranges(pointer):
+                    self._returning.discard(pointer)
+        except TuffError:
+            return  # `retry_marks` tries again
+
+    def _return(self, pointer: int, topic: TopicId, batch: WriteBatch) -> None:
+        """Write the rows of a topic that were set aside again, behind all others."""
+        index, found = self._state.index, self._state.topics.maybe_find(topic)
+        ranges = [
+            each
+            for each in index.aside_ranges(pointer)
+            if each.topic == topic and each.key not in self._returning_now
+        ]
+        self._require_own_topics(ranges)
+        for entry in ranges:
+            batch.delete(entry.key)
+            self._returning_now.add(entry.key)
+            batch.on_durable(partial(index.discard, entry))
+            batch.on_durable(partial(self._returning_now.discard, entry.key))
+            batch.on_lost(partial(self._returning_now.discard, entry.key))
+            if found is not None and found.has_generation(entry.generation):
+                self._publish_again(found, entry, batch)
+
+    def _publish_again(self, topic: Topic, entry: IndexedRange, batch: WriteBatch) -> None:
+        rows = entry.pointer, entry.prefix, entry.first, entry.last
+        if not topic.id.is_delayed_log:
+            # Stored payloads stay as long as a message that references them.
+            self._state.raise_longest_transaction(batch.now_ms - entry.pointer // POINTERS_PER_MS)
+            at, _ = batch.next_offsets(entry.count)
+            batch.publish_again(*rows, at=at)
+            batch.touch(topic)
+            return
+        home = self._state.topics.find(topic.id.home)
+        batch.delay_again(*rows, prefix=home.prefix(home.require_decided().generation))
+        batch.on_durable(partial(self._state.look_times.note, home.id, AT_ONCE))
 
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))
@@ -227,3 +321,14 @@ def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
         count += entry.count
     if gathered:
         yield gathered
+
+
+def _is_read_by_its_group(topic: TopicId) -> bool:
+    """Whether this is the log of a consumer group or a share group. The group reads its own rows,
+    and undecided ones don't hold it back."""
+    return topic.name.endswith((GROUP_LOG, SHARE_LOG))
+
+
+def _units(topics: Iterable[TopicId]) -> frozenset[TopicId]:
+    """What has one owner in a cluster."""
+    return frozenset(topic.unit for topic in topics)

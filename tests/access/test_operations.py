@@ -8,10 +8,13 @@ from access.principals import Principal, Right, Rights
 from process.openapi import ENDPOINTS
 from tuff.protocol.errors import ForbiddenError
 
-OPEN = {"/health/live", "/health/startup", "/health/ready", "/openapi.json"}
+OPEN = {
+    "/health/live", "/health/startup", "/health/ready", "/openapi.json", "/console",
+    "/console/{version}/{file}",
+}  # fmt: skip
 
 
-def test_every_endpoint_has_an_entry_and_only_probes_and_the_document_are_open() -> None:
+def test_every_endpoint_has_an_entry_and_only_probes_the_document_and_files_are_open() -> None:
     assert REQUIREMENTS.keys() == {f"{each.method} {each.path}" for each in ENDPOINTS}
 
     found = {name.split()[1] for name, each in REQUIREMENTS.items() if each.scope is Scope.OPEN}

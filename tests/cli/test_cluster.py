@@ -80,6 +80,8 @@ def test_owners_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.Monk
     all_of_them = json.loads(cluster.tuff("topics", "--json")[1])
     of_one = cluster.tuff("topics", "--server", "s2")[1]
 
+    code, _, refused = cluster.tuff("topics", "--server", "s9")
+    assert (code, "no live server has the id s9" in refused) == (1, True)
     assert [(each["topic"], each["server"]) for each in all_of_them] == [
         ("shop:a", "s1"), ("shop:b", "s2"), ("shop:c", "s1"), ("shop:d", "s2"), ("shop:e", "s1"),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ def test_a_message_is_delayed_listed_and_cancelled(run: Tuff, client: tuff.Clien
     topic = tuff.TopicId("cli", "later")
     client.topics.create(topic)
 
-    made = json.loads(run("pub", "cli:later", "a", "--delay", "600", "--json").stdout)
+    made = json.loads(run("pub", "cli:later", "a", "--key", "k", "--delay", "600", "--json").stdout)
     moment = datetime.now(UTC) + timedelta(days=30)
     said = run("pub", "cli:later", "b", "--at", moment.isoformat()).stdout
 
@@ -21,6 +21,7 @@ def test_a_message_is_delayed_listed_and_cancelled(run: Tuff, client: tuff.Clien
     assert made["delayed"] == 1
     first, second = json.loads(run("delayed", "ls", "cli:later", "--json").stdout)
     assert (first["id"], first["payload"], second["payload"]) == (made["firstId"], "a", "b")
+    assert (first["key"], first["tags"], second["key"]) == ("k", [], None)
     assert first["id"] in run("delayed", "ls", "cli:later", "--limit", "1").stdout
     assert second["id"] not in run("delayed", "ls", "cli:later", "--limit", "1").stdout
     behind = run("delayed", "ls", "cli:later", "--after", first["id"], "--json").stdout

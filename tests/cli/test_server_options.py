@@ -20,6 +20,9 @@ from tuff.sql.dialects import SQLITE, identity_of, insert
 ID = "0" * 40
 COMMANDS = [
     ("status",),
+    ("doctor",),
+    ("top", "--once", "--interval", "0.1"),
+    ("explain", "t", ID),
     ("topics", "ls"),
     ("topics", "show", "t"),
     ("topics", "create", "t"),
@@ -55,6 +58,10 @@ COMMANDS = [
     ("groups", "show", "g"),
     ("groups", "reset", "g", "t:0", "--to", ID, "--yes"),
     ("groups", "delete", "g", "--yes"),
+    ("share", "ls", "t"),
+    ("share", "show", "t", "g"),
+    ("share", "create", "t", "g"),
+    ("share", "delete", "t", "g", "--yes"),
     ("snapshot", "take"),
     ("cluster", "status"),
     ("cluster", "topics"),

@@ -175,6 +175,7 @@ def test_an_operator_resolves_what_a_database_decided(run: Tuff, client: tuff.Cl
     assert listed == {
         "transactionId": str(one.transaction_id), "database": "orders", "client": "shop",
         "preparedAt": answer.prepared_at_ms, "topics": ["default:prepared"], "changeCount": 1,
+        "blocksReaders": True,
     }  # fmt: skip
     assert "orders" in table
     assert "decided by" in shown

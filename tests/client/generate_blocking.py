@@ -18,6 +18,7 @@ NAMES = (
     "cluster",
     "context",
     "groups",
+    "share_groups",
     "sql",
     "subscriber",
     "topics",

@@ -472,3 +472,21 @@ def test_a_blocking_client_refuses_a_coroutine_function_as_callback(
 
     with pytest.raises(TypeError, match="coroutine"):
         client.consumer("billing", topic, on_assigned=take)
+
+
+def test_a_member_selects_by_tags_and_retries_what_it_selected(
+    client: tuff.Client, topic: tuff.TopicId, make: Make
+) -> None:
+    wanted = tuff.NewMessage("wanted", tags=["new"])
+    client.publish(topic, "other", tuff.NewMessage("old", tags=["old"]), wanted)
+    consumer = make(tags="new", retry=tuff.RetryPolicy(delays=(0.01,)))
+
+    first = consumer.poll(10)
+    assert first is not None
+    consumer.nack(first[0], ValueError("no"))
+    again = consumer.poll(10)
+
+    assert again is not None
+    assert [(each.attempt, each[0].payload) for each in (first, again)] == [
+        (1, b"wanted"), (2, b"wanted"),
+    ]  # fmt: skip

@@ -1,5 +1,6 @@
 """A member of a consumer group against a scripted server, with a clock that the test sets."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
 from tuff.group_calls import CommittedOffsets, MemberView
 from tuff.protocol.errors import (
     GroupError,
+    NotFoundError,
     OwnershipMovingError,
     PartitionNotAssignedError,
     StaleMemberEpochError,
@@ -35,6 +37,9 @@ P0, P1 = TOPIC.partition(0), TOPIC.partition(1)
 FIRST, SECOND = Message(MessageId(1, 0), b"a"), Message(MessageId(2, 0), b"b")
 LOST = ConnectionLostError("no answer", outcome_unknown=True)
 SESSION_S = 10.0
+
+
+_TRANSACTION = Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
 
 
 class World:
@@ -129,9 +134,7 @@ class World:
         if kind == "poll":
             self.now_s += self.poll_s
             return self._poll(call)
-        if kind == "transactions":
-            return Transaction(transaction_id=10, read_pointer=9, write_pointer=10)
-        return None
+        return self._wait(call) if kind == "wait" else _TRANSACTION
 
     def _poll(self, call: Call[Any]) -> Poll:
         partition = P0 if "orders:0" in call.request.path else P1
@@ -140,6 +143,11 @@ class World:
         found = tuple(left[:1])
         next_id = found[-1].id if found else start or MessageId(0, 1)
         return Poll(messages=found, next_id=next_id, caught_up=True, blocked_by=None, expired=False)
+
+    def _wait(self, call: Call[Any]) -> list[int]:
+        assert {b'"0"', b'"1"'} <= set(re.findall(rb'"[0-9]"', _body(call)))
+        self.messages[P1] = [SECOND]
+        return [1]
 
     def _note(self, what: str) -> Callable[[list[TopicId]], None]:
         return lambda partitions: self.said.append(
@@ -388,6 +396,24 @@ def test_any_other_refusal_is_raised_by_poll_and_tried_again() -> None:
         world.poll()
     world.beat()
     assert payload(world.poll()) == b"a"
+
+
+@pytest.mark.parametrize("refusals", [[], [NotFoundError("there is no such address")]])
+def test_an_idle_member_waits_for_all_partitions_at_once(
+    world: World, refusals: list[TuffError]
+) -> None:
+    """It asked each partition five times a second. A server without this call is asked so."""
+    world.messages = {P0: [], P1: []}
+    world.errors["wait"] = refusals[:]
+    world.told()
+    if refusals:
+        assert world.run(world.flows.poll(1)) is None
+        assert world.told()[-2:] == ["GET offsets", "POST wait"]
+        world.messages[P1] = [SECOND]
+
+    assert payload(world.run(world.flows.poll(5))) == b"b"
+
+    assert world.told()[-1:] == ([] if refusals else ["POST wait"])
 
 
 def test_an_undecided_offset_is_waited_for(world: World) -> None:

@@ -1,6 +1,7 @@
 """Delayed messages with both clients (protocol §3.10)."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,35 @@ def test_delayed_messages_are_listed_and_cancelled(
     client.delayed.cancel(topic, first.id)
     with pytest.raises(tuff.DelayedNotFoundError):
         client.delayed.cancel(topic, first.id)
+
+
+def test_delayed_messages_are_acknowledged_as_all_are(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    """The client ignored `ack`, the command refused it, and HTTP took it."""
+    early = client.publish(topic, "early", delay=NEVER, ack="received")
+    assert client.publish(topic, "unknown", delay=NEVER, ack="none") is None
+    client.publish(topic, "last", delay=NEVER)
+
+    assert early.first_id == client.delayed.list(topic)[0].id
+    assert texts(client.delayed.list(topic, payloads=True)) == [b"early", b"unknown", b"last"]
+
+
+def test_a_message_that_waits_has_its_attributes(client: tuff.Client, topic: tuff.TopicId) -> None:
+    headers = [("a", "1"), ("b", b"\xff"), ("a", "2")]
+    message = tuff.NewMessage("x", key="k", tags=["new"], headers=headers)
+    client.publish(topic, message, delay=NEVER)
+
+    (found,) = client.delayed.list(topic)
+
+    assert (found.key, found.tags) == (b"k", ("new",))
+    assert found.headers == (("a", b"1"), ("a", b"2"), ("b", b"\xff"))
+
+
+def test_a_message_id_cancels_nothing(client: tuff.Client, topic: tuff.TopicId) -> None:
+    entered: Any = client.publish(topic, "x").first_id
+    with pytest.raises(TypeError, match="as in the first_id of a publish with a delay"):
+        client.delayed.cancel(topic, entered)
 
 
 def test_a_delayed_message_enters(client: tuff.Client, topic: tuff.TopicId) -> None:

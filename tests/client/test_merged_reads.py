@@ -1,8 +1,9 @@
 """Several partitions are read in one order: by message id, then by partition."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,15 @@ from hypothesis import strategies as st
 
 import tuff
 from tests.http.process import ServerProcess
+from tuff.address import addresses_of
+from tuff.blocking.transport import transport_of
+from tuff.calls import Call
+from tuff.flows import Stop
 from tuff.merged_reads import Merge
 from tuff.protocol.partitioning import partition_index
 from tuff.replies import Poll
+
+T = TypeVar("T")
 
 _numbers = count(1)
 
@@ -232,3 +239,45 @@ def test_the_client_shows_reads_and_truncates_partitions(
     assert raised.value.members == {"partitions": [0, 1, 2]}
     assert client.topics.truncate(orders, 1 << 60) is None
     assert [len(client.poll(orders.partition(number))) for number in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [([1, 2], r"partitions=\[1, 2\] selects partitions"), (1.5, "a position is a message id")],
+)
+def test_a_start_of_the_wrong_type_is_refused(
+    client: tuff.Client, orders: tuff.TopicId, start: Any, says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        next(client.merged(orders, start))
+
+
+class LateMessage:
+    """A transport that notes the path of each request, and publishes a message right before the
+    first wait is sent."""
+
+    def __init__(self, url: str, publish: Callable[[], object]) -> None:
+        self._inner = transport_of(addresses_of(url, 30.0, 5.0, token=None, ssl_context=None))
+        self._publish = publish
+        self.url = url
+        self.paths: list[str] = []
+        self.close = self._inner.close
+
+    def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
+        self.paths.append(call.request.path.rpartition("/")[2].partition("?")[0])
+        if self.paths[-1] == "wait" and self.paths.count("wait") == 1:
+            self._publish()
+        return self._inner.send(call, stop=stop)
+
+
+def test_an_idle_read_waits_for_all_partitions_in_one_request(
+    server: ServerProcess, client: tuff.Client, orders: tuff.TopicId
+) -> None:
+    """It asked each partition five times a second."""
+    late = LateMessage(server.url, lambda: client.publish(orders.partition(2), "x"))
+    with tuff.Client(server.url, transport=late) as reader:
+        number, message = next(reader.merged(orders))
+
+    assert (number, message.payload) == (2, b"x")
+    looks = ["poll", "poll", "poll", orders.name]
+    assert late.paths[-9:] == [*looks, "wait", *looks]

@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -218,3 +219,34 @@ def test_avro_says_what_has_to_be_installed_for_it(monkeypatch: pytest.MonkeyPat
 def test_a_string_is_no_topic(client: tuff.Client) -> None:
     with pytest.raises(TypeError, match=r"a topic is a tuff\.TopicId"):
         client.topic("shop:orders", tuff.STR)  # type: ignore[arg-type]  # that is the mistake
+
+
+@pytest.mark.parametrize("serializer", [len, Decimals, None])
+def test_something_else_than_a_serializer_is_refused(
+    client: tuff.Client, topic: tuff.TopicId, serializer: Any
+) -> None:
+    with pytest.raises(TypeError, match="a serializer is an object with the methods to_bytes"):
+        client.topic(topic, serializer)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "says"),
+    [
+        (
+            tuff.BYTES,
+            "text",
+            "tuff.BYTES takes bytes, and not str; ",
+        ),
+        (tuff.STR, 3, "tuff.STR takes a str, and not int; "),
+        (tuff.json_serializer(), Order("apple", 3), "give tuff.json_serializer the functions"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    serializer: tuff.Serializer[object],
+    value: object,
+    says: str,
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        client.topic(topic, serializer).publish(value)

@@ -500,6 +500,14 @@ def test_positions_of_one_topic_can_not_be_used_for_another(
         client.subscriber(topics[1], lambda *_: None, positions=positions)
 
 
+def test_positions_are_a_participant_that_keeps_them(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    nothing: Any = None
+    with pytest.raises(TypeError, match=r"as tuff.TablePositions\(table, name\), and not None"):
+        client.subscriber(topic, lambda *_: None, positions=nothing)
+
+
 def test_a_position_can_be_loaded_once_its_topic_is_set(
     client: tuff.Client, topics: list[tuff.TopicId], table: tuff.TransactionalTable
 ) -> None:

@@ -24,10 +24,14 @@ SALTS = 4  # regions of a table; they are created quickly
 
 
 class LocalCluster:
-    """The servers s1, s2, … with their data below one directory. `ports` are those of HBase."""
+    """The servers s1, s2, … with their data below one directory. `ports` are those of HBase, and
+    `settings` those of every server."""
 
-    def __init__(self, home: Path, ports: Ports, *, metadata: str) -> None:
+    def __init__(
+        self, home: Path, ports: Ports, *, metadata: str, settings: Sequence[str] = ()
+    ) -> None:
         self._home = home
+        self._settings = settings
         self._hbase = [
             f"hbase.gateways=['127.0.0.1:{ports.thrift}']",
             f"hbase.admin_gateway=127.0.0.1:{ports.thrift2}",
@@ -59,6 +63,7 @@ class LocalCluster:
             f"cluster.server_id={server_id}",
             f"cluster.metadata={self._metadata}",
             f"cluster.transactions_directory={self._home / 'transactions'}",
+            *self._settings,
             *settings,
         ]
         arguments = ["--port", str(port), *_assigned(given)]
@@ -90,7 +95,12 @@ class LocalCluster:
 
 @contextmanager
 def local_cluster(
-    home: Path, *, count: int, first_port: int = 0, metadata: str = "zookeeper"
+    home: Path,
+    *,
+    count: int,
+    first_port: int = 0,
+    metadata: str = "zookeeper",
+    settings: Sequence[str] = (),
 ) -> Iterator[LocalCluster]:
     """HBase, and this number of servers; with a first port, on consecutive ports.
 
@@ -98,7 +108,7 @@ def local_cluster(
     """
     hbase = LocalHBase(home / "hbase")
     try:
-        cluster = LocalCluster(home, hbase.ports, metadata=metadata)
+        cluster = LocalCluster(home, hbase.ports, metadata=metadata, settings=settings)
         cluster.deploy()
         try:
             for number in range(1, count + 1):

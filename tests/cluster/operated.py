@@ -23,7 +23,7 @@ from process.cluster_metrics import gauges
 from process.dispatch import Admission, Dispatcher
 from process.http_connection import HttpService
 from process.listener import Listener
-from process.metrics import Metrics
+from process.metrics import Metrics, no_lags
 from process.metrics import routes as metric_routes
 from tests.cluster.nodes import Spawned
 from tuff.disk.event_loop import Arrivals
@@ -174,9 +174,6 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         made[0].answered.append(request.parameters["t"])
         return json_reply({"name": request.parameters["t"]})
 
-    async def no_positions() -> tuple[()]:
-        return ()
-
     reach = Reach(
         reaches_hbase=lambda: False,
         read_store_id=lambda: None,
@@ -185,7 +182,7 @@ def _service(joined, made: list[Server], peers: Peers) -> HttpService:
         elapsed_s=lambda: 0.0,
     )
     of_cluster = gauges(lambda: made[0].joined if made else None, counts, reach)
-    metrics.watch(of_cluster, tuple, no_positions)
+    metrics.watch(of_cluster, tuple, no_lags)
     all_routes = [
         topic_route(Route("GET", TOPIC_PATH, show), Topics(), peers),
         *listing_routes(joined, in_thread=asyncio.to_thread),

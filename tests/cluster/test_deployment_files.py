@@ -26,7 +26,7 @@ def check(settings: Settings, server_id: str) -> None:
 
 
 def test_the_unit_starts_a_server_of_the_cluster_that_the_settings_describe() -> None:
-    unit = (CONF / "tuff@.service").read_text("utf-8")
+    unit = (CONF / "systemd/tuff@.service").read_text("utf-8")
 
     command = unit[unit.index("ExecStart=") : unit.index("# A server that another one")]
     check(load(CONF / "cluster.toml", assignments(command, "s2", "%i")), "s2")

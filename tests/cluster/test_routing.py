@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.peers import Peers
 from cluster.routing import Owner, proven_route, target_of, topic_route
+from console.files import files
 from messaging.topics import TOPIC_PATH
 from process.dispatch import RouteTree
 from process.openapi import ENDPOINTS, Endpoint
@@ -79,7 +80,7 @@ async def test_each_endpoint_of_a_topic_or_of_transactions_is_answered_by_its_ow
     pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
 ) -> None:
     front, owner = pair
-    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18}
+    names = {"g": "g", "name": "x", "sink": "x", "epoch": "1", "id": "00" * 18, "file": "x"}
     path = endpoint.path.format(ns="default", t="audit", tx="17", **names)
 
     through = await call(session, endpoint.method, f"{front.url}{path}?bogus=1")
@@ -98,8 +99,9 @@ async def test_each_other_endpoint_is_answered_where_it_arrives(
     pair: tuple[Node, Node], session: aiohttp.ClientSession, endpoint: Endpoint
 ) -> None:
     front, owner = pair
+    path = endpoint.path.format(ns="default", version=files().version, file="app.js")
 
-    answered = await call(session, endpoint.method, front.url + endpoint.path.format(ns="default"))
+    answered = await call(session, endpoint.method, front.url + path)
 
     assert answered.status == 200
     assert "tuff-owner" not in answered.headers

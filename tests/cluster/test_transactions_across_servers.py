@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import Offset, TopicId
+from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
 from tx.outcomes import EndedState, Outcome
@@ -730,3 +730,23 @@ async def test_a_held_reader_at_another_owner_wakes_with_the_commit(cluster: Clu
 
     assert not was_done
     assert [each for _, each in (await asyncio.wait_for(polling, 5)).items] == [b"b"]
+
+
+async def test_a_server_explains_a_message_with_the_outcome_that_the_leader_knows(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    tx = await s1.begin()
+    await s2.publish(B, b"b", pointer=tx.transaction_id)
+    offset = s2.messaging.state.high_water_mark
+
+    async def reason() -> str:
+        found = await s2.messaging.explainer.explain(
+            B, MessageId(*offset), Poll(isolation=Isolation.COMMITTED), may_read=lambda _: True
+        )
+        assert found.status is not None
+        return f"{found.explanation.reason.value} {found.status.state}"
+
+    assert await reason() == "in_progress in_progress"
+    await s1.manager.completion.abort(tx.transaction_id)
+    assert await reason() == "aborted aborted"

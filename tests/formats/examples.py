@@ -109,7 +109,7 @@ def detail(means: Value) -> RollbackDetail:
 def edit(means: Value) -> Edit:
     """The edit that an example describes."""
     kind = getattr(edits, means["edit"].title().replace("_", ""))
-    values = {each.name: means[each.name] for each in fields(kind)}
+    values = {each.name: means[each.name] for each in fields(kind) if each.name in means}
     made: Edit = kind(**{name: _made(name, value) for name, value in values.items()})
     return made
 

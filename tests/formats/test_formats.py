@@ -61,6 +61,7 @@ def decode(example: Example) -> Any:
         "snapshot": read_snapshot,
         "snapshot-of-jobs": read_snapshot,
         "snapshot-of-prepared": read_snapshot,
+        "snapshot-of-owners": read_snapshot,
         "archive": read_archive,
         "retention-state": read_state,
         "region-record": read_region,
@@ -103,7 +104,7 @@ def test_the_server_writes_the_bytes_of_the_page(example: Example) -> None:
 def test_the_page_has_an_example_of_every_edit() -> None:
     tags = [example.parts["body"][2] for example in EXAMPLES if example.name.startswith("edit-")]
 
-    assert tags == list(range(1, 16))
+    assert tags == list(range(1, 18))
 
 
 @pytest.mark.parametrize("example", named("log"))

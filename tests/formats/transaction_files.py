@@ -21,6 +21,7 @@ FRAME_BYTES_MAX = 1 << 30
 MAGICS = {b"TUFFTXLG": "txlog", b"TUFFTXSN": "snapshot"}
 VERSION = 1
 PREPARED_VERSION = 2  # of a snapshot with prepared transactions
+OWNERS_VERSION = 3  # of a snapshot with owners
 HEADER_MEMBERS = {
     "sequence", "store_id", "created_ms", "lsn", "previous_sequence", "previous_length",
 }  # fmt: skip
@@ -142,6 +143,11 @@ EDITS: Mapping[int, tuple[str, Mapping[str, Take]]] = {
     15: ("prepared", {**_OF, "changes": many(blob), "database": text,
                       "published": many(DETAIL)}),
 }  # fmt: skip
+EDITS = {
+    **EDITS,
+    16: ("started", {**EDITS[3][1], "principal": text}),
+    17: ("epoch_begun", {**EDITS[12][1], "principal": text}),
+}
 
 
 def read_edit(body: bytes) -> Value:
@@ -162,7 +168,8 @@ def read_beginning(data: bytes) -> tuple[Value, int]:
         raise DamagedError("no transaction file")
     version = int.from_bytes(data[8:10], "big")
     frame = read_frame(data, 10)
-    versions = (VERSION, PREPARED_VERSION) if MAGICS[data[:8]] == "snapshot" else (VERSION,)
+    of_snapshots = (VERSION, PREPARED_VERSION, OWNERS_VERSION)
+    versions = of_snapshots if MAGICS[data[:8]] == "snapshot" else (VERSION,)
     if version not in versions or frame is None:
         raise DamagedError(f"version {version}, or a damaged header")
     header = unpack(frame[0])
@@ -250,6 +257,7 @@ SINK = record({"name": text, "epoch": number, "run_id": text, "transaction_id": 
                "lsn": number, "fenced": many(text)})  # fmt: skip
 PREPARED = record({"lsn": number, "at_ms": number, "database": text,
                    "published": many(DETAIL)})  # fmt: skip
+OWNER = record({"transaction_id": number, "principal": text})
 LISTS = record({"started": many(number), "ended": many(number), "added": many(number),
                 "cleared": many(number)})  # fmt: skip
 
@@ -272,6 +280,7 @@ class _Snapshot:
             6: lambda given: self.value["commits"].extend(map(COMMIT, given)),
             7: lambda given: self.value.setdefault("sinks", []).extend(map(SINK, given)),
             8: self._prepared,
+            9: lambda given: self.value.setdefault("owners", []).extend(map(OWNER, given)),
         }
         if tag not in readers:
             raise DamagedError(f"a frame with the unknown tag {tag}")

@@ -1,9 +1,12 @@
 """Assignors: who shall have which partitions (decision 0043, section 4)."""
 
+from heapq import heappush
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messaging.groups import assignors
 from messaging.groups.assignors import (
     ASSIGNORS,
     Assignor,
@@ -135,3 +138,27 @@ def test_the_order_of_members_does_not_matter(
     turned = dict(reversed(subscriptions.items()))
 
     assert assignor(subscriptions, partitions, before) == assignor(turned, partitions, before)
+
+
+def test_many_members_join_at_once_without_a_look_at_all_of_them_for_each_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """990 members that joined ten others took minutes of the event loop."""
+    pushes = 0
+
+    def push(heap: list[tuple[int, str]], item: tuple[int, str]) -> None:
+        nonlocal pushes
+        pushes += 1
+        heappush(heap, item)
+
+    monkeypatch.setattr(assignors, "heappush", push)
+    partitions = {f"t{number}": names(f"t{number}", 10) for number in range(20)}
+    members = [f"m{number:03}" for number in range(200)]
+    everything = [each for some in partitions.values() for each in some]
+
+    found = sticky_assignor(
+        dict.fromkeys(members, tuple(partitions)), partitions, {"m000": everything}
+    )
+
+    assert {len(each) for each in found.values()} == {1}
+    assert pushes <= 4 * len(everything)

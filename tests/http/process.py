@@ -21,7 +21,7 @@ STOP_WITHIN_S = 10.0  # protocol §8
 # so that a program that is killed leaves no server behind. Elsewhere it is left out.
 ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
-_READY = re.compile(r"tuff ready on http://(\S+):(\d+)\n")
+_READY = re.compile(r"tuff ready on (https?)://(\S+):(\d+)\n")
 
 
 class ServerProcess:
@@ -56,7 +56,7 @@ class ServerProcess:
                     command, cwd=home, env=environment, stdout=out, stderr=err,
                     start_new_session=True,
                 )  # fmt: skip
-        self.host, self.port = "127.0.0.1", 0
+        self.scheme, self.host, self.port = "http", "127.0.0.1", 0
         self._clients: list[Client] = []
         # Where a test makes the disk fail, the log may hold the trace of it, quoted on one line.
         self.may_log_traces = False
@@ -67,7 +67,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     def stdout(self) -> str:
         return self._stdout.read_text(errors="replace")
@@ -81,7 +81,7 @@ class ServerProcess:
         if ready is None:
             self.process.wait(STOP_WITHIN_S)
             raise AssertionError(f"exit {self.process.returncode}: {self.stdout()}{self.stderr()}")
-        self.host, self.port = ready[1], int(ready[2])
+        self.scheme, self.host, self.port = ready[1], ready[2], int(ready[3])
         return self
 
     def _spoke(self) -> bool:

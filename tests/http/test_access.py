@@ -1,7 +1,10 @@
 """A server with an access file: principals, their rights, and changes of the file."""
 
+import json
 import os
 import signal
+import socket
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -69,9 +72,9 @@ def client(server: ServerProcess) -> Client:
 
 def send(client: Client, endpoint: Endpoint, authorization: str | None) -> Reply:
     """A call with a query parameter that no endpoint knows: it changes nothing if it is allowed."""
-    path = endpoint.path.format(
-        ns="ns", t="t", tx="1", name="x", sink="x", epoch="1", g="g", id=f"{0:040x}"
-    )
+    hexes = {"id": f"{0:040x}", "message": f"{0:040x}"}
+    ids = {"tx": "1", "epoch": "1", "ns": "ns", "t": "t", **hexes}
+    path = endpoint.path.format_map(defaultdict(lambda: "x", ids))
     body = b"{}" if endpoint.method in {"PUT", "POST"} else None
     headers = {} if authorization is None else {"Authorization": authorization}
     return client.send(
@@ -160,3 +163,49 @@ def test_a_file_that_is_not_valid_ends_the_start(tmp_path: Path) -> None:
     assert server.wait_exit() == 2
     assert "server.access_file" in server.stderr()
     assert "hunter2" not in server.stderr()
+
+
+@pytest.mark.parametrize("size", [10, 5_000_000], ids=["small", "large"])
+def test_a_bad_token_is_refused_before_the_body_is_read(server: ServerProcess, size: int) -> None:
+    """A body of the first size would be awaited whole, without a parser."""
+    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /v1/namespaces/ns/topics/t/publish HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nAuthorization: Bearer wrong\r\n"
+            b"Content-Length: %d\r\n\r\n" % size
+        )
+        answer = connection.recv(100)
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_commit_in_parts_is_checked_with_its_body(client: Client) -> None:
+    """The check of the head must not stand for that of the topics in the body."""
+    body = {"publish": [{"namespace": "ns", "topic": "t", "messages": ["x"]}]}
+    headers = {"Authorization": f"Bearer {token_of('transact')}", "Expect": "100-continue"}
+    for _ in range(2):
+        reply = client.send(
+            "POST",
+            "/v1/transactions/run",
+            json.dumps(body).encode(),
+            content_type=JSON,
+            headers=headers,
+        )
+
+        refused(reply, 403, "forbidden", naming="publish on topic 't'")
+
+
+def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(EVERYBODY)
+    with serve(tmp_path / "home", f"server.access_file={file}", "server.log_level=debug") as server:
+        client = server.client()
+        for name in (*NAMES, "stranger"):
+            for endpoint in GUARDED:
+                send(client, endpoint, f"Bearer {token_of(name)}")
+        command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        said = server.stdout() + server.stderr()
+
+    for secret in ("token-of", *(hash_of(token_of(name)) for name in NAMES)):
+        assert secret not in said
+        assert secret not in command_line

@@ -20,7 +20,7 @@ def test_a_call_names_a_parameter_it_does_not_know(
     tx = begin(client)
     path = endpoint.path.format(
         ns=topic.namespace, t=topic.name, tx=tx.id, name="x", sink="x", epoch="1", g="g",
-        id=f"{0:040x}",
+        share="s", id=f"{0:040x}", version="x", file="x", message=f"{0:040x}",
     )  # fmt: skip
     body: object = {} if endpoint.method in {"PUT", "POST"} else None
 

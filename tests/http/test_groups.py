@@ -297,3 +297,28 @@ def test_a_member_that_is_not_heard_of_is_fenced(own_client: Client) -> None:
 
     assert assigned == ["orders:0"]
     assert [each["memberId"] for each in group.show()["members"]] == ["m2"]
+
+
+def test_metrics_show_members_and_lag_of_a_group(client: Client, topic: Topic) -> None:
+    group = Group(client, topic.namespace, "lagging")
+    ok(topic.publish("a"))
+    (first,) = ids(topic.poll())
+    view = group.join("m1", topic.name)
+    ok(group.commit(view, {f"{topic.name}:0": first}))
+    labels = f'{{group="lagging",namespace="{topic.namespace}"'
+
+    at_end = _figures(client)
+    ok(topic.publish("b"))
+    second = ids(topic.poll())[1]
+
+    behind = f'tuff_group_behind_seconds{labels},partition="{topic.name}:0"}}'
+    ms = int(second[:16], 16) - int(first[:16], 16)
+    assert at_end[f"tuff_group_members{labels}}}"] == 1
+    assert at_end[behind] == 0
+    assert _figures(client)[behind] == ms / 1000
+
+
+def _figures(client: Client) -> dict[str, float]:
+    lines = ok(client.get("/metrics")).body.decode().splitlines()
+    samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, _, value in samples}

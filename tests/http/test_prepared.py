@@ -30,6 +30,23 @@ def test_messages_appear_when_the_database_has_committed(client: Client, topic: 
     refused(resolve(tx, "abort"), 409, "transaction_committed")
 
 
+def test_a_held_reader_is_told_which_database_it_waits_for(client: Client, topic: Topic) -> None:
+    tx = begin(client)
+    since = str(ok(prepare(tx, topic)).json["preparedAt"])
+    held = topic.poll(isolation="committed")
+    offsets = ok(client.get(f"{topic.path}/offsets?isolation=committed")).json
+
+    assert held.header("Tuff-Blocked-By") == tx.id
+    assert (held.header("Tuff-Blocked-Database"), held.header("Tuff-Blocked-Since")) == (
+        "orders",
+        since,
+    )
+    assert (offsets["blockedBy"], offsets["database"]) == (tx.id, "orders")
+    ok(resolve(tx, "commit"))
+    free = topic.poll(isolation="committed")
+    assert free.header("Tuff-Blocked-Database") is None
+
+
 def test_messages_never_appear_when_it_has_not(client: Client, topic: Topic) -> None:
     tx = begin(client)
     ok(prepare(tx, topic))
@@ -47,6 +64,7 @@ def test_each_view_of_it_names_the_database(client: Client, topic: Topic) -> Non
     (listed,) = ok(client.get(f"{TRANSACTIONS}/prepared?database=orders")).json["prepared"]
     assert listed == {
         "transactionId": tx.id, "client": tx.object["client"], "changeCount": 1,
+        "blocksReaders": True,
         "topics": [f"{topic.namespace}:{topic.name}"], **shown,
     }  # fmt: skip
     assert ok(client.get(f"{TRANSACTIONS}/prepared?database=other")).json == {"prepared": []}
@@ -85,3 +103,37 @@ def test_a_resolve_of_what_was_not_prepared_only_aborts(client: Client) -> None:
     refused(resolve(tx, "commit"), 409, "transaction_not_prepared")
 
     assert ok(resolve(tx, "abort")).json == {"state": "aborted"}
+
+
+def test_a_batch_answers_each_call_as_if_it_were_sent_by_itself(
+    client: Client, topic: Topic
+) -> None:
+    tx, other = begin(client), begin(client)
+    ok(prepare(tx, topic))
+    calls = [
+        {"path": f"{tx.path}/resolve", "body": {"outcome": "commit"}},
+        {"path": f"{other.path}/resolve", "body": {"outcome": "commit"}},
+        {"path": TRANSACTIONS, "body": {"type": "short"}},
+        {"path": f"{other.path}/prepare", "body": {"database": "orders"}},
+    ]
+    replies = ok(client.post(f"{TRANSACTIONS}/batch", {"calls": calls})).json["replies"]
+
+    assert [each["status"] for each in replies] == [200, 409, 201, 200]
+    assert replies[1]["body"]["code"] == "transaction_not_prepared"
+    assert topic.committed() == ["m"]
+    ok(resolve(other, "abort"))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [],
+        7,
+        [7],
+        [{"path": "/v1/transactions/7/abort", "body": {}}],
+        [{"path": "/v1/transactions", "body": {}, "more": 1}],
+        [{"path": "/v1/transactions", "body": {}}] * 257,
+    ],
+)
+def test_a_malformed_batch_is_refused(client: Client, calls: object) -> None:
+    refused(client.post(f"{TRANSACTIONS}/batch", {"calls": calls}), 400, "bad_request")

@@ -263,6 +263,19 @@ async def test_a_read_by_tags_stays_in_the_log(place: Place) -> None:
     assert (payloads(reply), reply.archived, reply.expired) == ([], False, True)
 
 
+async def test_a_read_opens_no_day_before_its_start(place: Place) -> None:
+    """Each page looked up the file of every archived day."""
+    await two_archived_hours(place)
+    directory = place.job.archive.directory_of(AUDIT)
+    (directory / "dt=1999-12-31.json").write_text("not JSON")
+    with pytest.raises(ArchiveUnavailableError):
+        await place.poll(FROM_1970)
+
+    reply = await place.poll(replace(FROM_1970, start=DAY.start_ms))
+
+    assert payloads(reply)[0] == b"0a"
+
+
 async def test_a_reader_follows_a_compaction(place: Place) -> None:
     await two_archived_hours(place)
     first = await place.poll(replace(FROM_1970, limit=2))

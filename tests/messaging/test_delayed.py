@@ -2,6 +2,7 @@
 transaction commits (protocol §3.10; decision 0043, section 5)."""
 
 import asyncio
+import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 
@@ -11,6 +12,7 @@ from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from messaging.storage.look_times import LookTimes
 from messaging.storage.rows import DELAYED, INDEX, MESSAGES, prefix_of, topic_key
+from messaging.write import delayed as delayed_messages
 from messaging.write.delayed import ENTERED_COUNT_MAX, RETRY_MS
 from messaging.write.publish import Published
 from tests.messaging.world import (
@@ -601,6 +603,28 @@ async def test_a_failed_write_of_rows_from_the_log_neither_loses_nor_repeats_one
         await advance(world, service, RETRY_MS)
         await advance(world, service, RETRY_MS)
         assert await polled(service) == [b"x"]
+
+
+async def test_a_look_that_fails_by_a_bug_is_repeated_and_logged_once(
+    world: World,
+    service: MessagingService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The messages waited until the next one was published, and a cancel waited for ever."""
+    await delayed(service, b"x", delays=[after(10)])
+    (left,) = await service.delayed.listed(AUDIT, count_max=10)
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(delayed_messages, "_find", None)
+        await advance(world, service, 10)
+        await advance(world, service, RETRY_MS)
+        with pytest.raises(TypeError):
+            await service.delayed.cancel(AUDIT, left.id)
+
+    await advance(world, service, 4 * RETRY_MS)
+
+    assert await polled(service) == [b"x"]
+    assert len(caplog.records) == 1
 
 
 async def test_a_damaged_row_is_reported_and_never_enters(

@@ -266,6 +266,9 @@ async def test_what_was_answered_early_counts_as_lost_once_that_is_proven(
         assert service.committer.lost_count == 2 - len(found)
         logged = [record for record in caplog.messages if "before it was durable is lost" in record]
         assert len(logged) == (0 if takes_effect else 1)
+        codes = {getattr(record, "code", None) for record in caplog.records}
+        assert {"store_write_failed", "store_opened_again"} <= codes
+        assert ("publish_lost" in codes) is not takes_effect
 
 
 async def test_a_publish_that_no_batch_takes_is_refused_or_counted(world: FlakyWorld) -> None:

@@ -12,6 +12,7 @@ from tests.messaging.world import (
     World,
     payloads,
     publish,
+    request,
     settle_down,
 )
 from tuff.protocol.errors import (
@@ -19,7 +20,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TransactionCommittedError,
 )
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation
 
 TTL_MS = 100_000  # the fixture's topic
@@ -268,3 +269,66 @@ async def test_a_poll_in_a_fixed_snapshot_waits_until_aborted_rows_are_marked(
     await service.rows.mark_rolled_back([7])
 
     assert payloads(await waiting) == [b"next"]
+
+
+async def readable(
+    service: MessagingService, *numbers: int, added: bool = False
+) -> "asyncio.Future[list[int]]":
+    """A wait for these partitions, which have nothing yet."""
+    after = {each: service.polls.latest(AUDIT.partition(each)) for each in numbers}
+    waiting = await settle_down(service.partition_waits.readable(AUDIT, after, SLEEPS, added=added))
+    assert (waiting.done(), service.polls.waiting_count) == (False, 1)
+    return waiting
+
+
+async def partitioned(service: MessagingService, count: int) -> None:
+    await service.topics.update(AUDIT, {"ttl": "100"}, partition_count=count)
+
+
+async def test_a_wait_for_several_partitions_ends_with_the_first_message_of_one(
+    service: MessagingService,
+) -> None:
+    await partitioned(service, 3)
+    await service.publisher.publish(AUDIT.partition(1), request(b"old"))
+    waiting = await readable(service, 0, 1)
+    await service.publisher.publish(AUDIT.partition(2), request(b"of another one"))
+    await settle_down(asyncio.sleep(0))
+    assert not waiting.done()
+
+    await service.publisher.publish(AUDIT.partition(1), request(b"new"))
+
+    assert await waiting == [1]
+    assert service.polls.waiting_count == 0
+
+
+async def test_a_wait_for_several_partitions_looks_past_what_is_undecided(
+    world: World, service: MessagingService
+) -> None:
+    await partitioned(service, 3)
+    waiting = await readable(service, 1, 2)
+    world.transactions.start(7)
+    await service.publisher.publish(AUDIT.partition(2), request(b"open", pointer=7))
+    await settle_down(asyncio.sleep(0))
+    assert not waiting.done()
+
+    world.commit(service, 7)
+    service.rows.wake_readers([7])
+
+    assert await waiting == [2]
+
+
+async def test_a_wait_for_several_partitions_notices_new_ones_and_missing_ones(
+    service: MessagingService,
+) -> None:
+    await partitioned(service, 2)
+    waiting = await readable(service, 0, 1, added=True)
+    await partitioned(service, 3)
+    assert await waiting == [2]
+    after = {0: service.polls.latest(AUDIT.partition(0)), 9: MessageId(0, 0)}
+    assert await service.partition_waits.readable(AUDIT, after, SLEEPS, added=False) == [9]
+
+
+async def test_a_stop_ends_a_wait_for_several_partitions(service: MessagingService) -> None:
+    waiting = await readable(service, 0)
+    service.polls.stop_waiting()
+    assert await waiting == []

@@ -27,7 +27,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.requests import Isolation, PublishRequest
-from tuff.protocol.transaction import Transaction
+from tuff.protocol.transaction import Transaction, TransactionStatus
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -144,6 +144,24 @@ class Transactions:
 
     def holder(self, pointer: int) -> int | None:
         return pointer if self.is_up and pointer in self.in_progress else None
+
+    def preparation(self, _transaction_id: int) -> tuple[str, int] | None:
+        return None
+
+    async def status(self, pointer: int, /) -> TransactionStatus | None:
+        if not self.is_up:
+            raise TransactionsUnavailableError("down")
+        for state, pointers in (
+            ("in_progress", self.in_progress),
+            ("committed", self.committed),
+            ("aborted", self.aborted),
+            ("invalid", self.invalid),
+        ):
+            if pointer in pointers:
+                return TransactionStatus(
+                    transaction_id=pointer, state=state, client="test", started_at_ms=0
+                )
+        return None
 
     async def visibility_state(self) -> VisibilityState | None:
         if not self.is_up:

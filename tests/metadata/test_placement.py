@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.members import ServerInfo
-from metadata.placement import least_loaded, topics_to_release
+from metadata.placement import least_loaded, preferred, topics_to_release
 
 SERVER = ServerInfo(
     server_id="s1",
@@ -50,6 +50,14 @@ def test_each_of_several_least_loaded_servers_has_the_same_chance() -> None:
 
 def test_a_draining_server_gets_no_topic() -> None:
     assert least_loaded(cluster({"a": 0, "b": 9}, draining="a"), lambda count: 0) == "b"
+
+
+def test_a_server_that_does_not_reach_hbase_gets_no_topic_while_another_one_does() -> None:
+    members = cluster({"a": 0, "b": 9})
+    assert least_loaded(members, lambda count: 0) == "a"
+    members["b"] = replace(members["b"], reaches_hbase=True)
+    assert least_loaded(members, lambda count: 0) == "b"
+    assert {preferred(f"t{number}", members) for number in range(20)} == {"b"}
 
 
 def test_without_a_server_that_takes_topics_there_is_no_least_loaded_one() -> None:

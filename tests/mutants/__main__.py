@@ -21,12 +21,15 @@ from xml.etree import ElementTree
 
 from tests.mutants.planted import MUTANTS as GENERAL_MUTANTS
 from tests.mutants.planted import Mutant
+from tests.mutants.planted_access import ACCESS_MUTANTS
 from tests.mutants.planted_damage import DAMAGE_MUTANTS
 from tests.mutants.planted_jobs import JOB_MUTANTS
 from tests.mutants.planted_messages import MESSAGE_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS = (*GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS, *DAMAGE_MUTANTS)
+MUTANTS = (
+    *GENERAL_MUTANTS, *MESSAGE_MUTANTS, *JOB_MUTANTS, *DAMAGE_MUTANTS, *ACCESS_MUTANTS,
+)  # fmt: skip
 COPY_COUNT = 2  # bugs at a time
 # A test that hangs has failed as well: one that takes ten times as long as without a bug, plus the
 # time that pytest may need to start on a busy machine.

@@ -197,12 +197,6 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "chunk.left = [(key, stop), *ranges[index - 1:]]",
     ): "what was passed is gone, or is looked at once more; only the cost differs",
     (
-        "messaging/write/group_commit.py",
-        "_inverted",
-        "return None  # number 2 of the function",
-        "pass",
-    ): "an indexed range holds rows of its pointer alone, and one that was inverted stays the same",
-    (
         "tuff/commit_protocol.py",
         "CommitProtocol.begin",
         "self._interrupts = []",

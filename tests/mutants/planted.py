@@ -23,6 +23,17 @@ class Mutant:
 
 
 MUTANTS: Sequence[Mutant] = (
+    # Access
+    Mutant(
+        "a route is not guarded",
+        "process/access_guard.py",
+        "        if REQUIREMENTS[operation].scope is Scope.OPEN:\n",
+        "        if operation.endswith('/{t}/publish') or REQUIREMENTS[operation].scope is Scope.OPEN:\n",
+        (
+            "tests/http/test_access.py::test_a_call_without_a_token_of_the_file_is_refused[publish]",
+            "tests/http/test_access.py::test_each_principal_may_call_what_the_table_says[publish]",
+        ),
+    ),
     # Transactions
     Mutant(
         "a pointer block is recorded in the message store before it is durable",

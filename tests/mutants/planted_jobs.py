@@ -10,6 +10,7 @@ _KEEPS_ON_ITS_WAY = f"{_HOLDS}::test_a_pending_hold_or_longer_ttl_counts_for_rea
 _SLEEPING = "tests/messaging/test_long_polls.py"
 _ARROW = "tests/messaging/test_arrow_reply.py"
 _FAST = "tests/messaging/test_scan_of_chunks.py"
+_INSPECTION = "tests/http/test_inspection.py"
 _SINKS = "tests/tx/test_sinks.py"
 
 JOB_MUTANTS: Sequence[Mutant] = (
@@ -210,5 +211,28 @@ JOB_MUTANTS: Sequence[Mutant] = (
         "    if found != expected:\n",
         "    if False:\n",
         (f"{_ARCHIVE_READS}::test_another_file_in_place_of_one_is_corrupt",),
+    ),
+    Mutant(
+        "an expired row is shown with the state of its transaction",
+        "messaging/read/inspection.py",
+        "    if is_expired:\n",
+        "    if False:\n",
+        (f"{_INSPECTION}::test_each_row_has_the_state_of_its_transaction",),
+    ),
+    Mutant(
+        "a page of topics continues in the order of texts, which is not that of topics",
+        "messaging/read/inspection.py",
+        "        rest = [each for each in found if (each.namespace, each.name) > (behind, name)]\n",
+        "        rest = [each for each in found if f'{each.namespace}:{each.name}' > f'{behind}:{name}']\n",
+        (f"{_INSPECTION}::test_the_overview_comes_in_pages_by_name",),
+    ),
+    Mutant(
+        "Spark does not read the partitions that take no more messages",
+        "pyspark_tuff/planning.py",
+        "    return [topic.partition(number) for number in sorted((*info.partitions, *info.retired))]\n",
+        "    return [topic.partition(number) for number in sorted(info.partitions)]\n",
+        (
+            "tests/spark/test_stream_read.py::test_a_retired_partition_is_deleted_without_data_loss_if_all_of_it_was_read",
+        ),
     ),
 )

@@ -1,27 +1,27 @@
 """A scrape shows histograms, gauges, and figures of topics and positions."""
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as text_string_to_openmetrics,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
+from messaging.groups.coordinator import GroupLags
 from messaging.retention.holds_and_positions import PositionLag
 from process import metrics
-from process.metrics import Gauge, Metrics, position_lags
+from process.metrics import Gauge, Lags, Metrics, no_lags, reader_lags
 from tests.messaging.world import AUDIT, World, publish
 from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("default", "t")
 
 
-async def no_positions() -> tuple[()]:
-    return ()
-
-
 async def _samples(metrics: Metrics) -> dict[str, float]:
-    families = text_string_to_metric_families((await metrics.text()).decode())
+    text, _ = await metrics.text()
+    families = text_string_to_metric_families(text.decode())
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for family in families
@@ -58,14 +58,17 @@ async def test_figures_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     held = [1.0]
 
-    async def positions() -> Sequence[PositionLag]:
+    async def lags() -> Lags:
         behind_ms = round(held[0] * 1000)
-        return [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)]
+        return Lags(
+            [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)],
+            [GroupLags(namespace="default", name="g", members_count=3, behind_ms={"t:1": 500})],
+        )
 
     metrics.watch(
         [Gauge("open", "Open.", lambda: held[0]), Gauge("done", "D.", lambda: 3, is_counter=True)],
         lambda: [(TOPIC, 2, 7)],
-        positions,
+        lags,
     )
     await _samples(metrics)
     held[0] = 2.0
@@ -77,6 +80,8 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_topic_bytes_total default t"] == 7
     assert shown["tuff_position_behind_seconds default report t"] == 2
     assert shown["tuff_position_updated_timestamp_seconds default report t"] == 9
+    assert shown["tuff_group_members g default"] == 3
+    assert shown["tuff_group_behind_seconds g default t:1"] == 0.5
 
 
 async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:
@@ -85,9 +90,9 @@ async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown
     gauges = [
         Gauge("space", "Space.", partial(found.get, name), labels=(("at", name),)) for name in found
     ]
-    metrics.watch(gauges, tuple, no_positions)
+    metrics.watch(gauges, tuple, no_lags)
 
-    text = (await metrics.text()).decode()
+    text = (await metrics.text())[0].decode()
 
     samples = [line for line in text.splitlines() if line.startswith("tuff_space")]
     assert samples == ['tuff_space{at="a"} 5.0', 'tuff_space{at="c"} 7.0']
@@ -113,12 +118,41 @@ async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
         await service.topics.create(AUDIT, {})
         published = await publish(service, b"a")
         await service.holds_and_positions.set_position(AUDIT, "report", published.first)
-        shown = await position_lags(service)
+        shown = await reader_lags(service)
         with monkeypatch.context() as patched:
-            patched.setattr(metrics, "POSITIONS_WITHIN_S", 0.0)
+            patched.setattr(metrics, "LAGS_WITHIN_S", 0.0)
             patched.setattr(service.store, "in_thread_read", lambda _: asyncio.Future())
-            hung = await position_lags(service)
-    down = await position_lags(service)
+            hung = await reader_lags(service)
+    down = await reader_lags(service)
 
-    assert [(each.name, each.behind_ms) for each in shown] == [("report", 0)]
-    assert (hung, down) == ((), ())
+    assert [(each.name, each.behind_ms) for each in shown.positions] == [("report", 0)]
+    assert (hung, down) == (Lags(), Lags())
+
+
+async def test_topics_above_the_bound_have_no_series_and_count_in_the_sum() -> None:
+    metrics = Metrics()
+    topics = [(TopicId("default", f"t{number:04}"), 2, 10) for number in range(1_001)]
+    metrics.watch([], lambda: reversed(topics), no_lags)
+
+    shown = await _samples(metrics)
+
+    series = [name for name in shown if name.startswith("tuff_topic_messages_total")]
+    assert len(series) == 1_000
+    assert "tuff_topic_messages_total default t1000" not in series
+    assert shown["tuff_published_messages_total"] == 2_002
+    assert shown["tuff_published_bytes_total"] == 10_010
+
+
+async def test_openmetrics_is_sent_where_the_scrape_asks_for_it() -> None:
+    metrics = Metrics()
+    metrics.watch([Gauge("done", "D.", lambda: 3, is_counter=True)], tuple, no_lags)
+
+    plain, plain_type = await metrics.text("text/html")
+    text, content_type = await metrics.text("application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+
+    assert plain_type.startswith("text/plain; version=0.0.4")
+    assert b"# EOF" not in plain
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith(b"# EOF\n")
+    families = {each.name: each for each in text_string_to_openmetrics(text.decode())}
+    assert families["tuff_done"].samples[0].value == 3

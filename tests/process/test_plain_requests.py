@@ -413,9 +413,9 @@ async def _statuses_of(path: str, port: int) -> list[str]:
 
 async def test_requests_read_either_way_are_counted_alike(both: Served) -> None:
     await talk(both.parsing_port, PLAIN["both names"] + get("/v1/refused") + END)
-    parsed = await both.metrics.text()
+    parsed, _ = await both.metrics.text()
     await talk(both.port, PLAIN["both names"] + get("/v1/refused") + END)
-    by_both = await both.metrics.text()
+    by_both, _ = await both.metrics.text()
 
     for operation in ("POST /v1/{kind}/{name}/deep", "GET /v1/refused", "GET /v1/echo/{name}"):
         line = f'tuff_request_seconds_count{{operation="{operation}"'.encode()

@@ -180,6 +180,20 @@ MEMBER = [
             "server; it is '/x'",
         ),
         (
+            ["server.access_file=/a"],
+            "cluster.secret_file must be set together with server.access_file, so that servers can "
+            "prove themselves to each other; it is ''",
+        ),
+        (
+            [
+                "server.tls_certificate_file=/c",
+                "server.tls_key_file=/k",
+                "cluster.address=http://a",
+            ],
+            "cluster.address must begin with https:// where the server has TLS, and else with "
+            "http://; it is 'http://a'",
+        ),
+        (
             ["server.host=0.0.0.0", "server.allow_remote=true"],
             "cluster.address must be the URL at which the other servers reach this one, since "
             "server.host '0.0.0.0' names no single address; it is ''",
@@ -193,6 +207,29 @@ def test_a_server_of_a_cluster_needs_what_all_servers_share(
         load(None, [*MEMBER, *assignments])
 
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("server.tls_certificate_file=/x", "server.tls_key_file"),
+        ("server.tls_client_ca_file=/x", "server.tls_client_ca_file"),
+    ],
+)
+def test_files_for_tls_that_need_another_one_are_named(given: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load(None, [given])
+
+
+TLS = ["server.tls_certificate_file=/c", "server.tls_key_file=/k"]
+EVERYWHERE = "server.host=0.0.0.0"
+
+
+def test_access_control_and_tls_together_let_the_server_listen_beyond_loopback() -> None:
+    assert load(None, [EVERYWHERE, *TLS, "server.access_file=/a"]).server.host == "0.0.0.0"
+    for missing in (TLS, ["server.access_file=/a"]):
+        with pytest.raises(SettingsError, match=r"server\.allow_remote"):
+            load(None, [EVERYWHERE, *missing])
 
 
 def test_a_server_that_listens_everywhere_joins_with_its_address() -> None:

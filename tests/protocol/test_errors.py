@@ -41,6 +41,8 @@ STATUS_OF_CODE = {
     "upgrade_required": 426,
     "not_acceptable": 406,
     "topic_already_exists": 409,
+    "group_already_exists": 409,
+    "lease_lost": 409,
     "partition_retired": 409,
     "topic_held": 409,
     "topic_not_movable": 409,
@@ -70,6 +72,7 @@ STATUS_OF_CODE = {
     "change_set_too_large": 413,
     "unsupported_media_type": 415,
     "overloaded": 429,
+    "quota_exceeded": 429,
     "internal": 500,
     "damaged_record": 500,
     "transactions_unavailable": 503,
@@ -140,6 +143,7 @@ def test_trying_again_is_safe_only_where_the_server_did_nothing() -> None:
     safe = {code for code, kind in BY_CODE.items() if kind.retry_safe}
 
     assert safe == {
-        "overloaded", "ownership_moving", "shutting_down", "starting", "too_many_prepared",
+        "overloaded", "ownership_moving", "quota_exceeded", "shutting_down", "starting",
+        "too_many_prepared",
     }  # fmt: skip
     assert OverloadedError("full").retry_safe

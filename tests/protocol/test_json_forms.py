@@ -276,6 +276,22 @@ def test_attributes_survive_json(attributes: Attributes) -> None:
     assert read.attributes == (None if expected == NO_ATTRIBUTES else [expected, None])
 
 
+@given(attributes=ATTRIBUTES)
+def test_an_entry_in_json_keeps_the_order_of_all_headers(attributes: Attributes) -> None:
+    entry = PublishEntry(topic=TopicId("a", "b"), payloads=[b"x"], attributes=[attributes])
+    expected = None if attributes == NO_ATTRIBUTES else [attributes]
+
+    (read,) = publish_entries_from_json(through_json([publish_entry_to_json(entry)]))
+
+    assert read.attributes == expected
+
+
+@pytest.mark.parametrize("pair", [["a"], ["a", ["x"]], [1, "x"], "ab", None])
+def test_a_header_in_an_array_is_a_pair(pair: object) -> None:
+    with pytest.raises(BadRequestError, match="a header in an array is"):
+        publish_request_from_json({"messages": [{"payload": "a", "headers": [pair]}]})
+
+
 def test_a_publish_request_is_read_as_the_protocol_shows_it() -> None:
     request = publish_request_from_json(
         {

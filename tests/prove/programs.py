@@ -105,6 +105,12 @@ PROGRAMS: Sequence[Program] = (
         full="tests.faults.groups --kills 50 --pauses 20",
     ),
     Program(
+        name="share_groups", promises=(4, 9),
+        attack="workers of a share group and their server killed while they process messages",
+        scaled="tests.faults.share_groups --kills 3 --pauses 2 --restarts 2",
+        full="tests.faults.share_groups --kills 50 --pauses 20 --restarts 20",
+    ),
+    Program(
         name="sql", promises=(1, 2, 4, 9),
         attack="SIGKILL of programs, server and PostgreSQL, whose rows and messages agree",
         scaled="tests.faults.sql --kills 30 --transactions 2000",

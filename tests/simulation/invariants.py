@@ -39,6 +39,8 @@ def acknowledged_rows_are_there(observed: Observations, read: Read) -> Violation
     """Every message that was acknowledged or read is in every read that may see it."""
     got = {payload for _, payload in read.items}
     for publish in observed.topics[read.topic].publishes:
+        if read.kind != "all" and _may_return(publish):
+            continue  # it returns soon after the reply: `prepared_messages_arrive`
         # Nearly always it is there; whether it must be there takes longer to compute.
         if not got.issuperset(publish.payloads) and _must_be_there(observed, publish, read):
             yield f"publish {_name(publish)} is missing in {_described(read)}"
@@ -101,8 +103,11 @@ def everybody_reads_one_order(observed: Observations, read: Read) -> Violations:
     for id_bytes, payload in read.items:
         if topic.payload_of.get(id_bytes, payload) != payload:
             yield f"{id_bytes.hex()} was {topic.payload_of[id_bytes]!r}, and is {payload!r}"
-        if topic.id_of.get(payload, id_bytes) != id_bytes:
-            yield f"{payload!r} stood at {topic.id_of[payload].hex()}, now at {id_bytes.hex()}"
+        known = topic.id_of
+        if _may_return(observed.publish_of[payload]):
+            known = topic.committed_id_of if _reads_committed(observed, read, payload) else {}
+        if known.get(payload, id_bytes) != id_bytes:
+            yield f"{payload!r} stood at {known[payload].hex()}, now at {id_bytes.hex()}"
 
 
 # 4. All or nothing.
@@ -112,10 +117,13 @@ def publishes_come_whole(observed: Observations, read: Read) -> Violations:
     """The messages of one publish are adjacent and in order, and all of them or none are there."""
     got = [payload for _, payload in read.items]
     at = {payload: index for index, payload in enumerate(got)}
-    if len(at) < len(got):
+    twice = {payload for payload in got if got.count(payload) > 1} if len(at) < len(got) else set()
+    if any(
+        read.kind != "all" or not _may_return(observed.publish_of[payload]) for payload in twice
+    ):
         yield f"a message is there twice in {_described(read)}"
     for publish in {observed.publish_of[payload]: None for payload in got}:
-        if publish.first is None and publish.brings is not None:
+        if (publish.first is None and publish.brings is not None) or _may_return(publish):
             continue
         wanted = list(publish.payloads)
         first = min(at[payload] for payload in wanted if payload in at)
@@ -138,10 +146,38 @@ def commits_come_whole(observed: Observations, read: Read) -> Violations:
     got = {payload for _, payload in read.items}
     for tx in observed.transactions.values():
         for publish in (tx.committed < read.invoked and tx.entries) or ():
-            is_here = publish.topic == read.topic and publish.is_final
+            is_here = publish.topic == read.topic and publish.is_final and not _may_return(publish)
             if is_here and not got.issuperset(publish.payloads):
                 what = f"{tx.id} committed, and its {_name(publish)}"
                 yield f"{what} is missing in {_described(read)}"
+
+
+def prepared_messages_arrive(observed: Observations, read: Read) -> Violations:
+    """On an idle server all messages of a commit that was prepared are there."""
+    topic = observed.topics[read.topic]
+    may_be_gone = any(each.ttl_s * 1000 <= observed.time_span_ms for each in topic.ttl_changes)
+    if topic.removals() or may_be_gone:
+        return
+    got = {payload for _, payload in read.items}
+    for publish in topic.publishes:
+        tx = publish.tx
+        if tx is None or not _may_return(publish) or tx.state != "committed":
+            continue
+        may_be_missing = publish.ttl_s or publish.applied is not Applied.YES
+        if not may_be_missing and not got.issuperset(publish.payloads):
+            yield f"{tx.id} committed, and its {_name(publish)} is missing in {_described(read)}"
+
+
+def _may_return(publish: Publish) -> bool:
+    """Whether its messages may have been set aside, and may have returned behind others."""
+    tx = publish.tx
+    return tx is not None and tx.prepare_invoked < NEVER
+
+
+def _reads_committed(observed: Observations, read: Read, payload: bytes) -> bool:
+    tx = observed.publish_of[payload].tx
+    is_own = tx is not None and read.snapshot and read.snapshot.transaction_id == tx.id
+    return read.kind != "all" and not is_own
 
 
 # 5. Snapshot isolation.
@@ -232,7 +268,7 @@ def blocking_is_bounded(
 ) -> Violations:
     """After a tick, no reader has waited behind one transaction for longer than `max_block`."""
     tx = observed.owner(read.blocked_by or 0)
-    if tx is None or tx.first_publish_boot_ms is None or tx.prepare_invoked < NEVER:
+    if tx is None or tx.first_publish_boot_ms is None:
         return
     waited_ms = boot_ms - max(tx.first_publish_boot_ms, running_since_ms)
     # The server's clock may be slower than this one by a thousandth.

@@ -206,6 +206,8 @@ class ObservedTopic:
     reads: "list[Read]" = field(default_factory=list)
     payload_of: dict[bytes, bytes] = field(default_factory=dict)
     id_of: dict[bytes, bytes] = field(default_factory=dict)
+    # The same for readers of what has committed. A message that was set aside has two ids.
+    committed_id_of: dict[bytes, bytes] = field(default_factory=dict)
     read_up_to: bytes = b""
 
     def removals(self) -> "list[Deletion | Truncation]":

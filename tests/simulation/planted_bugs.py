@@ -117,8 +117,8 @@ BUGS = (
         (
             Change(
                 "messaging/write/group_commit.py",
-                "if row.tx_pointer != pointer:",
-                "if row.tx_pointer is None:",
+                "return row if row.tx_pointer == pointer else None",
+                "return None if row.tx_pointer is None else row",
             ),
             Change(
                 "messaging/write/publish.py",
@@ -187,7 +187,7 @@ BUGS = (
     planted(
         "max-block-not-enforced",
         "tx/timeouts.py",
-        "self._rows.published_by(now_ms - self._max_block_ms)",
+        "self._rows.published_by(self._now_ms() - self._max_block_ms)",
         "list[int]()",
     ),
     planted(
@@ -277,8 +277,32 @@ BUGS = (
     planted(
         "max-block-invalidates-a-prepared-transaction",
         "tx/timeouts.py",
-        "            if opened is not None and opened.prepared is None:\n",
-        "            if opened is not None:\n",
+        "            if opened.prepared is None:\n",
+        "            if True:\n",
+    ),
+    planted(
+        "prepared-transaction-holds-readers-back-for-ever",
+        "tx/commit_and_abort.py",
+        "            self._ended_rows.set_aside(opened, is_open=is_open)\n",
+        "            pass\n",
+    ),
+    planted(
+        "messages-that-were-set-aside-do-not-return",
+        "messaging/write/settle_and_mark.py",
+        "        if aside:\n",
+        "        if False:\n",
+    ),
+    planted(
+        "messages-that-are-aside-are-forgotten-in-a-restart",
+        "messaging/write/settle_and_mark.py",
+        "            batch.put(aside.key, aside.to_bytes(aside.key))\n",
+        "            pass\n",
+    ),
+    planted(
+        "messages-that-were-set-aside-return-to-their-old-place",
+        "messaging/write/group_commit.py",
+        "                new_key = message_key(renewal.prefix, offset)\n",
+        "                new_key = key\n",
     ),
     planted(
         "claim-of-a-prepared-transaction-lost-in-a-restart",

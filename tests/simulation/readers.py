@@ -113,6 +113,7 @@ class Readers:
             if read.kind != "all" and publish.tx is not None:
                 is_own = read.snapshot and read.snapshot.transaction_id == publish.tx.id
                 if not is_own:
+                    topic.committed_id_of[payload] = id_bytes
                     publish.tx.first_shown = min(publish.tx.first_shown, read.completed)
         topic.reads.append(read)
         if read.kind == "all" and read.start == _BEGINNING:

@@ -99,6 +99,7 @@ class _Simulation:
         for tx in world.observed.transactions.values():
             if not tx.is_over:
                 raise BrokenPromiseError(f"promise 9: {tx.id} is still {tx.state} after its time")
+        world.require_prepared_messages(chance)
         for topic in world.observed.topics.values():
             for read in topic.reads[-2:]:
                 world.trace.append(f"{read.kind} {read.items} {read.next_id.hex()}")

@@ -18,7 +18,7 @@ from tests.simulation.observations import Applied, Observations, ObservedTopic, 
 from tests.simulation.server import MESSAGES, SNAPSHOTS, SimulatedServer, Work
 from tests.simulation.sink_writers import SinkWriter, epochs_commit_once
 from tuff.protocol.errors import TransactionNotInProgressError, TuffError, UnavailableError
-from tuff.protocol.ids import TopicId
+from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Isolation
 from tx.durable_state import ServiceState
 
@@ -236,6 +236,25 @@ class World:
                 self.client.readers.check(each)
             self.client.holds_and_positions.look(topic)
         self.look()
+
+    def require_prepared_messages(self, chance: random.Random) -> None:
+        """Raises: BrokenPromiseError: a message of a prepared transaction is lost."""
+        self.ask_everything(chance)
+        self.run(chance, None)
+        self.advance(1000)
+        self.run(chance, None)
+        for topic in self.observed.topics.values():
+            poll = Poll(isolation=Isolation.COMMITTED)
+            read = self.server.complete(self.client.readers.read(topic, poll), chance)
+            while read is not None and not read.caught_up and read.blocked_by is None:
+                poll = replace(poll, start=MessageId.from_bytes(read.next_id), inclusive=False)
+                rest = self.server.complete(self.client.readers.read(topic, poll), chance)
+                if rest is None:
+                    read = None
+                    break
+                read = replace(rest, items=[*read.items, *rest.items])
+            if read is not None:
+                require(4, invariants.prepared_messages_arrive(self.observed, read))
 
     def require_awake(self, chance: random.Random) -> None:
         """Raises: BrokenPromiseError: a poll still waits though the same poll would now get

@@ -101,6 +101,7 @@ class Rows:
     published_at_ms: dict[int, int] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
+    aside: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
     read_in: set[int] = field(default_factory=set)
     reserved: int = 0
@@ -141,6 +142,14 @@ class Rows:
         for pointer in transaction_pointers:
             self.carried.pop(pointer, None)
             self.finals.discard(pointer)
+
+    async def set_aside(self, transaction_pointers: Collection[int]) -> None:
+        await self.marking.wait()
+        if self.marking_fails:
+            raise StorageUnavailableError("the disk is full")
+        self.aside += transaction_pointers
+        for pointer in transaction_pointers:
+            self.published_at_ms.pop(pointer, None)
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
         self.settled += transaction_pointers

@@ -132,6 +132,45 @@ async def test_no_time_out_lease_or_max_block_ends_it(service: Service) -> None:
         await revived.completion.commit_prepared(one)
 
 
+async def test_its_messages_are_set_aside_after_max_block(service: Service) -> None:
+    one = await prepared(service)
+    service.rows.published_at_ms[one] = service.now_ms
+    await service.later(29_000)
+    assert service.rows.aside == []
+
+    await service.later(2_000)
+    assert service.rows.aside == [one]
+
+    await service.completion.commit_prepared(one)
+    assert service.rows.settled == [one]
+
+
+async def test_a_resolve_waits_until_its_messages_are_aside(service: Service) -> None:
+    """Else readers could receive them at both places."""
+    one = await prepared(service)
+    service.rows.published_at_ms[one] = service.now_ms
+    service.rows.marking.clear()
+    await service.later(31_000)
+    resolving = asyncio.create_task(service.completion.commit_prepared(one))
+    await turns()
+    assert service.rows.settled == []
+
+    service.rows.marking.set()
+    await resolving
+    assert (service.rows.aside, service.rows.settled) == ([one], [one])
+
+
+async def test_what_could_not_be_set_aside_is_tried_again(service: Service) -> None:
+    one = await prepared(service)
+    service.rows.published_at_ms[one] = service.now_ms
+    service.rows.marking_fails = True
+    await service.later(31_000)
+    service.rows.marking_fails = False
+    await service.later(1_000)
+
+    assert service.rows.aside == [one]
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_the_claim_survives_a_restart(service: Service, *, is_clean: bool) -> None:
     one = await prepared(service)

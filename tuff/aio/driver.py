@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
 from tuff.flows import Flow, Hook, Pause, Step, Stop, StoppedError, Unless, is_under_way, run_hook
+from tuff.tracing import TRACING
 
 T = TypeVar("T")
 
@@ -64,7 +65,16 @@ class AsyncDriver:
             case Unless(stop, within):
                 return await self._do_unless(stop, within)
             case _:
-                return await self._transport.send(step)
+                return await self._send(step)
+
+    async def _send(self, call: Call[Any]) -> object:
+        tracer = TRACING.tracer
+        if tracer is None:
+            return await self._transport.send(call)
+        with tracer.sending(call, self._transport.url) as traced:
+            answer: object = await self._transport.send(traced.call)
+            traced.answered(answer)
+            return answer
 
     async def _do_unless(self, stop: Stop, step: Step) -> object:
         stop.check()

@@ -17,6 +17,7 @@ from tuff.batching import (
 )
 from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.new_messages import Checked, Publishable, checked
+from tuff.tracing import traced
 
 
 class AsyncPublisher(Generic[Result]):
@@ -41,7 +42,7 @@ class AsyncPublisher(Generic[Result]):
     async def send(self, message: Publishable) -> "asyncio.Future[Result]":
         """As `Publisher.send`: `future = await publisher.send("…")`, and `await future` later."""
         self._require_own_loop()
-        data = checked(message)
+        (data,) = traced(self._delivery.topic, [checked(message)])
         if self._max_block_s is None:
             return await self._add_in_turn(data)
         try:

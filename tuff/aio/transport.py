@@ -5,11 +5,12 @@ Like `tuff.blocking.transport`, it sends each call once, and reports a lost conn
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 
 from tuff.address import Address
+from tuff.aio.batched_calls import BatchedCalls
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongStateError
 from tuff.http_sessions import new_session, notice_closed_connections
@@ -78,6 +79,7 @@ class AsyncTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._sessions = _sessions_of(address)
+        self._batches: dict[str, BatchedCalls] = {}
 
     async def send(self, call: Call[T]) -> T:
         """Send a call once; returns the value of the response.
@@ -91,18 +93,25 @@ class AsyncTransport:
         return await self._sessions.send(call, self._send_over_http)
 
     async def _send_over_http(self, call: Call[T]) -> T:
+        if call.batched_as is None:
+            return self._address.answer(call, await self._respond(call))
+        batches = self._batches.get(call.batched_as)
+        if batches is None:
+            batches = self._batches[call.batched_as] = BatchedCalls(self._respond)
+        return self._address.answer(call, await batches.send(call))
+
+    async def _respond(self, call: Call[Any]) -> Response:
         request = call.request
         if not (request.is_read or request.is_repeatable):
             await notice_closed_connections()
         try:
-            response = await self._exchange(request)
+            return await self._exchange(request)
         except aiohttp.ClientSSLError as error:
             raise self._address.not_trusted(error) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise self._address.unreachable(error) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._address.lost(request, error, was_sent=True) from error
-        return self._address.answer(call, response)
 
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""

@@ -9,7 +9,7 @@ from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Ack, AckWithIds, IsolationLike, Message
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll, Published
-from tuff.serializers import Serializer, TypedMessage
+from tuff.serializers import Serializer, TypedMessage, checked_serializer
 
 if TYPE_CHECKING:
     from tuff.aio.client import AsyncClient
@@ -23,7 +23,7 @@ class AsyncTypedTopic(Generic[V]):
 
     def __init__(self, client: "AsyncClient", id: TopicId, serializer: Serializer[V]) -> None:
         self.id = id
-        self.serializer = serializer
+        self.serializer = checked_serializer(serializer)
         self._client = client
 
     def message(self, value: V | NewMessage[V]) -> NewMessage[bytes]:
@@ -91,6 +91,8 @@ class AsyncTypedTopic(Generic[V]):
             blocked_by=poll.blocked_by,
             expired=poll.expired,
             archived=poll.archived,
+            blocked_by_database=poll.blocked_by_database,
+            blocked_since_ms=poll.blocked_since_ms,
         )
 
     async def subscribe(

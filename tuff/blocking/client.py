@@ -4,13 +4,14 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from ssl import SSLContext
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from tuff import calls
+from tuff import calls, explain_calls
 from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
@@ -18,6 +19,7 @@ from tuff.blocking.context import TransactionContext
 from tuff.blocking.driver import Driver, Sender
 from tuff.blocking.groups import Consumer, Groups
 from tuff.blocking.publisher import Publisher
+from tuff.blocking.share_groups import ShareConsumer, ShareGroups
 from tuff.blocking.sql import SqlResolver, SqlTransaction
 from tuff.blocking.subscriber import Subscriber
 from tuff.blocking.topics import Delayed, Topics
@@ -58,14 +60,23 @@ from tuff.protocol.requests import (
     RollbackDetail,
 )
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
-from tuff.replies import Health, Offsets, Poll, Published, PublishedDelayed
+from tuff.replies import Explanation, Health, Offsets, Poll, Published, PublishedDelayed
 from tuff.retries import Retries
 from tuff.serializers import Serializer
+from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
+from tuff.share_consumer import ShareConsumerFlows, SharePlan
 from tuff.sql.database import Decider, SqlDatabase
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
-from tuff.subscriber_flows import SubscriberFlows, SubscriberPlan, Subscription, keep_for
+from tuff.subscriber_flows import (
+    SubscriberFlows,
+    SubscriberPlan,
+    Subscription,
+    check_positions,
+    keep_for,
+)
+from tuff.tls import TlsFiles
 from tuff.transaction_calls import write_pointer_of
 
 D = TypeVar("D")
@@ -82,7 +93,7 @@ class Client:
     is used until its connection fails, then the next one. A call that reaches no server at one
     address is sent to the others at once, whatever `retries` says, since nothing was executed.
     Safe to share between threads. `topics`, `transactions`, `sinks`,
-    `groups` and `cluster` have the calls about those.
+    `groups`, `share_groups` and `cluster` have the calls about those.
 
     `client_id`: the name that others see in conflicts and listings (default: host and process id).
     `timeout`: how long to wait for the whole reply, in addition to the `wait` of a call.
@@ -92,14 +103,15 @@ class Client:
     without a second effect (protocol §1, Idempotence); never a plain publish that may have arrived.
     `token`: sent as `Authorization: Bearer`; a server with an access file requires it. With
     `https` the certificate of the server is checked against the authorities that this machine
-    trusts, or by `ssl_context`; the environment variable SSL_CERT_FILE names another file of
-    authorities.
+    trusts, or those of `tls_ca_file`, or by `ssl_context`; the environment variable SSL_CERT_FILE
+    names another file of authorities. `tls_certificate_file` and `tls_key_file` are the client's
+    own certificate, which can stand in place of a token; the key may be in the certificate's file.
     `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
     offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
     HTTP. Tests may give an object.
 
     Raises:
-        ValueError: `url` is not valid, or a number is out of its range.
+        ValueError: `url` or a TLS file is not valid, or a number is out of its range.
     """
 
     def __init__(
@@ -112,14 +124,18 @@ class Client:
         retries: int = 5,
         token: str | None = None,
         ssl_context: SSLContext | None = None,
+        tls_ca_file: str | PathLike[str] | None = None,
+        tls_certificate_file: str | PathLike[str] | None = None,
+        tls_key_file: str | PathLike[str] | None = None,
         transport: Sender | TransportName = "http",
     ) -> None:
+        files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
             url,
             timeout,
             connect_timeout,
             token=token,
-            ssl_context=ssl_context,
+            ssl_context=files.context_or(ssl_context),
             with_sessions=transport == "auto",
         )
         self._transport: Sender = (
@@ -134,6 +150,7 @@ class Client:
         self.sinks = Sinks(self._send, self.client_id)
         self.cluster = Cluster(self._send)
         self.groups = Groups(self._send)
+        self.share_groups = ShareGroups(self._send)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
 
     @property
@@ -181,6 +198,7 @@ class Client:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         delay: Duration,
     ) -> PublishedDelayed: ...
     @overload
@@ -190,8 +208,20 @@ class Client:
         *messages: Publishable,
         transaction: Transaction | int | None = None,
         ttl: Duration | None = None,
+        ack: AckWithIds = Ack.DURABLE,
         at: datetime | int,
     ) -> PublishedDelayed: ...
+    @overload
+    def publish(
+        self,
+        topic: TopicId,
+        *messages: Publishable,
+        transaction: Transaction | int | None = None,
+        ttl: Duration | None = None,
+        ack: AckLike,
+        delay: Duration | None = None,
+        at: datetime | int | None = None,
+    ) -> Published | PublishedDelayed | None: ...
     def publish(
         self,
         topic: TopicId,
@@ -217,7 +247,7 @@ class Client:
         (`none`, which returns None). A crash of the server may lose messages that were not durable.
         `delay` (seconds) or `at` (a time, or ms since the epoch): they enter the topic then, as if
         they were published at that moment; until then `delayed` lists and cancels them. Under a
-        transaction they do so only if it commits. They are always durable, whatever `ack` is.
+        transaction they do so only if it commits.
 
         Raises:
             TopicNotFoundError: create it first.
@@ -234,11 +264,12 @@ class Client:
         request = publish_request(
             all_checked(topic, messages), pointer=pointer, ttl_s=calls.ttl_of(ttl)
         )
-        if (delayed := calls.delay_of(delay, at)) is not None:
-            return self._send(calls.publish_delayed(topic, request, delayed))
+        delayed = calls.delay_of(delay, at)
         if level is Ack.NONE:
-            self._send(calls.publish_unacknowledged(topic, request))
+            self._send(calls.publish_unacknowledged(topic, request, delayed))
             return None
+        if delayed is not None:
+            return self._send(calls.publish_delayed(topic, request, delayed, ack=level))
         return self._send(calls.publish(topic, request, ack=level))
 
     def store(
@@ -401,7 +432,7 @@ class Client:
         all of them. `start`: as in `subscribe`; or for each partition the id behind which it
         begins, and one that is not named begins with its oldest message. `partitions`: their
         numbers (default: all, retired ones and those that are added later). `limit`: of each poll;
-        `tags`: as in `poll`. New messages come within some tenths of a second.
+        `tags`: as in `poll`.
 
         Raises: as `subscribe`.
         """
@@ -499,6 +530,30 @@ class Client:
             TopicNotFoundError: the topic does not exist.
         """
         return self._send(calls.offsets(topic, isolation=isolation))
+
+    def explain(
+        self,
+        topic: TopicId,
+        id: MessageId | str,
+        *,
+        isolation: IsolationLike | None = None,
+        tx: int | None = None,
+        snapshot: Transaction | None = None,
+    ) -> Explanation:
+        """Why a reader receives this message, or does not (protocol §3.14). The reader is one with
+        this isolation (`committed` by default), one in the transaction `tx`, or one in a snapshot.
+
+        Raises:
+            TransactionNotInProgressError: `tx` has ended.
+            TransactionUnknownError: there is no transaction `tx`.
+        """
+        return self._send(
+            explain_calls.explain(topic, id, isolation=isolation, tx=tx, snapshot=snapshot)
+        )
+
+    def metrics(self) -> str:
+        """The metrics of the server, in the text format of Prometheus (protocol §7)."""
+        return self._send(calls.metrics())
 
     def health(self) -> Health:
         """The state of the server and its components. A server that is not ready is no error here.
@@ -686,10 +741,10 @@ class Client:
         `tx.abort()` counts as a failure; conflicts and a server that can't be reached do not.
 
         Raises:
-            ValueError: `attempts` is below 1, the topic's name is too long for `.dlq`, or
-                `positions` belongs to another topic.
-            TypeError: a function is a coroutine function, and this client is blocking.
+            ValueError: `attempts` < 1, a name too long for `.dlq`, or `positions` of another topic.
+            TypeError: `positions` keeps none; or a coroutine function with a blocking client.
         """
+        check_positions(positions)
         wait_s = calls.seconds_of(wait, what="wait")
         read = PollQuestion(start=start, isolation=isolation, limit=batch, wait_s=wait_s, tags=tags)
         plan = SubscriberPlan(
@@ -717,6 +772,7 @@ class Client:
         assignor: Assignor = "sticky",
         instance_id: str | None = None,
         retry: RetryPolicy | None = None,
+        tags: str | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
@@ -729,25 +785,24 @@ class Client:
                     print(batch.partition, len(batch))
 
         `mode`: `at_least_once` commits the offset of a batch after it was processed, so a crash
-        repeats messages; `at_most_once` commits before it hands a batch out, so a crash loses
-        messages; `exactly_once` commits with the transaction that processes the batch, see
-        `Consumer.transaction`. `start`: where a partition begins of which the group has no offset,
-        `earliest` or `latest`. A batch has at most `batch` messages, all committed. `assignor`:
-        `range`, `round_robin` or `sticky`. `instance_id`: makes it a static member, which keeps its
-        partitions while it restarts. `retry`: what becomes of messages that fail, in `run` or by
-        `nack`. The callbacks, within `poll`, get partitions that the member received, gives up
-        after the callback, with what was processed committed, or has lost already.
+        repeats some; `at_most_once` commits before it hands a batch out, so a crash loses some;
+        `exactly_once` commits with the transaction of the batch, see `Consumer.transaction`.
+        `start`: where a partition without an offset begins, `earliest` or `latest`. A batch has at
+        most `batch` messages, all committed; `tags` selects as in `poll`. `assignor`: `range`,
+        `round_robin` or `sticky`. `instance_id`: of a static member, which keeps its partitions
+        while it restarts. `retry`: what becomes of messages that fail, in `run` or by `nack`.
+        `poll` calls the callbacks with partitions that were received, are given up next, or were
+        lost.
 
         Raises:
-            ValueError: the topics are partitions or of several namespaces, or a word is unknown.
-            TypeError: a callback is a coroutine function, and this client is blocking.
+            ValueError, TypeError: an argument is not valid; a blocking client takes no coroutines.
         """
         plan = plan_of(
             group,
             topics,
             mode=mode,
             start=start,
-            question=PollQuestion(limit=batch),
+            question=PollQuestion(limit=batch, tags=tags),
             assignor=assignor,
             instance_id=instance_id,
             client=self.client_id,
@@ -756,6 +811,49 @@ class Client:
         )
         member = new_member_id(), self._open_for_group
         return Consumer(ConsumerFlows(plan, *member, elapsed_s=perf_counter), self._driver)
+
+    def share_consumer(
+        self,
+        topic: TopicId,
+        group: str,
+        *,
+        mode: DeliveryModeLike = "at_least_once",
+        order: ShareOrder | None = None,
+        start: ShareStart = "earliest",
+        lease: Duration = 30.0,
+        batch: int = 10,
+        retry: RetryPolicy | None = None,
+    ) -> ShareConsumer:
+        """A worker of a share group: the workers share the messages of one topic with one
+        partition, or of one partition. A message that fails, or is slow, blocks no other.
+
+            with client.share_consumer(orders, "billing") as consumer:
+                for messages in consumer:
+                    print(len(messages))
+
+        `mode`: `at_least_once` accepts messages after they were processed; `exactly_once` by the
+        transaction that processes them, see `ShareConsumer.transaction`. The first worker creates
+        the group: `start` is where it begins, `earliest`, `latest`, a message id or a publish time
+        in ms; with the `order` `key`, a message waits until the one before it of the same key is
+        done, and `None` is that of the group. `lease`: for how many seconds the server waits for a
+        sign of life, 0.1 to 43200; leases are renewed while the consumer is open. `batch`: how many
+        messages it takes at once, up to 1,000. `retry`: what becomes of messages that fail, in
+        `run` or by `nack`.
+
+        Raises:
+            ValueError: a word or a number is not possible.
+        """
+        plan = SharePlan(
+            group=ShareGroupId(topic=topic, name=group),
+            mode=mode,
+            order=order,
+            start=start,
+            lease_s=calls.seconds_of(lease, what="lease"),
+            count=batch,
+            retry=retry,
+        )
+        flows = ShareConsumerFlows(plan, self._open_for_group, perf_counter)
+        return ShareConsumer(flows, self._driver)
 
     def _open_for_group(
         self,

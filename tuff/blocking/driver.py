@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from tuff.calls import Call
 from tuff.flows import Flow, Hook, Pause, Step, Stop, Unless, is_under_way, run_hook
+from tuff.tracing import TRACING
 
 T = TypeVar("T")
 
@@ -80,7 +81,13 @@ class Driver:
     def _wait(self, step: Call[Any] | Pause, stop: Stop | None) -> object:
         if isinstance(step, Pause):
             return self._pause(step.seconds, stop)
-        return self._transport.send(step, stop=stop)
+        tracer = TRACING.tracer
+        if tracer is None:
+            return self._transport.send(step, stop=stop)
+        with tracer.sending(step, self._transport.url) as traced:
+            answer: object = self._transport.send(traced.call, stop=stop)
+            traced.answered(answer)
+            return answer
 
 
 def _no_coroutine(result: object) -> object:

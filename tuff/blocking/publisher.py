@@ -23,6 +23,7 @@ from tuff.batching import (
 from tuff.blocking.driver import Driver
 from tuff.client_errors import ConnectionLostError, WrongStateError
 from tuff.new_messages import Checked, Publishable, checked
+from tuff.tracing import traced
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Publisher(Generic[Result]):
             WrongStateError: the publisher is closed, or was made before a fork.
         """
         require_own_process(self._process_id)
-        data = checked(message)
+        (data,) = traced(self._delivery.topic, [checked(message)])
         receipt: _Receipt[Result] = _Receipt()
         with self._added:
             self._wait_for_room(data)

@@ -10,7 +10,7 @@ import click
 from tuff.blocking.client import Client
 from tuff.cli.options import SecondsParameter, server_command, topic_of
 from tuff.cli.output import EXIT_REFUSED, Result, Table, counted, moment
-from tuff.protocol.errors import NotFoundError
+from tuff.protocol.errors import NotFoundError, ServerNotFoundError
 from tuff.protocol.ids import TopicId
 from tuff.replies import ClusterServer, ClusterState, Drain, TopicOwner
 
@@ -64,6 +64,10 @@ def topics(client: Client, *, server_id: str | None) -> Result:
     Deleted topics are shown, too: they keep an owner.
     """
     owners = list(_owners(client, server_id))
+    if not owners and server_id is not None:
+        servers = client.cluster.get().servers
+        if server_id not in {each.server_id for each in servers}:
+            raise ServerNotFoundError(f"no live server has the id {server_id}, which owns no topic")
     rows = [
         (each.topic, each.server_id, each.incarnation, each.epoch, each.is_alive) for each in owners
     ]

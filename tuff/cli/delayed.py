@@ -5,8 +5,9 @@ import click
 from tuff.blocking.client import Client
 from tuff.cli.options import WholeNumber, server_command, topic_of
 from tuff.cli.output import Result, Table, moment
+from tuff.protocol.attributes import Attributes
 from tuff.protocol.ids import TopicId
-from tuff.protocol.json_forms import payload_to_json
+from tuff.protocol.json_forms import attributes_to_json, payload_to_json
 from tuff.replies import DelayedMessage
 
 LISTED_COUNT = 100  # messages, without --limit
@@ -66,4 +67,5 @@ def _form(found: DelayedMessage) -> dict[str, object]:
         "size": found.size,
         "ttl": found.ttl_s,
         "payload": None if found.payload is None else payload_to_json(found.payload),
+        **attributes_to_json(Attributes(found.key, found.tags, found.headers)),
     }

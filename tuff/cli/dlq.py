@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import click
 
@@ -61,13 +62,14 @@ def dlq() -> None:
 @server_command
 def list_letters(client: Client, *, topic: TopicId, limit: int, with_replayed: bool) -> Result:
     """List the dead letters of TOPIC that were not replayed, the oldest of each partition first."""
-    found: list[_Found] = []
-    for partition in _partitions(client, topic):
-        after = None if with_replayed else _replayed(client, partition)
-        for each in _letters(client, partition, after):
-            if len(found) == limit:
-                break
-            found.append(each)
+    partitions = _partitions(client, topic)
+    replayed = {} if with_replayed or not partitions else _replayed(client, topic)
+    letters = (
+        each
+        for partition in partitions
+        for each in _letters(client, partition, replayed.get(partition))
+    )
+    found = list(islice(letters, limit))
     rows = [_row(each) for each in found]
     title = f"dead letters of {topic}"
     table = Table(("id", "given up", "group", "attempts", "reason"), rows, title)
@@ -83,8 +85,8 @@ def replay(client: Client, *, topic: TopicId, limit: int | None, to: TopicId | N
     """Let the dead letters of TOPIC be processed again, the oldest first.
 
     The message of a consumer group goes to that group alone, with all its attempts; any other
-    message is published to its topic. Each is replayed once, also if this command is interrupted
-    and called again.
+    message, also one of a share group, and one that was too large for its dead letter, is published
+    to its topic. Each is replayed once, also if this command is interrupted and called again.
     """
     dead = dead_letter_topic_of(topic)
     run = _Replay(client, to)
@@ -115,7 +117,7 @@ class _Replay:
         if letter is None:
             self.passed.append(message.id)
             return
-        if self._to is None and letter.group is not None:
+        if self._to is None and letter.has_retry_topic:
             tx.publish(retry_topic_of(letter.topic), replace(letter, attempts=0).publishable())
         else:
             failed = letter.message
@@ -172,9 +174,10 @@ def _batches(client: Client, consumer: Consumer, topic: TopicId) -> Iterator[Bat
 
 def _is_done(client: Client, topic: TopicId) -> bool:
     """Whether everything that a reader can receive now was replayed or passed over."""
+    replayed = _replayed(client, topic)
     for partition in _partitions(client, topic):
         end = client.offsets(partition, isolation="committed").end
-        if end is not None and (_replayed(client, partition) or FIRST_ID) < end:
+        if end is not None and replayed.get(partition, FIRST_ID) < end:
             return False
     return True
 
@@ -191,13 +194,13 @@ def _partitions(client: Client, topic: TopicId) -> list[TopicId]:
     return [dead.partition(number) for number in sorted({*info.partitions, *info.retired})]
 
 
-def _replayed(client: Client, partition: TopicId) -> MessageId | None:
-    """The id through which the dead letters of a partition were replayed."""
+def _replayed(client: Client, topic: TopicId) -> dict[TopicId, MessageId]:
+    """The ids through which the dead letters of partitions were replayed."""
     try:
-        group = client.groups.show(partition.namespace, GROUP)
+        group = client.groups.show(topic.namespace, GROUP)
     except GroupNotFoundError:
-        return None
-    return next((each.after for each in group.partitions if each.partition == partition), None)
+        return {}
+    return {each.partition: each.after for each in group.partitions if each.after is not None}
 
 
 def _letters(client: Client, partition: TopicId, after: MessageId | None) -> Iterator[_Found]:

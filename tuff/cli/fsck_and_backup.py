@@ -13,7 +13,7 @@ from errno import EEXIST
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from ssl import SSLError
+from ssl import SSLContext, SSLError
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -135,7 +135,9 @@ def restore(*, source: Path, directory: Path, without_messages: bool, as_json: b
 def _download(session: Session, target: Path, *, as_json: bool) -> None:
     session.client().close()  # it checks the address and the token
     try:
-        downloaded = download(session.url, target, token=session.token)
+        downloaded = download(
+            session.url, target, token=session.token, ssl_context=session.tls_files.context()
+        )
     except FileExistsError:
         raise click.UsageError(f"{target} exists already; name a new file") from None
     except OSError as error:
@@ -210,7 +212,9 @@ class Downloaded:
     size_bytes: int
 
 
-def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
+def download(
+    url: str, target: Path, *, token: str | None = None, ssl_context: SSLContext | None = None
+) -> Downloaded:
     """Receive all that the server at `url` holds at this moment, and read it again from the disk.
     Of several addresses, the first that can be reached sends it.
 
@@ -222,7 +226,7 @@ def download(url: str, target: Path, *, token: str | None = None) -> Downloaded:
         TuffError: its kind for what the server refused.
         OSError: the file can't be written.
     """
-    addresses = addresses_of(url, PIECE_S_MAX, CONNECT_S_MAX, token=token, ssl_context=None)
+    addresses = addresses_of(url, PIECE_S_MAX, CONNECT_S_MAX, token=token, ssl_context=ssl_context)
     if target.exists():
         raise FileExistsError(EEXIST, os.strerror(EEXIST), str(target))
     part = target.with_name(target.name + PART_SUFFIX)
@@ -289,8 +293,12 @@ def _connected(addresses: Sequence[Address]) -> tuple[Address, HTTPConnection]:
 
 def _connect(address: Address) -> HTTPConnection:
     parts = urlsplit(address.url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=address.connect_timeout_s)
+    host, timeout_s = parts.hostname or "", address.connect_timeout_s
+    connection = (
+        HTTPSConnection(host, parts.port, timeout=timeout_s, context=address.ssl_context)
+        if parts.scheme == "https"
+        else HTTPConnection(host, parts.port, timeout=timeout_s)
+    )
     try:
         connection.connect()
     except SSLError as error:

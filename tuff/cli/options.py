@@ -7,10 +7,11 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,6 +23,7 @@ from tuff.cli.output import Result, notice, print_result
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.ids import MESSAGE_ID_SIZE, MessageId, TopicId
 from tuff.protocol.pointer_list import POINTER_MAX
+from tuff.tls import TlsFiles
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -34,6 +36,7 @@ class Session:
 
     url: str = DEFAULT_URL
     token: str | None = None
+    tls_files: TlsFiles = field(default_factory=TlsFiles)
     typed_url: str | None = None
 
     def client(self) -> Client:
@@ -41,7 +44,13 @@ class Session:
         name = f"tuff-cli-{socket.gethostname()}-{os.getpid()}"
         try:
             # No retries: at a terminal, an unreachable server is reported at once.
-            return Client(self.url, client_id=name, retries=0, token=self.token)
+            return Client(
+                self.url,
+                client_id=name,
+                retries=0,
+                token=self.token,
+                ssl_context=self.tls_files.context(),
+            )
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -56,31 +65,69 @@ def _set_url(context: click.Context, parameter: click.Parameter, url: str | None
         current.url, current.typed_url = url, url if is_typed else None
 
 
-def _set_token(context: click.Context, _: click.Parameter, token: str | None) -> None:
-    if token is not None:
-        context.ensure_object(Session).token = token
+def _set_token(context: click.Context, parameter: click.Parameter, token: str | None) -> None:
+    assert parameter.name is not None
+    current = context.ensure_object(Session)
+    is_typed = context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    if token is not None and (is_typed or current.token is None):
+        current.token = token
 
 
-def server_options(
-    function: Function, *, url_variable: str | None = None, token_variable: str | None = None
-) -> Function:
-    """`--url` and `--token`, which set the session. Before the command they have environment
-    variables, which must not override an option that was typed there."""
-    url = click.option(
+def _set_token_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
+    if file is not None:
+        try:
+            token = file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.BadParameter(f"{file} can't be read: {error}") from None
+        _set_token(context, parameter, token)
+
+
+def _set_tls_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
+    if file is not None:
+        assert parameter.name is not None
+        current = context.ensure_object(Session)
+        name = parameter.name.removeprefix("tls_")
+        current.tls_files = replace(current.tls_files, **{name: file})
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+# Name, what sets it in the session, its type, and its help. Each has an environment variable.
+_SERVER_OPTIONS = (
+    (
         "--url",
-        envvar=url_variable,
-        expose_value=False,
-        callback=_set_url,
-        help="The server's address, or several of a cluster, separated by commas (TUFF_URL).",
-    )
-    token = click.option(
+        _set_url,
+        None,
+        "The server's address, or several of a cluster, separated by commas.",
+    ),
+    ("--token-file", _set_token_file, _FILE, "A file with the bearer token to send."),
+    (
         "--token",
-        envvar=token_variable,
-        expose_value=False,
-        callback=_set_token,
-        help="The bearer token to send (TUFF_TOKEN).",
-    )
-    return url(token(function))
+        _set_token,
+        None,
+        "The bearer token to send. Users of this machine can see it in the list of processes; "
+        "a file or the variable does not show it.",
+    ),
+    ("--tls-ca-file", _set_tls_file, _FILE, "The authorities of the server's certificate, in PEM."),
+    ("--tls-certificate-file", _set_tls_file, _FILE, "The client's certificate, in PEM."),
+    ("--tls-key-file", _set_tls_file, _FILE, "Its key, if it is in another file."),
+)
+
+
+def server_options(function: Function, *, reads_environment: bool = False) -> Function:
+    """`--url`, `--token` and others, which set the session. Before the command they have
+    environment variables, which must not override an option that was typed there."""
+    for name, sets, kind, text in reversed(_SERVER_OPTIONS):
+        variable = "TUFF_" + name.removeprefix("--").replace("-", "_").upper()
+        option = click.option(
+            name,
+            envvar=variable if reads_environment else None,
+            expose_value=False,
+            callback=sets,
+            type=kind,
+            help=f"{text} ({variable})",
+        )
+        function = option(function)
+    return function
 
 
 def output_options(function: Function) -> Function:

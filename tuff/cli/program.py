@@ -13,22 +13,27 @@ from tuff.cli.access import access
 from tuff.cli.cluster import cluster
 from tuff.cli.delayed import delayed
 from tuff.cli.dlq import dlq
+from tuff.cli.doctor import doctor
+from tuff.cli.explain import explain
 from tuff.cli.fsck_and_backup import backup, fsck, restore, salvage
 from tuff.cli.groups import groups
 from tuff.cli.hbase import hbase
 from tuff.cli.holds_positions_sinks import holds, positions, sinks
-from tuff.cli.options import Session, command_line, server_options
+from tuff.cli.options import DEFAULT_NAMESPACE, Session, command_line, server_options
 from tuff.cli.output import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, run_to_end
 from tuff.cli.pub import pub
+from tuff.cli.share import share
 from tuff.cli.snapshot_log_table import log, snapshot, table
 from tuff.cli.sql import sql
 from tuff.cli.status import status
 from tuff.cli.tail import tail
+from tuff.cli.top import top
 from tuff.cli.topics import topics
 from tuff.cli.transactions import tx
 from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
 from tuff.launch import LaunchError, server_command
 from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.protocol.ids import TopicId
 from tuff.version import __version__
 
 COMPLETION_VARIABLE = "_TUFF_COMPLETE"  # click's protocol: a shell asks for completions with it
@@ -44,6 +49,7 @@ _NEXT = {
     "too_many_positions": "tuff positions ls TOPIC",
     "position_not_found": "tuff positions ls TOPIC",
     "group_not_found": "tuff groups ls NAMESPACE",
+    "group_already_exists": "tuff share show TOPIC GROUP",
     "group_not_empty": "tuff groups show GROUP",
     "delayed_not_found": "tuff delayed ls TOPIC",
     "transaction_unknown": "tuff tx ls",
@@ -69,6 +75,7 @@ _NEXT = {
 }
 # Codes of errors whose text itself says what to do, or that nothing can be done.
 _WITHOUT_ADVICE = {
+    "archive_unavailable",
     "unauthenticated",
     "forbidden",
     "command_refused",
@@ -91,14 +98,15 @@ Exit codes:
   130  interrupted, or a question was answered with no
 
 \b
-TUFF_URL and TUFF_TOKEN set --url and --token.
+TUFF_URL and TUFF_TOKEN set --url and --token; so do TUFF_TOKEN_FILE, TUFF_TLS_CA_FILE,
+TUFF_TLS_CERTIFICATE_FILE and TUFF_TLS_KEY_FILE their options.
 SSL_CERT_FILE names the certificate authorities for https, if not the system's.
 NO_COLOR switches colours off.
 """
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@partial(server_options, url_variable="TUFF_URL", token_variable="TUFF_TOKEN")
+@partial(server_options, reads_environment=True)
 @click.version_option(__version__, prog_name="tuff", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
@@ -140,7 +148,8 @@ def completion(context: click.Context, *, shell: str) -> None:
 
 
 for command in (
-    *(status, topics, pub, tail, delayed, groups, dlq, tx, sql, sinks, holds, positions),
+    *(status, top, doctor, explain, topics, pub, tail, delayed, groups, share, dlq, tx, sql),
+    *(sinks, holds, positions),
     *(snapshot, log, table, fsck, salvage, backup, restore, hbase, cluster, access),
 ):
     program.add_command(command)
@@ -241,13 +250,20 @@ def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
 def _next_command(error: TuffError, context: click.Context) -> str | None:
     if isinstance(error, ServerNotTrustedError):
         return None
-    if error.code == "topic_not_found" and context.command is pub:
+    topic = context.params.get("topic")
+    if error.code == "topic_not_found" and isinstance(topic, TopicId) and topic.number is not None:
+        template, topic = "tuff topics show TOPIC", topic.base
+    elif error.code == "topic_not_found" and isinstance(topic, TopicId) and topic.name.isdigit():
+        # `orders:1` is the topic 1 of the namespace orders, and most likely a partition was meant.
+        number = f"{DEFAULT_NAMESPACE}:{topic.namespace}:{topic.name}"
+        return f"tuff topics ls; a partition is named with its namespace, as {number}"
+    elif error.code == "topic_not_found" and context.command is pub:
         template = "tuff topics create TOPIC"
     else:
         template = _NEXT.get(error.code, "")
     group = context.params.get("group")
     known = {
-        "TOPIC": context.params.get("topic"),
+        "TOPIC": topic,
         "GROUP": group,
         "NAMESPACE": getattr(group, "namespace", None),
         "TRANSACTION": context.params.get("transaction"),

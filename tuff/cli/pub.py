@@ -124,8 +124,6 @@ def pub(
         raise click.UsageError(f"--ack {ack} is only for messages without --tx")
     if publishing.delay is not None and publishing.at is not None:
         raise click.UsageError("give either --delay or --at, and not both")
-    if publishing.is_delayed and publishing.ack is not Ack.DURABLE:
-        raise click.UsageError(f"--ack {ack} is only for messages without --delay and --at")
     given = [as_bytes(message) for message in messages]
     publishing.publish_all(session, given, batch=batch, as_json=as_json)
 
@@ -165,29 +163,37 @@ class _Publishing:
                     progress.update(count, read_bytes=source.read_bytes)
         except BaseException:
             if count:  # the writer of a pipe must know how much was published
-                _print_published(self.topic, count, done, as_json=as_json)
+                self._print(count, done, as_json=as_json)
             raise
-        _print_published(self.topic, count, done, as_json=as_json)
+        self._print(count, done, as_json=as_json)
 
     def _publish(self, client: Client, payloads: list[bytes]) -> list[Published | PublishedDelayed]:
         """Publish messages in one request; nothing is returned if it has no ids."""
         messages: Sequence[Publishable] = payloads
         if self.key is not None or self.tags or self.headers:
             messages = [NewMessage(each, self.key, self.tags, self.headers) for each in payloads]
-        published: Published | PublishedDelayed | None
-        if self.delay is not None:
-            published = client.publish(
-                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, delay=self.delay
-            )
-        elif self.at is not None:
-            published = client.publish(
-                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, at=self.at
-            )
-        else:
-            published = client.publish(
-                self.topic, *messages, transaction=self.transaction, ttl=self.ttl, ack=self.ack
-            )
+        published = client.publish(
+            self.topic,
+            *messages,
+            transaction=self.transaction,
+            ttl=self.ttl,
+            ack=self.ack,
+            delay=self.delay,
+            at=self.at,
+        )
         return [] if published is None else [published]
+
+    def _print(
+        self, count: int, done: list[Published | PublishedDelayed], *, as_json: bool
+    ) -> None:
+        did = "delayed" if self.is_delayed else "published"
+        if as_json:
+            first = _hex(done[0].first_id) if done else None
+            last = _hex(done[-1].last_id) if done else None
+            print_json({did: count, "firstId": first, "lastId": last})
+        else:
+            where = "for" if self.is_delayed else "to"
+            click.echo(f"{did} {counted(count, 'message')} {where} {self.topic}")
 
 
 class _Input:
@@ -241,19 +247,6 @@ def gather(groups: Iterable[list[bytes]], *, count: int) -> Batches:
             del held[:count]
     if held:
         yield held
-
-
-def _print_published(
-    topic: TopicId, count: int, done: list[Published | PublishedDelayed], *, as_json: bool
-) -> None:
-    is_delayed = bool(done) and isinstance(done[0], PublishedDelayed)
-    did = "delayed" if is_delayed else "published"
-    if as_json:
-        first = _hex(done[0].first_id) if done else None
-        last = _hex(done[-1].last_id) if done else None
-        print_json({did: count, "firstId": first, "lastId": last})
-    else:
-        click.echo(f"{did} {counted(count, 'message')} {'for' if is_delayed else 'to'} {topic}")
 
 
 def _hex(found: MessageId | str) -> str:

@@ -273,10 +273,16 @@ class _Reader:
             notice("messages between the start and the oldest existing one have expired")
         if self._is_new_blocker(poll):
             notice(
-                f"blocked by transaction {poll.blocked_by}, which is in progress: "
+                f"blocked by transaction {poll.blocked_by}, which {_state(poll)}: "
                 f"{command_line(['tuff', 'tx', 'show', poll.blocked_by])}"
             )
         self._reported_blocker = poll.blocked_by
+
+
+def _state(poll: Poll) -> str:
+    if poll.blocked_by_database is None:
+        return "is in progress"
+    return f"is prepared, and waits for the database {poll.blocked_by_database}"
 
 
 def _print_message(

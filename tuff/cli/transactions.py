@@ -186,11 +186,13 @@ def prepared(client: Client, *, database: str | None) -> Result:
             seconds(now_ms - one.prepared_at_ms),
             one.topics,
             one.change_count,
+            "yes" if one.blocks_readers else "no",
         )
         for one in found
     ]
     columns = (
         "transaction", "database", "client", "prepared", "age", "published to", "changes",
+        "blocks readers",
     )  # fmt: skip
     return Result(
         json=[transaction_form(one) for one in found],
@@ -224,10 +226,7 @@ def blockers(client: Client, *, topic: TopicId) -> Result:
         waiting = _waiting(client, topic, offsets.end)
         found = _publishers(client, topic, first=blocked_by)
         table = _blocker_table(topic, found, blocked_by=blocked_by)
-        lines = [
-            f"{waiting.text()}, including its own; to end it without its messages:",
-            f"  {command_line(['tuff', 'tx', 'invalidate', blocked_by])}",
-        ]
+        lines = _advice(blocked_by, found, waiting)
     form = {
         "topic": str(topic),
         "blockedBy": None if blocked_by is None else str(blocked_by),
@@ -236,6 +235,20 @@ def blockers(client: Client, *, topic: TopicId) -> Result:
         "transactions": [transaction_form(one) for one in found],
     }
     return Result(json=form, table=table, lines=lines)
+
+
+def _advice(blocked_by: int, found: list[OpenTransaction], waiting: _Waiting) -> list[str]:
+    databases = [one.database for one in found if one.transaction_id == blocked_by]
+    if databases and databases[0] is not None:
+        return [
+            f"{waiting.text()}, including its own; it is prepared, and the database "
+            f"{databases[0]} decides how it ends. The resolver of that database settles it:",
+            f"  {command_line(['tuff', 'sql', 'resolve', 'URL', '--database', databases[0]])}",
+        ]
+    return [
+        f"{waiting.text()}, including its own; to end it without its messages:",
+        f"  {command_line(['tuff', 'tx', 'invalidate', blocked_by])}",
+    ]
 
 
 def _waiting(client: Client, topic: TopicId, end: MessageId | None) -> _Waiting:
@@ -292,6 +305,7 @@ _MEMBERS = {
     "lease_expires_at_ms": "leaseExpiresAt",
     "prepared_at_ms": "preparedAt",
     "change_count": "changeCount",
+    "blocks_readers": "blocksReaders",
 }
 
 

@@ -10,12 +10,14 @@ from typing import ClassVar
 
 
 class TuffError(Exception):
-    """The root of every error of Tuff: a stable `code`, one plain sentence `detail`, and whether
-    the same call may safely be repeated (`retry_safe`), after `retry_after_s` seconds."""
+    """The root of every error of Tuff: a stable `code`, one plain sentence `detail`, whether the
+    same call may safely be repeated (`retry_safe`), after `retry_after_s` seconds, and whether it
+    may have made its change all the same (`outcome_unknown`)."""
 
     status: ClassVar[int] = 500
     code: str = "internal"
     retry_safe: bool = False
+    outcome_unknown: bool = False
     retry_after_s: float = 0.0
 
     def __init__(
@@ -207,6 +209,21 @@ class TopicExistsError(TuffError):
     code = "topic_already_exists"
 
 
+class GroupExistsError(TuffError):
+    """A share group of this name exists, with other properties."""
+
+    status = 409
+    code = "group_already_exists"
+
+
+class LeaseLostError(TuffError):
+    """Another worker of a share group has got messages that were to be acknowledged in a
+    transaction; `ids` names them. Nothing was acknowledged. Abort the transaction, and go on."""
+
+    status = 409
+    code = "lease_lost"
+
+
 class PartitionRetiredError(TuffError):
     """The partition is retired: it can be read, and takes no messages."""
 
@@ -354,6 +371,12 @@ class OverloadedError(TuffError):
     retry_safe = True
 
 
+class QuotaExceededError(OverloadedError):
+    """The principal is above one of its quotas; nothing was done. Try again later."""
+
+    code = "quota_exceeded"
+
+
 class UnavailableError(TuffError):
     """A component of the server can't answer now."""
 
@@ -386,6 +409,7 @@ class StorageUnavailableError(UnavailableError):
     """The message store can't be read or written now. A write may or may not have happened."""
 
     code = "storage_unavailable"
+    outcome_unknown = True
 
 
 class ArchiveUnavailableError(UnavailableError):
@@ -395,8 +419,10 @@ class ArchiveUnavailableError(UnavailableError):
 
 
 class TransactionsUnavailableError(UnavailableError):
-    """The transaction service is down. Messages without a transaction continue."""
+    """The transaction service is down. Messages without a transaction continue. A change of a
+    transaction may or may not have happened."""
 
+    outcome_unknown = True
     code = "transactions_unavailable"
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import orjson
@@ -28,9 +29,20 @@ PROBLEM_TYPE = "application/problem+json"
 BACKUP_TYPES = ("application/vnd.tuff.backup", "application/octet-stream")
 RETRY_AFTER_S = 1  # seconds a client should wait after one of these
 RETRIED_STATUSES = (429, 503)
+# The scheme of `Authorization` between the servers of a cluster. Behind it: the secret of the
+# cluster, and in a forwarded request the name of the principal.
+SERVER_SCHEME = "Tuff-Server"
 TYPES_COUNT_MAX = 64  # cached header values; a client sends one
 
 # Tuples, since one of each is made for every request, and a dataclass takes three times as long.
+
+
+class Caller(NamedTuple):
+    """The principal that sends a request. `open_transactions_max` None: it has no such quota."""
+
+    principal: str
+    may_administer: bool = False
+    open_transactions_max: int | None = None
 
 
 class Request(NamedTuple):
@@ -39,11 +51,13 @@ class Request(NamedTuple):
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters).
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate, and
+    `traceparent` is the W3C trace context of the client. `caller` is the principal that was found;
+    None: every client may do everything.
 
     `upgrade` is the protocol to which the client wants to change. `members` is the body of a call
     of a session, which is no JSON (docs/session.md), `{}` without one; None for HTTP, and for a
-    body of another media type.
+    body of another media type. `members_bytes` is the size of its frame.
     """
 
     parameters: Mapping[str, str]
@@ -54,8 +68,17 @@ class Request(NamedTuple):
     is_forwarded: bool = False
     wants_redirect: bool = False
     authorization: str | None = None
+    certificate: tuple[str, ...] = ()
+    traceparent: str | None = None
+    caller: Caller | None = None
     upgrade: str | None = None
     members: object = None
+    members_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body."""
+        return len(self.body) + self.members_bytes
 
     def value(self) -> object:
         """The body as a value; `{}` without one. Raises: BadRequestError: it is not JSON."""
@@ -106,7 +129,7 @@ def problem_reply(error: TuffError) -> Reply:
     """The `application/problem+json` reply of an error."""
     headers: tuple[tuple[str, str], ...] = ()
     if error.status in RETRIED_STATUSES:
-        headers = (("Retry-After", str(RETRY_AFTER_S)),)
+        headers = (("Retry-After", str(max(RETRY_AFTER_S, ceil(error.retry_after_s)))),)
     elif error.status == UnauthenticatedError.status:
         headers = (("WWW-Authenticate", "Bearer"),)
     body = json.dumps(error.problem()).encode("ascii")

@@ -21,11 +21,14 @@ TOPIC_IDS_COUNT_MAX = 4_096  # cached topics, whose names are not checked again
 PARTITION_NUMBER_MAX = 9_999  # of all partitions that a topic ever had; four digits of a name
 MESSAGE_ID_SIZE = 20  # bytes
 GROUP_LOG = ":group"  # behind the name of a consumer group: its log
+SHARE_LOG = ":share"  # behind the names of a partition and of a share group: its log
 SEQ_ID_LIMIT = 65_536  # rows of one millisecond; a sequence id has 16 bits
 TIMESTAMP_LIMIT = 1 << 64  # ms; a timestamp has 64 bits
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_PARTS = re.compile(r":0|(:[1-9][0-9]{0,3})?(:delayed)?|:group")
+_PARTS = re.compile(
+    r":0|(:[1-9][0-9]{0,3})?(:delayed)?|:group|(:[1-9][0-9]{0,3})?:[A-Za-z0-9._-]{1,128}:share"
+)
 _PARTITION = re.compile(r"[^:]*:(0|[1-9][0-9]{0,3})")
 _DELAYED = ":delayed"
 _DELAYED_HEX = re.compile(r"[0-9A-Fa-f]{36}")
@@ -61,8 +64,9 @@ class TopicId:
 
     Behind its name, a log that belongs to a topic has parts that no name has (decision 0043):
     `orders:3` is a further partition, `orders:delayed` and `orders:3:delayed` have the delayed
-    messages of a partition, and `billing:group` is the log of a consumer group. `orders` is the log
-    of partition 0; a request for this partition alone names it `orders:0`.
+    messages of a partition, `orders:billing:share` is the log of the share group `billing` of
+    partition 0, and `billing:group` is the log of a consumer group. `orders` is the log of
+    partition 0; a request for this partition alone names it `orders:0`.
 
     Raises:
         InvalidNameError: one of the two is not.
@@ -116,8 +120,8 @@ class TopicId:
 
     @property
     def unit(self) -> "TopicId":
-        """What one server owns as a whole: a topic with its partitions and the logs of its delayed
-        messages, or the log of a consumer group."""
+        """What one server owns as a whole: a topic with its partitions, the logs of its delayed
+        messages and those of its share groups; or the log of a consumer group."""
         return self if self.name.endswith(GROUP_LOG) else self.base
 
     @property
@@ -125,10 +129,32 @@ class TopicId:
         """Whether this is the `delayed_log` of a topic."""
         return self.name.endswith(_DELAYED)
 
+    def share_log(self, group: str) -> "TopicId":
+        """The log of a share group of this partition. Raises: InvalidNameError."""
+        group = check_name(group, what="share group")
+        return TopicId(self.namespace, f"{self.log.name}:{group}{SHARE_LOG}")
+
+    @property
+    def share_group(self) -> str | None:
+        """The share group of which this is the log; None for any other topic."""
+        if not self.name.endswith(SHARE_LOG):
+            return None
+        return self.name.removesuffix(SHARE_LOG).rpartition(":")[2]
+
+    @property
+    def belongs_to_topic(self) -> bool:
+        """Whether this is the log of a topic's delayed messages, or of a share group of it."""
+        return self.home is not self
+
     @property
     def home(self) -> "TopicId":
-        """The topic whose delayed messages this log has; of any other topic, the topic itself."""
-        return replace(self, name=self.name.removesuffix(_DELAYED))
+        """The topic whose delayed messages or share group this log has; of any other topic, the
+        topic itself."""
+        if self.name.endswith(SHARE_LOG):
+            return replace(self, name=self.name.removesuffix(SHARE_LOG).rpartition(":")[0])
+        if self.name.endswith(_DELAYED):
+            return replace(self, name=self.name.removesuffix(_DELAYED))
+        return self
 
 
 @lru_cache(TOPIC_IDS_COUNT_MAX)

@@ -433,7 +433,7 @@ def _messages_from_json(
             if "payload" not in item:
                 raise BadRequestError(f"a message has a payload, and {shown(item)} has none")
             ttl_s = None if item.get("ttl") is None else ttl_from_json(item["ttl"])
-            attributes_of_item = _attributes_from_json(item)
+            attributes_of_item = attributes_from_json(item)
             delay = delay_from_json(item)
             item = item["payload"]
         payloads.append(payload_from_json(item, what="a message"))
@@ -462,7 +462,9 @@ def _unless_all_none(column: list[Member | None]) -> list[Member | None] | None:
     return column if any(each is not None for each in column) else None
 
 
-def _attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+def attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
+    """The members `key`, `tags` and `headers` of a message; None if it has none of them. Raises:
+    BadRequestError: a value is not valid."""
     key, tags, headers = message.get("key"), message.get("tags"), message.get("headers")
     if key is None and tags is None and headers is None:
         return None
@@ -471,13 +473,22 @@ def _attributes_from_json(message: Mapping[str, object]) -> Attributes | None:
     for tag in tags or ():
         if not isinstance(tag, str):
             raise BadRequestError(f"an element of tags is a string, not {shown(tag)}")
-    if headers is not None and not isinstance(headers, dict):
-        raise BadRequestError(f"headers is a JSON object, not {shown(headers)}")
+    if headers is not None and not isinstance(headers, dict | list):
+        raise BadRequestError(f"headers is a JSON object or an array, not {shown(headers)}")
+    pairs = headers.items() if isinstance(headers, dict) else map(_header_pair, headers or ())
     return checked_attributes(
         None if key is None else payload_from_json(key, what="a key"),
         tags or (),
-        [pair for name, value in (headers or {}).items() for pair in _headers_of(name, value)],
+        [pair for name, value in pairs for pair in _headers_of(name, value)],
     )
+
+
+def _header_pair(pair: object) -> tuple[str, object]:
+    match pair:
+        case [str() as name, value] if not isinstance(value, list):
+            return name, value
+        case _:
+            raise BadRequestError(f"a header in an array is [name, value], not {shown(pair)}")
 
 
 def _headers_of(name: str, value: object) -> list[tuple[str, bytes]]:
@@ -503,6 +514,15 @@ def attributes_to_json(attributes: Attributes) -> dict[str, object]:
     return {"key": key, "tags": list(attributes.tags), "headers": headers}
 
 
+def _attributes_in_order(attributes: Attributes) -> dict[str, object]:
+    """As `attributes_to_json`; headers that an object would reorder are pairs."""
+    form = attributes_to_json(attributes)
+    names = [name for name, _ in attributes.headers]
+    if names != sorted(names, key=names.index):
+        form["headers"] = [[name, payload_to_json(value)] for name, value in attributes.headers]
+    return form
+
+
 def delay_to_json(delay: Delay) -> dict[str, float]:
     """The member that `delay_from_json` reads."""
     return {"at": delay.ms} if delay.is_time else {"delay": delay.ms / 1000}
@@ -516,7 +536,7 @@ def _messages_to_json(entry: PublishEntry) -> list[object]:
     for found, ttl_s in zip(members, entry.ttls_s or (), strict=False):
         found |= {} if ttl_s is None else {"ttl": ttl_s}
     for found, attributes in zip(members, entry.attributes or (), strict=False):
-        found |= {} if attributes is None else attributes_to_json(attributes)
+        found |= {} if attributes is None else _attributes_in_order(attributes)
     for found, delay in zip(members, entry.delays or (), strict=False):
         found |= delay_to_json(delay)
     return [

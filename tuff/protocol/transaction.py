@@ -143,6 +143,23 @@ class Transaction:
         return _Reader(data).transaction()
 
 
+@frozen_value(kw_only=True)
+class TransactionStatus:
+    """The state or outcome of a transaction, for diagnosis. `state` is as the protocol names it;
+    `reason`: why an invalid one is invalid. Times are ms since the epoch: `ended_at_ms` is None
+    while it is in progress, and `expires_at_ms` once it has ended or is prepared. `database`
+    decides how a prepared one ends."""
+
+    transaction_id: int
+    state: str
+    client: str
+    started_at_ms: int
+    reason: str | None = None
+    ended_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    database: str | None = None
+
+
 _STOP, _I32, _I64, _LIST = 0x00, 0x08, 0x0A, 0x0F
 _THRIFT_TYPE = {TransactionType.SHORT: 1, TransactionType.LONG: 2}
 

@@ -9,6 +9,7 @@ there leaves a transaction that any resolver settles.
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -46,7 +47,8 @@ class SqlProtocol:
         self._retries = retries
         self._decider = decider
         self._connection = connection
-        self._start = transaction_calls.start(type="short", timeout_s=timeout_s, client=client)
+        start = transaction_calls.start(type="short", timeout_s=timeout_s, client=client)
+        self._start = replace(start, batched_as="start")
         self._entry: object | None = None
         self._server_name = ""
         self._transaction: Transaction | None = None
@@ -184,7 +186,7 @@ class SqlProtocol:
         yield from hook(partial(self._connection.execute, row))
         entries = self._messages.entries()
         prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
-        yield from self._retries.ask(prepare)
+        yield from self._retries.ask(replace(prepare, batched_as="prepare"))
 
     def _settle_failed_commit(self, cause: BaseException) -> Flow[None]:
         """Ask the database, and raise, unless it did commit and only its answer was lost."""
@@ -243,7 +245,8 @@ class SqlProtocol:
     def _resolve_committed(self, transaction: Transaction) -> Flow[None]:
         pointer = transaction.transaction_id
         try:
-            yield from self._retries.ask(transaction_calls.resolve(pointer, "commit"))
+            resolve = transaction_calls.resolve(pointer, "commit")
+            yield from self._retries.ask(replace(resolve, batched_as="resolve"))
         except TuffError as error:
             # The program's work is done, and its rows are visible.
             log.warning(

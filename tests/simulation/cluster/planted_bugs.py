@@ -39,7 +39,11 @@ BUGS = (
                 "if (reason := self._lost_leadership()) is not None:",
                 "if (reason := None) is not None:",
             ),
-            Change("process/cluster_member.py", "if led and not election.is_mine:", "if False:"),
+            Change(
+                "process/cluster_member.py",
+                "if epoch is not None and election.my_epoch != epoch:",
+                "if False:",
+            ),
         ),
     ),
     planted(

@@ -1,0 +1,223 @@
+"""`tuff doctor` on the machine of a server: measures what `admin/diagnosis.py` judges.
+
+It needs no stopped server. It writes one file of 4 KiB into each data directory, and removes it.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from admin import diagnosis
+from admin.diagnosis import Diagnosis, Level
+from process.directory_locks import DataDirectories, DirectoryNameError
+from process.disk_space import Space
+from process.settings import Settings, SettingsError, changed, load
+from tx.files import DamagedFilesError, FileKind, known_file, list_files
+
+SYNC_COUNT = 50  # syncs of one measurement; less than a second on a slow disk
+SYNC_BYTES = 4096
+SPARE_DESCRIPTORS = 1_000  # files besides connections, as of the server
+CONNECT_S_MAX = 2.0
+LIBRARIES = {
+    "plyvel": "1.5.1", "orjson": "3.10", "crc32c": "2.7", "msgpack": "1.1", "uvloop": "0.21",
+    "httptools": "0.6.4", "prometheus-client": "0.21",
+}  # fmt: skip
+_TIME_ERROR = 5  # of adjtimex: the clock is not synchronised
+_TIMEX_BYTES = 512  # more than its structure has on any machine
+
+
+def findings(
+    config: Path | None,
+    data: Path | None,
+    assignments: list[str],
+    *,
+    now_ms: int,
+    elapsed_s: Callable[[], float],
+) -> Iterator[Diagnosis]:
+    """All findings about a machine, and the settings and the directories of a server there."""
+    yield diagnosis.python_version(platform_version())
+    for name, minimum in LIBRARIES.items():
+        yield diagnosis.library(name, _installed(name), minimum)
+    try:
+        settings = load(config, assignments)
+        directories = DataDirectories.below(data)
+    except (SettingsError, DirectoryNameError) as error:
+        yield diagnosis.settings(str(error), 0)
+        return
+    yield diagnosis.settings(None, len(changed(settings)))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield diagnosis.open_files(
+        None if hard == resource.RLIM_INFINITY else hard,
+        connections_max=settings.server.max_connections,
+        spare=SPARE_DESCRIPTORS,
+    )
+    yield from _memory()
+    for directory in _data_directories(settings, directories):
+        yield from of_directory(directory, elapsed_s=elapsed_s)
+    newest_ms, unreadable = _transaction_files(directories.snapshots)
+    yield diagnosis.clock(is_synchronised=_is_synchronised(), now_ms=now_ms, newest_ms=newest_ms)
+    yield from unreadable
+    for what, address in _needed_servers(settings):
+        yield diagnosis.reachable(what, ":".join(map(str, address)), _connect(address))
+
+
+def platform_version() -> tuple[int, int]:
+    """The version of this Python."""
+    major, minor, _ = platform.python_version_tuple()
+    return int(major), int(minor)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _memory() -> Iterator[Diagnosis]:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return  # not Linux
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            yield diagnosis.memory(int(rest.split()[0]) * 1024)
+
+
+def _data_directories(settings: Settings, directories: DataDirectories) -> list[Path]:
+    """The directories in which the server writes."""
+    found = [directories.snapshots]
+    if settings.messaging.store == "leveldb":
+        found.append(directories.messages)
+    if settings.cluster.is_member and settings.cluster.transactions_directory:
+        found[0] = Path(settings.cluster.transactions_directory)
+    return found
+
+
+def of_directory(directory: Path, *, elapsed_s: Callable[[], float]) -> Iterator[Diagnosis]:
+    """Permissions, file system, space, inodes and the speed of syncs of one directory."""
+    shown, there = str(directory), _existing(directory)
+    missing = _missing_rights(directory)
+    is_writable = os.access(there, os.W_OK | os.X_OK)
+    yield diagnosis.permissions(shown, missing=missing, parent_is_writable=is_writable)
+    kind = diagnosis.file_system(shown, _file_system(there))
+    if kind is not None:
+        yield kind
+    usage = shutil.disk_usage(there)
+    yield diagnosis.space(shown, Space(usage.free, usage.total))
+    files = os.statvfs(there)
+    yield diagnosis.inodes(shown, free=files.f_favail, total=files.f_files)
+    if is_writable:
+        try:
+            yield diagnosis.fsync(shown, sync_times(there, elapsed_s=elapsed_s))
+        except OSError as error:
+            detail = f"a file can't be written and synced: {error.strerror}"
+            yield Diagnosis(f"fsync {shown}", Level.PROBLEM, detail, "look at the disk")
+
+
+def _existing(directory: Path) -> Path:
+    """The directory, or the nearest one above that exists."""
+    found = directory.absolute()
+    while not found.exists():
+        found = found.parent
+    return found
+
+
+def _missing_rights(directory: Path) -> list[str]:
+    if not directory.exists():
+        return ["exists"]
+    rights = {"read": os.R_OK, "write": os.W_OK, "search": os.X_OK}
+    missing = [name for name, right in rights.items() if not os.access(directory, right)]
+    if not missing and not all(os.access(each, os.R_OK | os.W_OK) for each in _files(directory)):
+        missing = ["read or write some files"]
+    return missing
+
+
+def _files(directory: Path) -> Iterable[Path]:
+    return (each for each in directory.iterdir() if each.is_file())
+
+
+def _file_system(directory: Path) -> str | None:
+    """The kind of the file system; None if it can't be found out."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    best, kind = Path(), None
+    for line in mounts:
+        _, point, found, *_ = line.split(" ")
+        path = Path(point.encode("ascii", "replace").decode("unicode_escape"))
+        is_above = path == directory or path in directory.parents
+        if is_above and len(path.parts) >= len(best.parts):
+            best, kind = path, found
+    return kind
+
+
+def sync_times(directory: Path, *, elapsed_s: Callable[[], float]) -> list[float]:
+    """How long each of some syncs of a small write takes there, in seconds. Raises: OSError."""
+    times = []
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".tuff-doctor-") as file:
+        for _ in range(SYNC_COUNT):
+            file.seek(0)
+            file.write(os.urandom(SYNC_BYTES))
+            file.flush()
+            began_s = elapsed_s()
+            os.fdatasync(file.fileno())
+            times.append(elapsed_s() - began_s)
+    return times
+
+
+def _transaction_files(directory: Path) -> tuple[int | None, list[Diagnosis]]:
+    """The newest time in the headers of the transaction files, in ms; and the files that this
+    version can't read."""
+    if not directory.is_dir():
+        return None, []
+    times: list[int] = []
+    found: list[Diagnosis] = []
+    for path, kind in list_files(directory):
+        try:
+            times.append(known_file(path, FileKind(kind)).header.created_ms)
+        except (DamagedFilesError, OSError) as error:
+            advice = "check all files with `tuff fsck` while the server is stopped"
+            found.append(Diagnosis(f"file {path.name}", Level.PROBLEM, str(error), advice))
+    if not found:
+        detail = f"the headers of {len(times)} transaction files can be read"
+        found.append(Diagnosis("formats", Level.OK, detail))
+    return max(times, default=None), found
+
+
+def _is_synchronised() -> bool | None:
+    """Whether an NTP client keeps the clock; None if the system does not say."""
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _TIME_ERROR
+
+
+def _needed_servers(settings: Settings) -> Iterator[tuple[str, tuple[str, int]]]:
+    if settings.messaging.store == "hbase":
+        for address in settings.hbase.addresses():
+            yield "the HBase gateway", address
+    zookeeper = settings.cluster.zookeeper() if settings.cluster.is_member else None
+    if zookeeper is not None:
+        for name in zookeeper[0].split(","):
+            host, _, port = name.rpartition(":")
+            yield "ZooKeeper", (host, int(port))
+
+
+def _connect(address: tuple[str, int]) -> str | None:
+    """Why a connection fails; None if it does not."""
+    try:
+        socket.create_connection(address, CONNECT_S_MAX).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -1,0 +1,94 @@
+"""Reads the messages of a topic into the window of a share group, and the payloads to give out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from messaging.groups.share_state import ShareState
+from messaging.read.poll import Poll, PollResult, Polls
+from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
+from tuff.protocol.errors import TuffError
+from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.requests import Isolation
+
+AHEAD_COUNT_MIN = 100  # messages that are read at once, if some can't be given out
+
+
+class Read(NamedTuple):
+    """What the window does not keep of a message."""
+
+    payload: bytes
+    attributes: Attributes
+
+
+class WindowReader:
+    """The reads of one request, in the turn of its group. `window`: the most messages in it;
+    `messages` has what was read, by id."""
+
+    def __init__(
+        self, polls: Polls, topic: TopicId, state: ShareState, window: int, *, is_by_key: bool
+    ) -> None:
+        self._polls = polls
+        self._topic = topic
+        self._state = state
+        self._window = window
+        self._count_min = AHEAD_COUNT_MIN if is_by_key else 1
+        self.messages: dict[bytes, Read] = {}
+
+    async def candidates(self, count: int) -> list[bytes]:
+        """Up to so many candidates of the state, for which more is read if there are fewer."""
+        ids = self._state.candidates(count)
+        is_more = True
+        try:
+            while is_more and len(ids) < count:
+                is_more = await self.read_on(max(count - len(ids), self._count_min))
+                ids += self._state.candidates(count - len(ids))
+        except BaseException as error:
+            # What can't be read, as a damaged record, does not hold up what was read before.
+            if isinstance(error, TuffError) and ids:
+                return ids
+            for each in ids:
+                self._state.put_back(each)
+            raise
+        return ids
+
+    async def read_through(self, last: bytes) -> None:
+        """Read on up to this id, if it is behind the window."""
+        is_more = True
+        while is_more and self._state.read_to < last:
+            is_more = await self.read_on(AHEAD_COUNT_MIN)
+
+    async def read_on(self, count: int) -> bool:
+        """Read up to so many messages into the window; whether there may be more. It never passes
+        a message whose transaction is undecided."""
+        state = self._state
+        room = self._window - state.window_count
+        if room <= 0:
+            return False
+        start = MessageId.from_bytes(state.read_to)
+        result = await self._poll(Poll(start=start, inclusive=False, limit=min(count, room)))
+        is_further = result.next_id > state.read_to
+        found = [(each, self.messages[each].attributes.key) for each, _ in result.items]
+        state.add(found, read_to=result.next_id)
+        return is_further and not result.caught_up and result.blocked_by is None
+
+    async def read_again(self, ids: Sequence[bytes]) -> None:
+        """Read those of these messages that were read, or given out, in earlier requests. Those
+        that are gone leave the window."""
+        missing = [each for each in ids if each not in self.messages]
+        while missing:
+            first, last = MessageId.from_bytes(missing[0]), MessageId.from_bytes(missing[-1])
+            result = await self._poll(Poll(start=first, through=last, limit=len(missing)))
+            passed = [each for each in missing if each <= result.next_id]
+            self._state.forget(each for each in passed if each not in self.messages)
+            if not passed:
+                return
+            missing = missing[len(passed) :]
+
+    async def _poll(self, poll: Poll) -> PollResult:
+        result = await self._polls.poll(self._topic, replace(poll, isolation=Isolation.COMMITTED))
+        attributes = result.messages.decoded_attributes()
+        for index, (message_id, payload) in enumerate(result.items):
+            found = attributes.get(index, NO_ATTRIBUTES)
+            self.messages[message_id] = Read(payload, found)
+        return result

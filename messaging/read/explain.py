@@ -1,0 +1,383 @@
+"""Reads the facts about one message and one reader, and the HTTP route of the explanation
+(protocol §3.14)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from messaging.read.explanation import (
+    Blocker,
+    DamagedRow,
+    DelayedFacts,
+    Explanation,
+    Facts,
+    StoredRow,
+    explain,
+    explain_delayed,
+)
+from messaging.read.offsets_and_splits import first_indexed, first_live, first_undecided
+from messaging.read.poll import Poll, choice, query_of, snapshot_for, transaction_named
+from messaging.read.scan import read
+from messaging.read.visibility import Query, Verdict, first_live_number, visibility
+from messaging.settings import MessagingSettings
+from messaging.storage.engine import Store
+from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.rows import (
+    MessageRow,
+    PayloadRow,
+    delayed_key,
+    message_key,
+    payload_key,
+    prefix_of,
+)
+from messaging.storage.store_state import OpenStore, StoreState
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
+from tuff.protocol.errors import (
+    BadRequestError,
+    DamagedRecordError,
+    TopicNotFoundError,
+    TransactionsUnavailableError,
+)
+from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object
+from tuff.protocol.ids import DELAYED_ID_SIZE, FIRST_ID, DelayedId, MessageId, Offset, TopicId
+from tuff.protocol.json_forms import pointer_to_json, transaction_from_json
+from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction, TransactionStatus
+
+if TYPE_CHECKING:
+    from messaging.read.archive import ArchiveReader
+
+GENERATIONS_COUNT_MAX = 16  # deleted generations that are searched, the newest first
+NAMESPACES_COUNT_MAX = 64  # topics with the same name that are searched
+
+MayRead = Callable[[Request, TopicId], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """An explanation, the log that was read, and the transaction that wrote the message."""
+
+    explanation: Explanation
+    topic: TopicId
+    generation: int | None
+    status: TransactionStatus | None
+
+
+class Explainer:
+    """Explains what a reader receives. Lives on the event loop; threads read the rows."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        state: StoreState,
+        settings: MessagingSettings,
+        *,
+        archive: "ArchiveReader | None" = None,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._settings = settings
+        self._archive = archive
+
+    async def explain(
+        self, topic: TopicId, id: MessageId, poll: Poll, *, may_read: Callable[[TopicId], bool]
+    ) -> Explained:
+        """Why a reader with the snapshot of this poll does or does not receive the message. Topics
+        of other namespaces are searched if `may_read` is true for them.
+
+        Raises: TransactionsUnavailableError, StorageUnavailableError, and what
+        `TransactionView.snapshot_of` raises.
+        """
+        self._store.require_up()
+        # As in a poll: the snapshot first and the rows second. The index before both, as for the
+        # offsets of a topic.
+        indexed = self._indexed(topic)
+        snapshot = await snapshot_for(self._state.transactions, poll)
+        facts = Facts(id=id, topic=topic)
+        for found, record in self._logs(topic):
+            facts = await self._facts(found, record, id, poll, snapshot)
+            if facts.row is not None or facts.older_generation is not None:
+                break
+        else:
+            elsewhere = await self._elsewhere(topic, id, may_read)
+            facts = replace(facts, elsewhere=elsewhere)
+        if isinstance(facts.row, StoredRow) and facts.query is not None:
+            blocker = await self._blocker(facts, facts.query, indexed, poll)
+            facts = replace(facts, blocker=blocker)
+        return Explained(explain(facts), facts.topic, facts.generation, facts.status)
+
+    async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:
+        """Why readers do not receive a delayed message yet.
+
+        Raises: TopicNotFoundError, StorageUnavailableError.
+        """
+        self._store.require_up()
+        found = DelayedFacts(id=id, topic=topic, now_ms=self._state.now_ms(), is_waiting=False)
+        generation = None
+        for log, record in self._logs(topic):
+            if record.generation < 0:
+                continue
+            generation = record.generation
+            is_waiting, pointer = await self._store.read(
+                partial(_delayed_row, self._prefixes(log, record), id)
+            )
+            if is_waiting or pointer is not None:
+                status = await self._status(pointer)
+                found = replace(
+                    found, topic=log.id, is_waiting=is_waiting, pointer=pointer, status=status
+                )
+                break
+        if generation is None:
+            raise TopicNotFoundError(f"there is no topic {topic}")
+        return Explained(explain_delayed(found), found.topic, generation, found.status)
+
+    def _logs(self, topic: TopicId) -> list[tuple[Topic, TopicRecord]]:
+        """The topic, or the partitions of one with several, with their records, also deleted ones.
+        Raises: DamagedRecordError, OwnershipMovingError."""
+        try:
+            base = self._state.topics.find(topic)
+        except TopicNotFoundError:
+            return []
+        base.require_readable()
+        if base.durable is None:
+            return []
+        if base.durable.generation < 0 or not base.durable.is_several(topic):
+            return [(base, base.durable)]
+        numbers = base.durable.partitions.readable
+        logs = [self._state.topics.find(topic.partition(number)) for number in numbers]
+        return [(log, log.durable) for log in logs if log.durable is not None]
+
+    def _indexed(self, topic: TopicId) -> list[IndexedRange]:
+        return [
+            entry
+            for log, record in self._logs(topic)
+            for entry in self._state.index.undecided_in(log.id, record.generation)
+        ]
+
+    def _prefixes(self, log: Topic, record: TopicRecord) -> tuple[bytes, bytes | None]:
+        """The prefixes of a log, and of its log of delayed messages."""
+        delayed_log = self._state.topics.maybe_find(log.id.delayed_log)
+        kept = None if delayed_log is None else delayed_log.durable
+        below = None if kept is None else prefix_of(log.id.delayed_log, kept.generation)
+        return log.prefix(record.generation), below
+
+    async def _facts(
+        self,
+        log: Topic,
+        record: TopicRecord,
+        id: MessageId,
+        poll: Poll,
+        snapshot: Transaction | None,
+    ) -> Facts:
+        generation = abs(record.generation)
+        facts = Facts(id=id, topic=log.id, has_fixed_snapshot=poll.is_fixed)
+        if record.generation < 0:
+            return replace(facts, is_deleted=True)
+        query = query_of(self._state, self._settings, log, record, poll, id.to_int(), snapshot)
+        row = await self._store.read(partial(stored_row, query=query, id=id))
+        facts = replace(facts, generation=generation, query=query, row=row)
+        if isinstance(row, StoredRow):
+            expires_ms = log.rule_of(record).expires_ms(id.offset, own_ttl_s=row.ttl_s)
+            status = await self._status(row.pointer)
+            return replace(facts, status=status, expires_at_ms=expires_ms)
+        if id.to_int() < first_live_number(query):
+            return replace(facts, is_archived=await self._is_archived(log.id, generation, query))
+        older = await self._store.read(partial(_older_generation, log.id, query, generation, id))
+        return replace(facts, older_generation=older)
+
+    async def _status(self, pointer: int | None) -> TransactionStatus | None:
+        if pointer is None:
+            return None
+        try:
+            return await self._state.transactions.status(abs(pointer))
+        except TransactionsUnavailableError:
+            return None  # a reader without a snapshot needs no transactions
+
+    async def _is_archived(self, topic: TopicId, generation: int, query: Query) -> bool:
+        if self._archive is None:
+            return False
+        through = replace(query, through=MessageId.from_int(query.start), limit=1)
+        return bool((await self._archive.read(topic, generation, through)).messages)
+
+    async def _blocker(
+        self, facts: Facts, query: Query, indexed: list[IndexedRange], poll: Poll
+    ) -> Blocker | None:
+        """The row before the message at which the reader stops. A reader without a snapshot does
+        not stop at transactions."""
+        assert isinstance(facts.row, StoredRow)
+        if visibility(facts.row.pointer, query.snapshot) is not Verdict.ACCEPT:
+            return None
+        if query.snapshot is None or facts.id.offset <= first_live(query):
+            return None
+        here = [each for each in indexed if each.topic == facts.topic]
+        assert facts.generation is not None
+        start = max(first_indexed(facts.generation, query, poll, here), first_live(query))
+        before = replace(query, high_water_mark=Offset.from_int(facts.id.offset.to_int() - 1))
+        offset, row = await self._store.read(partial(first_undecided, query=before, start=start))
+        if offset >= facts.id.offset:
+            return None
+        pointer = None if row is None else row.tx_pointer
+        return Blocker(offset, pointer, await self._status(pointer))
+
+    async def _elsewhere(
+        self, topic: TopicId, id: MessageId, may_read: Callable[[TopicId], bool]
+    ) -> tuple[TopicId, ...]:
+        """The topics of other namespaces, with the same name, that have the message."""
+        others = [
+            each
+            for each in self._state.topics
+            if each.id.name.partition(":")[0] == topic.base.name
+            and each.id.namespace != topic.namespace
+            and (each.id.number is not None or not each.id.is_internal)
+            and each.durable is not None
+            and each.durable.generation > 0
+            and may_read(each.id.base)
+        ]
+        found = []
+        for other in others[:NAMESPACES_COUNT_MAX]:
+            assert other.durable is not None
+            query = query_of(
+                self._state, self._settings, other, other.durable, Poll(), id.to_int(), None
+            )
+            if await self._store.read(partial(stored_row, query=query, id=id)) is not None:
+                found.append(other.id)
+        return tuple(found)
+
+
+def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | DamagedRow | None:
+    """The row of a message, also if it has expired or is before the log start; None without one.
+
+    Raises: StoreError.
+    """
+    as_stored = replace(
+        query,
+        start=id.to_int(),
+        through=id,
+        log_start=FIRST_ID,
+        live_from=Offset(0, 0),
+        now_ms=0,
+        limit=1,
+        snapshot=None,
+        tags=None,
+    )
+    try:
+        messages = read(store, as_stored).messages
+    except DamagedRecordError as error:
+        return DamagedRow(error.detail)
+    if not messages or messages.last_id != id.to_bytes():
+        return None
+    return _decoded(store, query.prefix, id)
+
+
+def _decoded(store: Store, prefix: bytes, id: MessageId) -> StoredRow | None:
+    key = message_key(prefix, id.offset)
+    value = store.get(key)
+    if value is None:  # retention has removed it meanwhile
+        return None
+    row = MessageRow.from_bytes(key, value)
+    if row.reference is None or row.tx_pointer is None:
+        return StoredRow(row.tx_pointer, row.ttl_s)
+    stored_at = Offset(id.write_timestamp_ms, id.payload_seq_id)
+    inner_key = payload_key(prefix, abs(row.tx_pointer), stored_at)
+    inner = store.get(inner_key)
+    own = [row.ttl_s, None if inner is None else PayloadRow.from_bytes(inner_key, inner).ttl_s]
+    return StoredRow(row.tx_pointer, min((each for each in own if each is not None), default=None))
+
+
+def _older_generation(
+    topic: TopicId, query: Query, generation: int, id: MessageId, store: Store
+) -> int | None:
+    """The newest deleted generation that has the message; retention removes it some time."""
+    for older in range(generation - 1, max(0, generation - 1 - GENERATIONS_COUNT_MAX), -1):
+        of_older = replace(query, prefix=prefix_of(topic, older))
+        if stored_row(store, query=of_older, id=id) is not None:
+            return older
+    return None
+
+
+def _delayed_row(
+    prefixes: tuple[bytes, bytes | None], id: DelayedId, store: Store
+) -> tuple[bool, int | None]:
+    """Whether the message waits for its due time; and the pointer of its row in the delayed log,
+    while it is there."""
+    prefix, log_prefix = prefixes
+    if store.get(delayed_key(prefix, id)) is not None:
+        return True, None
+    if log_prefix is None:
+        return False, None
+    key = message_key(log_prefix, id.offset)
+    value = store.get(key)
+    return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+
+
+def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: True) -> list[Route]:
+    """The HTTP routes: a GET for a reader by isolation or transaction, and a POST with a snapshot
+    in the body. `may_read`: whether the client of a request may read a topic."""
+
+    async def get(request: Request) -> Reply:
+        topic = topic_of(request, parameters=("isolation", "tx"))
+        query = dict(request.query)
+        isolation, tx = choice(query, "isolation", Isolation), transaction_named(query)
+        if isolation is not None and tx is not None:
+            raise BadRequestError("give at most one of isolation and tx")
+        by_default = Isolation.COMMITTED if tx is None else Isolation.ALL
+        return await answer(request, topic, Poll(tx=tx, isolation=isolation or by_default))
+
+    async def post(request: Request) -> Reply:
+        topic = topic_of(request)
+        body = read_object(
+            request.body, request.content_type, members=("transaction",), what="the request"
+        )
+        if "transaction" not in body:
+            raise BadRequestError("the body needs the member transaction: the snapshot to read in")
+        snapshot = transaction_from_json(body["transaction"])
+        return await answer(request, topic, Poll(transaction=snapshot))
+
+    async def answer(request: Request, topic: TopicId, poll: Poll) -> Reply:
+        digits = request.parameters["message"]
+        if len(digits) == 2 * DELAYED_ID_SIZE:
+            found = await explainer.explain_delayed(topic, DelayedId.from_hex(digits))
+        else:
+            id = MessageId.from_hex(digits)
+            found = await explainer.explain(topic, id, poll, may_read=partial(may_read, request))
+        return json_reply(explanation_form(digits, found))
+
+    path = f"{TOPIC_PATH}/messages/{{message}}/explain"
+    return [Route("GET", path, get), Route("POST", path, post)]
+
+
+def explanation_form(id: str, found: Explained) -> dict[str, object]:
+    """The JSON of an explanation of the message with this id."""
+    explanation, status = found.explanation, found.status
+    blocked_by = explanation.blocked_by
+    form: dict[str, object] = {
+        "id": id.lower(),
+        "namespace": found.topic.namespace,
+        "topic": found.topic.name,
+        "generation": found.generation,
+        "visible": explanation.is_visible,
+        "reason": explanation.reason.value,
+        "detail": explanation.detail,
+        "advice": explanation.advice,
+        "blockedBy": None if blocked_by is None else pointer_to_json(blocked_by),
+        "transaction": None if status is None else _status_form(status),
+    }
+    if explanation.elsewhere:
+        form["elsewhere"] = [
+            {"namespace": each.namespace, "topic": each.name} for each in explanation.elsewhere
+        ]
+    return form
+
+
+def _status_form(status: TransactionStatus) -> dict[str, object]:
+    return {
+        "transactionId": pointer_to_json(status.transaction_id),
+        "state": status.state,
+        "reason": status.reason,
+        "client": status.client,
+        "startedAt": status.started_at_ms,
+        "endedAt": status.ended_at_ms,
+        "expiresAt": status.expires_at_ms,
+        "database": status.database,
+    }

@@ -1,0 +1,370 @@
+"""What an operator sees of topics: size and age of each, and the rows of one with their states
+(protocol §3.13).
+
+`TopicInspection` is called on the event loop; the functions below it read the store and block.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from itertools import islice
+
+from messaging.read.poll import choice, start_from, whole_digits
+from messaging.read.visibility import Verdict, start_number, visibility
+from messaging.retention.expiry import TopicRule
+from messaging.settings import MessagingSettings
+from messaging.storage.engine import Store
+from messaging.storage.rows import (
+    MESSAGES,
+    PAYLOADS,
+    DamagedRowError,
+    MessageRow,
+    message_key,
+    offset_after,
+    offset_in,
+)
+from messaging.storage.store_state import OpenStore, StoreState, require_log
+from messaging.topics import TOPIC_PATH, Topic, TopicRecord, topic_of
+from messaging.transactions_interface import TransactionView
+from tuff.protocol.errors import BadRequestError, TransactionsUnavailableError
+from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
+from tuff.protocol.ids import LAST_ID, MessageId, Offset, TopicId, check_name
+from tuff.protocol.json_forms import pointer_to_json, shown
+from tuff.protocol.transaction import Transaction
+
+TOPICS_COUNT, TOPICS_COUNT_MAX = 50, 500  # of a page: without a limit, and at most
+LOGS_COUNT_MAX = 1_000  # partitions of a page, each of which costs three reads of the store
+ROWS_COUNT, ROWS_COUNT_MAX = 100, 1_000  # of a page: without a limit, and at most
+
+_BEHIND_ROWS = b"\xff" * 19  # the end of a key that is behind all rows of its prefix
+
+
+class RowState(Enum):
+    """The state of a row; the values are the protocol's."""
+
+    COMMITTED = "committed"
+    IN_PROGRESS = "in_progress"
+    INVALID = "invalid"
+    ROLLED_BACK = "rolled_back"
+    EXPIRED = "expired"
+    DAMAGED = "damaged"
+    UNKNOWN = "unknown"  # transactions are down
+
+
+class Order(Enum):
+    """From the oldest row to the newest, or the other way."""
+
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+
+
+_STATES = {
+    Verdict.ACCEPT: RowState.COMMITTED,
+    Verdict.SKIP: RowState.INVALID,
+    Verdict.HOLD: RowState.IN_PROGRESS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogExtent:
+    """What is stored of one partition. The size is the engine's estimate for its files, and rows in
+    memory need not count. The times are those of the first and the last live row, None if there is
+    none."""
+
+    size_bytes: int
+    oldest_ms: int | None
+    newest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRow:
+    """A row as it is stored; `row` is None if it is damaged."""
+
+    offset: Offset
+    row: MessageRow | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """One partition to look at: the prefix of its keys, and where its live rows begin."""
+
+    prefix: bytes
+    first: Offset
+
+
+class TopicInspection:
+    """Lives on the event loop; threads read the rows."""
+
+    def __init__(self, store: OpenStore, state: StoreState, settings: MessagingSettings) -> None:
+        self._store = store
+        self._state = state
+        self._settings = settings
+
+    async def topics(
+        self, *, namespace: str | None, contains: str, after: str, limit: int
+    ) -> tuple[int, list[dict[str, object]], str | None]:
+        """The number of all topics that match, a page of them in byte order, and the `after` of the
+        next page."""
+        self._store.require_up()
+        found = [
+            each
+            for each in self._state.topics.live()
+            if not each.is_internal
+            and namespace in (None, each.namespace)
+            and (not contains or contains in str(each))
+        ]
+        behind, _, name = after.partition(":")
+        rest = [each for each in found if (each.namespace, each.name) > (behind, name)]
+        page = self._page(rest[:limit])
+        # Before the read, during which a topic may be deleted or handed to another server.
+        forms, logs = [*map(self._form, page)], [*map(self._logs, page)]
+        high_water_mark = self._state.high_water_mark
+        extents = await self._store.read(
+            lambda store: [extent_of(store, each, high_water_mark) for each in logs]
+        )
+        for form, extent in zip(forms, extents, strict=True):
+            form |= {
+                "storedBytes": extent.size_bytes,
+                "oldest": extent.oldest_ms,
+                "newest": extent.newest_ms,
+            }
+        return len(found), forms, str(page[-1]) if len(page) < len(rest) else None
+
+    def _page(self, topics: Sequence[TopicId]) -> list[TopicId]:
+        """Those from the beginning that have few enough partitions; at least one."""
+        page: list[TopicId] = []
+        log_count = 0
+        for topic in topics:
+            log_count += len(self._record(topic).partitions.readable)
+            if page and log_count > LOGS_COUNT_MAX:
+                break
+            page.append(topic)
+        return page
+
+    def _record(self, topic: TopicId) -> TopicRecord:
+        record = self._state.topics.find(topic).durable
+        assert record is not None
+        return record
+
+    def _logs(self, topic: TopicId) -> list[_Log]:
+        logs = []
+        now_ms = self._state.expiry_ms()
+        for each in self._partitions(topic):
+            record = each.durable
+            if record is not None and record.generation > 0:
+                live_from = each.rule_of(record).live_from(now_ms=now_ms)
+                first = max(record.log_start.offset, live_from)
+                logs.append(_Log(prefix=each.prefix(record.generation), first=first))
+        return logs
+
+    def _partitions(self, topic: TopicId) -> Iterator[Topic]:
+        for number in self._record(topic).partitions.readable:
+            found = self._state.topics.maybe_find(topic.partition(number).log)
+            if found is not None:
+                yield found
+
+    def _form(self, topic: TopicId) -> dict[str, object]:
+        record, partitions = self._record(topic), [*self._partitions(topic)]
+        return {
+            "namespace": topic.namespace,
+            "name": topic.name,
+            "generation": record.generation,
+            "ttl": record.ttl_s,
+            "partitionCount": len(record.partitions.readable),
+            "positionCount": sum(
+                len(each.durable.positions) for each in partitions if each.durable is not None
+            ),
+            "publishedCount": sum(each.messages_published for each in partitions),
+            "publishedBytes": sum(each.bytes_published for each in partitions),
+        }
+
+    async def rows(
+        self, topic: TopicId, *, start: MessageId | int | None, limit: int, order: Order
+    ) -> tuple[int, list[dict[str, object]], str | None]:
+        """The generation, a page of rows with their states, and the `from` of the next page.
+
+        Raises: as `require_log`.
+        """
+        # The snapshot first and the rows second, as in a poll: what became durable in between is
+        # then in progress.
+        snapshot = await _snapshot(self._state.transactions)
+        found, record = require_log(self._store, self._state, topic)
+        bounds = self._bounds(record, start, order)
+        read = partial(
+            stored_rows,
+            prefix=found.prefix(record.generation),
+            bounds=bounds,
+            order=order,
+            limit=limit + 1,
+            bytes_max=self._settings.poll_bytes_max,
+        )
+        rows, is_whole = await self._store.read(read)
+        next_row = rows.pop() if len(rows) > 1 and (len(rows) > limit or not is_whole) else None
+        rule, now_ms = found.rule_of(record), self._state.expiry_ms()
+        forms = [self._row_form(each, rule, snapshot, now_ms=now_ms) for each in rows]
+        next_from = None if next_row is None else MessageId(*next_row.offset).hex()
+        return record.generation, forms, next_from
+
+    def _bounds(
+        self, record: TopicRecord, start: MessageId | int | None, order: Order
+    ) -> tuple[Offset, Offset]:
+        """The first offset of the range, and the first behind it."""
+        first, stop = record.log_start.offset, offset_after(self._state.high_water_mark)
+        if start is None:
+            return first, stop
+        number = min(start_number(start, inclusive=True), LAST_ID.to_int())
+        named = MessageId.from_int(number).offset
+        if order is Order.ASCENDING:
+            return max(first, named), stop
+        return first, min(stop, offset_after(named))
+
+    def _row_form(
+        self, found: FoundRow, rule: TopicRule, snapshot: Transaction | None, *, now_ms: int
+    ) -> dict[str, object]:
+        row = found.row
+        ttl_s = None if row is None else row.ttl_s
+        expires_ms = rule.expires_ms(found.offset, own_ttl_s=ttl_s)
+        pointer = None if row is None else row.tx_pointer
+        holder = None if pointer is None else self._state.transactions.holder(abs(pointer))
+        return {
+            "id": MessageId(*found.offset).hex(),
+            "timestamp": found.offset.timestamp_ms,
+            "state": row_state(row, snapshot, is_expired=expires_ms <= now_ms).value,
+            "writePointer": None if pointer is None else pointer_to_json(abs(pointer)),
+            "transactionId": None if holder is None else pointer_to_json(holder),
+            "messageCount": 1 if row is None or row.reference is None else row.reference.count,
+            "size": found.size_bytes,
+            "expiresAt": expires_ms,
+        }
+
+
+async def _snapshot(transactions: TransactionView) -> Transaction | None:
+    try:
+        return await transactions.snapshot()
+    except TransactionsUnavailableError:
+        return None
+
+
+def row_state(
+    row: MessageRow | None, snapshot: Transaction | None, *, is_expired: bool
+) -> RowState:
+    """The state of a row in a new snapshot, or without one; None is a damaged row. A row that has
+    expired or was rolled back stays so, whatever its transaction does."""
+    if row is None:
+        return RowState.DAMAGED
+    if is_expired:
+        return RowState.EXPIRED
+    if row.tx_pointer is None:
+        return RowState.COMMITTED
+    if row.tx_pointer < 0:
+        return RowState.ROLLED_BACK
+    return RowState.UNKNOWN if snapshot is None else _STATES[visibility(row.tx_pointer, snapshot)]
+
+
+def extent_of(store: Store, logs: Sequence[_Log], high_water_mark: Offset) -> LogExtent:
+    """What is stored of a topic with these partitions. Raises: StoreError."""
+    size_bytes, firsts, lasts = 0, [], []
+    for log in logs:
+        for table in (MESSAGES, PAYLOADS):
+            start = table + log.prefix
+            size_bytes += store.approximate_size(start, start + _BEHIND_ROWS)
+        stop = offset_after(high_water_mark)
+        firsts += [first] if (first := _edge(store, log, stop, is_last=False)) else []
+        lasts += [last] if (last := _edge(store, log, stop, is_last=True)) else []
+    return LogExtent(
+        size_bytes=size_bytes,
+        oldest_ms=min(firsts).timestamp_ms if firsts else None,
+        newest_ms=max(lasts).timestamp_ms if lasts else None,
+    )
+
+
+def _edge(store: Store, log: _Log, stop: Offset, *, is_last: bool) -> Offset | None:
+    """The offset of the first or the last row from `first` to `stop`; None without one."""
+    if log.first >= stop:
+        return None
+    keys = message_key(log.prefix, log.first), message_key(log.prefix, stop)
+    with closing(store.scan(*keys, reverse=is_last)) as rows:
+        return next((offset_in(key) for key, _ in rows), None)
+
+
+def stored_rows(
+    store: Store,
+    *,
+    prefix: bytes,
+    bounds: tuple[Offset, Offset],
+    order: Order,
+    limit: int,
+    bytes_max: int,
+) -> tuple[list[FoundRow], bool]:
+    """Rows in this order, up to a number of rows and of stored bytes, with at least one; False if
+    the bytes ended them. Raises: StoreError."""
+    first, stop = bounds
+    found: list[FoundRow] = []
+    if first >= stop:
+        return found, True
+    keys = message_key(prefix, first), message_key(prefix, stop)
+    size_bytes = 0
+    with closing(store.scan(*keys, reverse=order is Order.DESCENDING)) as rows:
+        for key, value in islice(rows, limit):
+            try:
+                row = MessageRow.from_bytes(key, value)
+            except DamagedRowError:
+                row = None
+            found.append(FoundRow(offset=offset_in(key), row=row, size_bytes=len(value)))
+            size_bytes += len(value)
+            if size_bytes > bytes_max and len(found) > 1:
+                return found, False
+    return found, True
+
+
+def routes(inspection: TopicInspection) -> list[Route]:
+    """The HTTP routes of the overview of topics, and of rows with their states."""
+    handlers = _Routes(inspection)
+    return [
+        Route("GET", "/v1/topics", handlers.topics),
+        Route("GET", f"{TOPIC_PATH}/rows", handlers.rows),
+    ]
+
+
+class _Routes:
+    def __init__(self, inspection: TopicInspection) -> None:
+        self._inspection = inspection
+
+    async def topics(self, request: Request) -> Reply:
+        query = read_query(request.query, parameters={"namespace", "contains", "after", "limit"})
+        namespace = query.get("namespace")
+        if namespace is not None:
+            check_name(namespace, what="namespace")
+        count, topics, after = await self._inspection.topics(
+            namespace=namespace,
+            contains=query.get("contains", ""),
+            after=query.get("after", ""),
+            limit=_limit(query.get("limit"), default=TOPICS_COUNT, most=TOPICS_COUNT_MAX),
+        )
+        return json_reply({"count": count, "topics": topics, "next": after})
+
+    async def rows(self, request: Request) -> Reply:
+        topic = topic_of(request, parameters={"from", "limit", "order"})
+        query = dict(request.query)
+        start = query.get("from", "earliest")
+        if start == "latest":
+            raise BadRequestError("from=latest has no rows; read them with order=descending")
+        generation, rows, next_from = await self._inspection.rows(
+            topic,
+            start=start_from(start) if "from" in query else None,
+            limit=_limit(query.get("limit"), default=ROWS_COUNT, most=ROWS_COUNT_MAX),
+            order=choice(query, "order", Order) or Order.ASCENDING,
+        )
+        return json_reply({"generation": generation, "rows": rows, "next": next_from})
+
+
+def _limit(text: str | None, *, default: int, most: int) -> int:
+    if text is None:
+        return default
+    limit = whole_digits(text, what="limit")
+    if not 1 <= limit <= most:
+        raise BadRequestError(f"limit is 1 to {most}, not {shown(text)}")
+    return limit

@@ -1,0 +1,90 @@
+"""What protects the server: the access file and TLS, as far as they are set."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from process.access_guard import AccessGuard
+from process.health import Check
+from process.settings import ServerSettings, Settings, SettingsError
+from process.tls import ServerTls
+from process.watched_files import WatchedFileError
+from tuff.disk.event_loop import InThread
+
+SECRET_CHARACTERS_MIN = 32  # as hexadecimal digits they are 128 bits
+
+
+class Threads(Protocol):
+    """Makes worker threads, and returns a function that runs a call on one of them."""
+
+    def __call__(self, name: str, count: int, /, *, is_joined: bool = True) -> InThread:
+        """`is_joined`: the process waits for them when it ends."""
+
+
+class Security:
+    """The access guard and the TLS settings; None where they are not set. Lives on one event loop.
+
+    `threads` makes the thread that reads the files again; `now_s` is a monotonic clock.
+    """
+
+    def __init__(self, settings: Settings, *, threads: Threads, now_s: Callable[[], float]) -> None:
+        """Reads the files, and blocks. Raises: SettingsError: one is not valid."""
+        # No other work waits for a file system that hangs.
+        self._in_thread = threads("file-reader", 1, is_joined=False)
+        self.cluster_secret = _secret(settings.cluster.secret_file)
+        self.access = _access_guard(settings.server, now_s, self.cluster_secret)
+        self.tls = _server_tls(settings.server)
+
+    async def refresh(self) -> bool:
+        """Read the files again that have changed; returns whether the principals may have. A file
+        that is not valid changes nothing."""
+        has_changed = self.access is not None and await self.access.refresh(self._in_thread)
+        if self.tls is not None:
+            await self.tls.refresh(self._in_thread)
+        return has_changed
+
+    def checks(self) -> dict[str, Check]:
+        """The state of the files, for `/health/ready`."""
+        parts = {"access": self.access, "tls": self.tls}
+        return {name: part.check() for name, part in parts.items() if part is not None}
+
+
+def _access_guard(
+    settings: ServerSettings, now_s: Callable[[], float], cluster_secret: str | None
+) -> AccessGuard | None:
+    if not settings.access_file:
+        return None
+    try:
+        return AccessGuard(Path(settings.access_file), now_s=now_s, cluster_secret=cluster_secret)
+    except WatchedFileError as error:
+        raise SettingsError(f"server.access_file: {error}") from None
+
+
+def _secret(file: str) -> str | None:
+    """The secret of the cluster; None without a file. Raises: SettingsError."""
+    if not file:
+        return None
+    try:
+        secret = Path(file).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cluster.secret_file: {file} can't be read: {error}") from None
+    if len(secret) < SECRET_CHARACTERS_MIN or not secret.isprintable() or " " in secret:
+        raise SettingsError(
+            f"cluster.secret_file: {file} has no secret, which is at least "
+            f"{SECRET_CHARACTERS_MIN} characters without spaces; `openssl rand -hex 32` makes one"
+        )
+    return secret
+
+
+def _server_tls(settings: ServerSettings) -> ServerTls | None:
+    if not settings.has_tls:
+        return None
+    authority = settings.tls_client_ca_file
+    try:
+        return ServerTls(
+            Path(settings.tls_certificate_file),
+            Path(settings.tls_key_file),
+            Path(authority) if authority else None,
+        )
+    except WatchedFileError as error:
+        raise SettingsError(f"server.tls_certificate_file: {error}") from None

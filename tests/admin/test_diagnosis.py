@@ -1,0 +1,153 @@
+"""The judgements of `tuff doctor`, and each problem made real on a machine."""
+
+import os
+import socket
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from admin import diagnosis, doctor
+from admin.diagnosis import Diagnosis, Level
+from process.disk_space import Space
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+NOW_MS = 1_800_000_000_000
+
+
+def found(tmp_path: Path, *assignments: str, now_ms: int = NOW_MS) -> dict[str, Diagnosis]:
+    """The findings for a data directory, by check."""
+    steps = iter(range(1_000_000))
+    return {
+        each.check: each
+        for each in doctor.findings(
+            None, tmp_path, list(assignments), now_ms=now_ms, elapsed_s=lambda: next(steps) / 1000
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "level"),
+    [
+        (diagnosis.python_version((3, 11)), Level.OK),
+        (diagnosis.python_version((3, 10)), Level.PROBLEM),
+        (diagnosis.library("orjson", "3.10.2", "3.10"), Level.OK),
+        (diagnosis.library("orjson", "3.9.9", "3.10"), Level.PROBLEM),
+        (diagnosis.library("orjson", None, "3.10"), Level.PROBLEM),
+        (diagnosis.open_files(None, connections_max=20_000, spare=1_000), Level.OK),
+        (diagnosis.open_files(20_000, connections_max=20_000, spare=1_000), Level.WARNING),
+        (diagnosis.open_files(1_000, connections_max=20_000, spare=1_000), Level.PROBLEM),
+        (diagnosis.memory(GIB), Level.OK),
+        (diagnosis.memory(300 << 20), Level.WARNING),
+        (diagnosis.memory(100 << 20), Level.PROBLEM),
+        (diagnosis.space("d", Space(GIB, 100 * GIB)), Level.OK),
+        (diagnosis.space("d", Space(200 << 20, 100 * GIB)), Level.WARNING),
+        (diagnosis.space("d", Space(1 << 20, 100 * GIB)), Level.PROBLEM),
+        (diagnosis.inodes("d", free=0, total=0), Level.OK),
+        (diagnosis.inodes("d", free=5_000, total=10_000), Level.WARNING),
+        (diagnosis.inodes("d", free=5, total=10_000), Level.PROBLEM),
+        (diagnosis.fsync("d", [0.001] * 10), Level.OK),
+        (diagnosis.fsync("d", [0.001] * 8 + [0.06] * 2), Level.WARNING),
+        (diagnosis.fsync("d", [0.6] * 10), Level.PROBLEM),
+        (diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=None), Level.OK),
+        (diagnosis.clock(is_synchronised=None, now_ms=10, newest_ms=10), Level.OK),
+        (diagnosis.clock(is_synchronised=False, now_ms=10, newest_ms=10), Level.WARNING),
+        (diagnosis.clock(is_synchronised=True, now_ms=10, newest_ms=5_000), Level.PROBLEM),
+    ],
+)
+def test_a_measurement_is_judged(result: Diagnosis, level: Level) -> None:
+    assert result.level is level
+    assert bool(result.advice) == (level is not Level.OK)
+
+
+def test_a_volatile_file_system_is_a_problem() -> None:
+    assert diagnosis.file_system("d", None) is None
+    ext4, tmpfs = diagnosis.file_system("d", "ext4"), diagnosis.file_system("d", "tmpfs")
+    assert ext4 is not None
+    assert tmpfs is not None
+    assert (ext4.level, tmpfs.level) == (Level.OK, Level.PROBLEM)
+
+
+def test_a_directory_that_can_be_used_is_ok_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    (tmp_path / "messages").mkdir()
+
+    here = found(tmp_path)
+
+    for name in ("permissions", "space", "inodes", "fsync"):
+        assert here[f"{name} {tmp_path / 'messages'}"].level is Level.OK
+    assert "can be made" in here[f"permissions {tmp_path / 'snapshots'}"].detail
+    assert list((tmp_path / "messages").iterdir()) == []
+
+
+def test_a_right_that_lacks_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, tests can't take a right away from themselves."""
+    messages = tmp_path / "messages"
+    messages.mkdir()
+    real = os.access
+
+    def access(path: Path, mode: int) -> bool:
+        return not (Path(path) == messages and mode & os.W_OK) and real(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+
+    refused = found(tmp_path)[f"permissions {messages}"]
+
+    assert refused.level is Level.PROBLEM
+    assert "may not write" in refused.detail
+    assert "chown" in refused.advice
+
+
+def test_a_damaged_transaction_file_and_a_clock_behind_the_files_are_problems(
+    tmp_path: Path,
+) -> None:
+    snapshots = tmp_path / "snapshots"
+    snapshots.mkdir()
+    golden = bytes.fromhex((ROOT / "tests/golden/snapshot.hex").read_text("ascii"))
+    (snapshots / "snapshot.5").write_bytes(golden)
+    newest = found(tmp_path, now_ms=1)
+    (snapshots / "snapshot.6").write_bytes(b"no snapshot")
+    damaged = found(tmp_path)
+
+    assert newest["clock"].level is Level.PROBLEM
+    assert newest["formats"].level is Level.OK
+    assert damaged["file snapshot.6"].level is Level.PROBLEM
+
+
+def test_settings_that_are_impossible_are_a_problem(tmp_path: Path) -> None:
+    assert found(tmp_path)["settings"].level is Level.OK
+    wrong = found(tmp_path, "server.prot=1")["settings"]
+    assert wrong.level is Level.PROBLEM
+    assert "server.prot" in wrong.detail
+
+
+def test_a_gateway_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        store = (
+            "messaging.store=hbase",
+            "server.max_request_bytes=1000000",
+            f'hbase.gateways=["127.0.0.1:{port}"]',
+        )
+        check = f"the HBase gateway 127.0.0.1:{port}"
+        assert found(tmp_path, *store)[check].level is Level.OK
+    refused = found(tmp_path, *store)[check]
+
+    assert refused.level is Level.PROBLEM
+    assert "can't be reached" in refused.detail
+
+
+def test_the_libraries_are_those_that_the_package_requires() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    texts = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    minimum = {
+        each.name: str(next(one.version for one in each.specifier if one.operator == ">="))
+        for each in map(Requirement, texts)
+    }
+
+    assert doctor.LIBRARIES.items() <= minimum.items()
+    assert diagnosis.PYTHON_MIN == (3, 11)
+    assert project["requires-python"] == ">=3.11"
+    assert requires("tuff-messaging")

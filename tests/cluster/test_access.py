@@ -1,0 +1,110 @@
+"""Servers of a cluster prove themselves to each other, and pass principals on."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from access.principals import hash_of
+from cluster.peers import Peers
+from process.access_guard import AccessGuard
+from tests.cluster.nodes import Spawned
+from tests.cluster.raw_server import answer, raw_server
+from tuff.protocol.errors import ForbiddenError, TuffError, UnauthenticatedError
+from tuff.protocol.exchange import EMPTY_REPLY, Caller, Reply, Request, Route
+
+SECRET = "0123456789abcdef" * 2
+TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+FILE = f"""
+[principals.reader]
+tokens = ["sha256:{hash_of("token")}"]
+requests_per_second = 1
+[[principals.reader.rights]]
+allow = ["read"]
+"""
+
+
+async def answer_to(tmp_path: Path, method: str, path: str, authorization: str) -> Request:
+    """What the handler of a route gets."""
+    file = tmp_path / "access.toml"
+    file.write_text(FILE)
+    got: list[Request] = []
+
+    async def note(request: Request) -> Reply:
+        got.append(request)
+        return EMPTY_REPLY
+
+    guard = AccessGuard(file, now_s=lambda: 0.0, cluster_secret=SECRET)
+    request = Request(
+        {"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True, authorization=authorization
+    )
+    for _ in range(3):  # what is forwarded was charged by the first server
+        await guard.guarded(Route(method, path, note)).handler(request)
+    return got[-1]
+
+
+async def test_a_forwarded_request_has_the_rights_of_its_principal(tmp_path: Path) -> None:
+    proof = f"Tuff-Server {SECRET} reader"
+
+    got = await answer_to(tmp_path, "GET", f"{TOPIC}/messages", proof)
+
+    assert got.caller == Caller("reader")
+    assert got.is_forwarded
+    with pytest.raises(ForbiddenError):
+        await answer_to(tmp_path, "DELETE", TOPIC, proof)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "error"),
+    [
+        (f"Tuff-Server {SECRET[:-1]}0 reader", UnauthenticatedError),
+        (f"Tuff-Server {SECRET} stranger", UnauthenticatedError),
+        ("Tuff-Server  reader", UnauthenticatedError),
+        (f"Bearer {SECRET}", UnauthenticatedError),
+        ("Bearer token", ForbiddenError),
+        (f"Tuff-Server {SECRET} reader", ForbiddenError),
+    ],
+)
+async def test_only_servers_make_the_calls_of_servers(
+    tmp_path: Path, authorization: str, error: type[TuffError]
+) -> None:
+    await answer_to(tmp_path, "POST", "/v1/cluster/final", f"Tuff-Server {SECRET}")
+
+    with pytest.raises(error):
+        await answer_to(tmp_path, "POST", "/v1/cluster/final", authorization)
+
+
+async def test_a_client_can_t_mark_its_request_as_forwarded(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(FILE)
+    marks: list[bool] = []
+
+    async def note(request: Request) -> Reply:
+        marks.append(request.is_forwarded)
+        return EMPTY_REPLY
+
+    guard = AccessGuard(file, now_s=lambda: 0.0, cluster_secret=SECRET)
+    request = Request({"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True)
+    route = guard.guarded(Route("GET", f"{TOPIC}/messages", note))
+    await route.handler(request._replace(authorization="Bearer token"))
+
+    assert marks == [False]
+
+
+async def test_the_owner_gets_the_secret_and_the_principal_and_no_token() -> None:
+    spawned = Spawned()
+    peers = Peers(spawn=spawned, secret=SECRET)
+    request = Request(
+        {}, (), None, None, b"", authorization="Bearer token", caller=Caller("reader")
+    )
+    async with raw_server(answer) as owner:
+        await peers.forward(owner.url, "GET", "/", request, within_s=10.0)
+        await peers.ask(owner.url, "GET", "/", within_s=10.0)
+
+        forwarded, asked = owner.heard
+    await peers.close()
+    await asyncio.gather(*spawned.tasks, return_exceptions=True)
+
+    assert f"\r\nAuthorization: Tuff-Server {SECRET} reader\r\n".encode() in forwarded
+    assert b"token" not in forwarded
+    assert f"\r\nAuthorization: Tuff-Server {SECRET}\r\n".encode() in asked

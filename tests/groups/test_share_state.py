@@ -1,0 +1,375 @@
+"""Decisions of a share group (protocol §3.12), against a model that forgets nothing."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from messaging.groups.share_records import (
+    DoneRecord,
+    LowMarkRecord,
+    Order,
+    ShareProperties,
+    ShareRecord,
+    from_bytes,
+    to_bytes,
+)
+from messaging.groups.share_state import Acknowledgement, Action, Lease, Outcome, ShareState, Token
+from messaging.groups.state import DamagedRecordOfGroupError
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.ids import MessageId
+
+START = MessageId(0, 0).to_bytes()
+LEASE_MS = 100
+
+
+def id_of(number: int) -> bytes:
+    return MessageId(number, 0).to_bytes()
+
+
+def group(*keys: str | None, order: Order = Order.NONE) -> ShareState:
+    """A group whose window has one message of each key, from number 1 on."""
+    state = ShareState(START, order=order, epoch=1)
+    add(state, *keys)
+    return state
+
+
+def add(state: ShareState, *keys: str | None, first: int = 1) -> None:
+    messages = [
+        (id_of(number), None if key is None else key.encode())
+        for number, key in enumerate(keys, first)
+    ]
+    state.add(messages, read_to=messages[-1][0])
+
+
+def give(state: ShareState, count: int, *, now_ms: int = 0) -> list[Lease]:
+    state.end_leases(now_ms=now_ms)
+    found = state.candidates(count)
+    return [state.lease(each, until_ms=now_ms + LEASE_MS) for each in found]
+
+
+def do(
+    state: ShareState,
+    lease: Lease,
+    action: Action = Action.ACCEPT,
+    *,
+    now_ms: int = 0,
+    ms: int | None = None,
+    pointer: int | None = None,
+) -> Outcome:
+    request = [Acknowledgement(id=lease.id, token=lease.token, action=action, ms=ms)]
+    outcomes, records = state.acknowledge(
+        request, now_ms=now_ms, lease_ms=LEASE_MS, pointer=pointer
+    )
+    for each in records:
+        state.apply(each)
+    state.remember(request, outcomes)
+    return outcomes[0]
+
+
+def numbers(leases: list[Lease]) -> list[int]:
+    return [MessageId.from_bytes(each.id).publish_timestamp_ms for each in leases]
+
+
+def low(state: ShareState) -> int:
+    return MessageId.from_bytes(state.low).publish_timestamp_ms
+
+
+def test_the_low_mark_stays_before_the_oldest_message_that_is_not_done() -> None:
+    state = group(None, None, None)
+    first, second, third = give(state, 3)
+
+    do(state, second)
+    do(state, third)
+    assert state.low < first.id
+    assert state.counts()["done"] == 2
+
+    do(state, first)
+    assert (low(state), state.window_count) == (3, 0)
+
+
+def test_a_summary_makes_the_same_state_again() -> None:
+    state = group(*[None] * 5)
+    leases = give(state, 5)
+    for each in (leases[0], leases[2], leases[4]):
+        do(state, each)
+
+    again = ShareState(START, order=Order.NONE, epoch=2)
+    for record in state.summary():
+        again.apply(from_bytes(to_bytes(record)))
+    again.add([(id_of(number), None) for number in range(2, 6)], read_to=id_of(5))
+
+    assert numbers(give(again, 9)) == [2, 4]
+    assert again.low == state.low
+
+
+def test_a_message_of_a_key_waits_for_the_retry_of_the_one_before() -> None:
+    state = group("a", "a", "b", order=Order.KEY)
+    first, other = give(state, 9)
+    assert numbers([first, other]) == [1, 3]
+
+    do(state, first, Action.RELEASE, ms=50)
+    assert give(state, 9, now_ms=49) == []
+
+    (again,) = give(state, 9, now_ms=50)
+    assert (numbers([again]), again.attempts) == ([1], 2)
+    do(state, again, Action.REJECT)
+    assert numbers(give(state, 9, now_ms=51)) == [2]
+
+
+def test_a_key_goes_on_when_its_oldest_message_expires() -> None:
+    state = group("a", "a", order=Order.KEY)
+    give(state, 1)
+
+    state.forget_before(id_of(2))
+
+    assert numbers(give(state, 9)) == [2]
+
+
+def test_an_aborted_acceptance_leaves_the_lease_as_it_was() -> None:
+    state = group(None)
+    (held,) = give(state, 1)
+    assert do(state, held, pointer=7) is Outcome.ACCEPTED
+    assert do(state, held, pointer=8) is Outcome.LEASE_LOST
+    assert do(state, held, Action.RENEW, pointer=None) is Outcome.RENEWED
+    assert give(state, 1, now_ms=LEASE_MS) == []
+
+    state.end_transaction(7, is_committed=False)
+
+    (again,) = give(state, 1, now_ms=LEASE_MS)
+    assert do(state, held) is Outcome.LEASE_LOST
+    assert do(state, again) is Outcome.ACCEPTED
+
+
+def test_a_second_transaction_does_not_accept_what_the_first_one_has() -> None:
+    """The worker may not know that its first transaction committed."""
+    state = group(None)
+    (held,) = give(state, 1)
+    do(state, held, pointer=7)
+    state.end_transaction(7, is_committed=True)
+
+    assert do(state, held, pointer=8) is Outcome.LEASE_LOST
+    assert do(state, held) is Outcome.ACCEPTED
+
+
+def test_after_a_load_an_earlier_delivery_counts_until_the_message_is_given_out() -> None:
+    before = group(None, None)
+    first, second = give(before, 2)
+    state = ShareState(START, order=Order.NONE, epoch=2)
+    add(state, None, None)
+
+    assert do(state, first, Action.RENEW) is Outcome.RENEWED
+    assert numbers(give(state, 9)) == [2]
+    assert do(state, first) is Outcome.ACCEPTED
+    assert do(state, second) is Outcome.LEASE_LOST
+
+
+def test_a_token_of_a_later_epoch_does_not_count() -> None:
+    state = group(None)
+    (held,) = give(state, 1)
+    later = Lease(id=held.id, token=Token(2, 1), attempts=1, until_ms=0)
+
+    assert do(state, later) is Outcome.LEASE_LOST
+
+
+def test_done_messages_of_a_log_are_not_given_out_when_they_are_read() -> None:
+    state = ShareState(START, order=Order.NONE, epoch=1)
+    state.apply(DoneRecord(ids=(id_of(2),)))
+    state.apply(DoneRecord(ids=(id_of(3),), pointer=7))
+    add(state, None, None, None, None)
+
+    assert numbers(give(state, 9)) == [1, 4]
+    state.end_transaction(7, is_committed=False)
+    assert numbers(give(state, 9)) == [3]
+
+
+def test_properties_are_those_of_the_row() -> None:
+    made = ShareProperties(start="latest", after=MessageId(5, 1), order=Order.KEY, lease_ms=100)
+    assert ShareProperties.from_texts({"ttl": "1", **made.to_texts()}) == made
+    with pytest.raises(DamagedRecordOfGroupError):
+        ShareProperties.from_texts({"ttl": "1"})
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{",
+        b"[]",
+        b'{"type":"eaten","ids":[]}',
+        b'{"type":"accepted","ids":["00"]}',
+        b'{"type":"accepted","ids":[1]}',
+        b'{"type":"summary"}',
+    ],
+)
+def test_a_damaged_record_is_refused(payload: bytes) -> None:
+    with pytest.raises(DamagedRecordOfGroupError):
+        from_bytes(payload)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        DoneRecord(ids=(START,), is_rejection=True),
+        DoneRecord(ids=(START,), pointer=7),
+        LowMarkRecord(low=START),
+    ],
+)
+def test_a_record_has_one_form(record: ShareRecord) -> None:
+    assert from_bytes(to_bytes(record)) == record
+
+
+@pytest.mark.parametrize("text", ["", "1", "-", "1-", "x-1", "1-1-1", "+1-1", "1-" + "1" * 17])
+def test_a_wrong_token_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError):
+        Token.parse(text)
+
+
+@dataclass
+class Known:
+    """What the model knows of a message. `holder` is the last delivery; None if it was released,
+    or not given out since the load."""
+
+    key: str | None
+    holder: Lease | None = None
+    free_ms: int = 0  # when a lease or delay ends
+    pointer: int | None = None
+    is_done: bool = False
+    is_fresh: bool = True  # neither given out nor released since the load
+    acknowledged: set[Token] = field(default_factory=set)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Random histories of a group with order by key. The log is a list of records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = ShareState(START, order=Order.KEY, epoch=1)
+        self.epoch, self.now_ms, self.next_pointer = 1, 0, 1
+        self.log: list[ShareRecord] = []
+        self.known: dict[bytes, Known] = {}
+        self.leases: list[Lease] = []
+
+    @rule(keys=st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=4))
+    def publish(self, keys: list[str | None]) -> None:
+        first = len(self.known) + 1
+        add(self.state, *keys, first=first)
+        for number, key in enumerate(keys, first):
+            self.known[id_of(number)] = Known(key)
+
+    @rule(ms=st.integers(1, 150))
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @rule(count=st.integers(1, 4))
+    def lease(self, count: int) -> None:
+        expected = self._free()[:count]
+        given = give(self.state, count, now_ms=self.now_ms)
+
+        assert [each.id for each in given] == expected
+        for each in given:
+            known = self.known[each.id]
+            known.holder, known.is_fresh = each, False
+            known.free_ms = self.now_ms + LEASE_MS
+            self.leases.append(each)
+
+    @rule(data=st.data(), action=st.sampled_from(list(Action)), ms=st.integers(0, 120))
+    def acknowledge(self, data: st.DataObject, action: Action, ms: int) -> None:
+        if self.leases:
+            lease = data.draw(st.sampled_from(self.leases))
+            self._acknowledge(lease, action, ms, pointer=None)
+
+    @rule(data=st.data(), action=st.sampled_from([Action.ACCEPT, Action.REJECT]))
+    def acknowledge_in_a_transaction(self, data: st.DataObject, action: Action) -> None:
+        if self.leases:
+            lease = data.draw(st.sampled_from(self.leases))
+            self._acknowledge(lease, action, 0, pointer=self.next_pointer)
+            self.next_pointer += 1
+
+    @rule(data=st.data(), is_committed=st.booleans())
+    def end(self, data: st.DataObject, *, is_committed: bool) -> None:
+        pointers = self.state.undecided_pointers()
+        if pointers:
+            pointer = data.draw(st.sampled_from(pointers))
+            self.state.end_transaction(pointer, is_committed=is_committed)
+            self.log = [each for each in self.log if not is_of(each, pointer)]
+            for message_id, known in self.known.items():
+                if known.pointer == pointer:
+                    known.pointer, known.is_done = None, is_committed
+                    if is_committed:
+                        self.log.append(DoneRecord(ids=(message_id,)))
+
+    @rule()
+    def summarize(self) -> None:
+        undecided = [each for each in self.log if isinstance(each, DoneRecord) and each.pointer]
+        self.log = [*undecided, *self.state.summary()]
+
+    @rule(size=st.integers(1, 5))
+    def load(self, size: int) -> None:
+        self.epoch += 1
+        self.state = ShareState(START, order=Order.KEY, epoch=self.epoch)
+        for record in self.log:
+            self.state.apply(from_bytes(to_bytes(record)))
+        unread = [each for each in self.known if each > self.state.read_to]
+        for start in range(0, len(unread), size):
+            part = unread[start : start + size]
+            keys = [self.known[each].key for each in part]
+            first = MessageId.from_bytes(part[0]).publish_timestamp_ms
+            add(self.state, *keys, first=first)
+        for known in self.known.values():
+            known.free_ms, known.holder, known.is_fresh = 0, None, True
+
+    @invariant()
+    def the_low_mark_is_right(self) -> None:
+        left = [each for each, known in self.known.items() if not known.is_done]
+        if left:
+            assert self.state.low < left[0]
+        assert self.state.counts()["done"] + len(left) >= self.state.window_count
+
+    def _acknowledge(self, lease: Lease, action: Action, ms: int, *, pointer: int | None) -> None:
+        known = self.known[lease.id]
+        outcome = do(self.state, lease, action, now_ms=self.now_ms, ms=ms or None, pointer=pointer)
+        if known.is_done:
+            is_repeated = pointer is None and lease.token in known.acknowledged
+            assert outcome is Outcome.LEASE_LOST or is_repeated
+            return
+        is_earlier = lease.token.epoch < self.epoch
+        is_holder = known.is_fresh if is_earlier else known.holder == lease
+        counts = is_holder and (known.pointer is None or action is Action.RENEW)
+        assert (outcome is not Outcome.LEASE_LOST) == counts
+        if counts and known.pointer is None:
+            self._note(lease, action, ms, pointer)
+
+    def _note(self, lease: Lease, action: Action, ms: int, pointer: int | None) -> None:
+        known = self.known[lease.id]
+        if action is Action.RENEW:
+            known.free_ms = self.now_ms + (ms or LEASE_MS)
+        elif action is Action.RELEASE:
+            known.free_ms, known.holder, known.is_fresh = self.now_ms + ms, None, False
+        else:
+            known.pointer, known.is_done = pointer, pointer is None
+            known.acknowledged.add(lease.token)
+            is_rejection = action is Action.REJECT
+            record = DoneRecord(ids=(lease.id,), is_rejection=is_rejection, pointer=pointer)
+            self.log.append(record)
+
+    def _free(self) -> list[bytes]:
+        """What can be given out, by the definition."""
+        found, seen = [], set[str]()
+        for message_id, known in self.known.items():
+            if known.is_done or (known.key is not None and known.key in seen):
+                continue
+            if known.key is not None:
+                seen.add(known.key)
+            if known.pointer is None and known.free_ms <= self.now_ms:
+                found.append(message_id)
+        return found
+
+
+def is_of(record: ShareRecord, pointer: int) -> bool:
+    return isinstance(record, DoneRecord) and record.pointer == pointer
+
+
+TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,99 @@
+"""Three real servers with an access file and TLS."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+import tuff
+from access.principals import hash_of
+from tests.cluster.local_cluster import LocalCluster, local_cluster
+from tests.hbase.marks import NEEDS_HBASE
+
+pytestmark = NEEDS_HBASE
+
+ALL = 'allow = ["create", "publish", "read", "transact", "administer"]'
+SOME = 'allow = ["create", "publish", "read", "transact"]'
+RIGHTS = {"admin": ALL, "alice": SOME, "bob": SOME, "reader": 'allow = ["read"]'}
+
+
+def settings(home: Path) -> list[str]:
+    """Writes the files of the servers."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(home / "ca.pem")
+    issued.private_key_pem.write_to_path(home / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(home / "server.pem")
+    (home / "secret").write_text("0123456789abcdef" * 2)
+    (home / "access.toml").write_text(
+        "\n".join(
+            f'[principals.{name}]\ntokens = ["sha256:{hash_of(name)}"]\n'
+            f"[[principals.{name}.rights]]\n{allow}"
+            for name, allow in RIGHTS.items()
+        )
+    )
+    return [
+        f"server.access_file={home / 'access.toml'}",
+        f"server.tls_certificate_file={home / 'server.pem'}",
+        f"server.tls_key_file={home / 'key.pem'}",
+        f"cluster.secret_file={home / 'secret'}",
+        f"cluster.tls_ca_file={home / 'ca.pem'}",
+    ]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = local_cluster(tmp_path_factory.mktemp("cluster"), count=3, settings=settings(home))
+    with made as running:
+        yield running
+
+
+def client(cluster: LocalCluster, home: Path, server: str, token: str) -> tuff.Client:
+    """A client of one server, which forwards what it does not own."""
+    url = cluster.servers[server].url
+    return tuff.Client(url, token=token, tls_ca_file=home / "ca.pem", retries=20)
+
+
+def test_every_server_answers_with_the_rights_of_the_principal(
+    cluster: LocalCluster, home: Path
+) -> None:
+    topics = [tuff.TopicId("shop", f"orders-{number}") for number in range(4)]
+    with client(cluster, home, "s1", "admin") as admin:
+        for topic in topics:
+            admin.topics.create(topic)
+    for server in cluster.servers:
+        with (
+            client(cluster, home, server, "alice") as alice,
+            client(cluster, home, server, "reader") as reader,
+        ):
+            for topic in topics:
+                alice.publish(topic, server)
+                assert reader.poll(topic)[-1].payload == server.encode()
+                with pytest.raises(tuff.ForbiddenError, match="principal reader"):
+                    reader.publish(topic, "no")
+
+
+def test_a_transaction_has_its_owner_at_every_server(cluster: LocalCluster, home: Path) -> None:
+    topic = tuff.TopicId("shop", "owned")
+    with client(cluster, home, "s1", "alice") as alice:
+        alice.topics.create(topic)
+        transaction = alice.transactions.start()
+        alice.publish(topic, "in it", transaction=transaction)
+    for server in cluster.servers:
+        with (
+            client(cluster, home, server, "admin") as admin,
+            client(cluster, home, server, "bob") as bob,
+        ):
+            (shown,) = admin.transactions.overview().in_progress
+            assert shown.transaction_id == transaction.transaction_id
+            with pytest.raises(tuff.ForbiddenError, match="does not belong to principal bob"):
+                bob.transactions.abort(transaction)
+    with client(cluster, home, "s3", "alice") as alice:
+        alice.transactions.commit(transaction)
+        assert [each.payload for each in alice.poll(topic)] == [b"in it"]

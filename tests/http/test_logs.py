@@ -1,0 +1,117 @@
+"""The log of a server (docs/logs.md): each code of a single server occurs, as a JSON line."""
+
+import ast
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from process.settings import SettingsError, load
+from tests.http.calls import begin, created
+from tests.http.client import ok, refused, until
+from tests.http.process import ServerProcess, serve
+from tests.http.test_access import access_file
+from tests.http.test_damaged_records import damage
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL = "/v1/namespaces/default/topics/orders/poll"
+AS_JSON = "server.log_format=json"
+COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
+# Found elsewhere: tests of failed writes, of the end of a run, of clusters and of slow clients.
+NOT_HERE = {
+    "bug", "backup_failed", "changes_not_written", "cluster_joined", "delayed_wait",
+    "leader_elected", "process_ended", "publish_lost", "requests_cut_off", "retention_failed",
+    "rows_not_marked", "server_fenced", "session_ended", "slow_client_closed", "snapshot_failed",
+    "store_opened_again", "store_write_failed", "task_failed",
+}  # fmt: skip
+
+
+def documented() -> set[str]:
+    text = (ROOT / "docs/logs.md").read_text("utf-8").partition("## Codes")[2]
+    return set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
+
+
+def codes_in(server: ServerProcess) -> list[str]:
+    lines = server.stderr().splitlines()
+    return [found["code"] for line in lines if "code" in (found := json.loads(line))]
+
+
+def test_the_page_lists_the_codes_of_the_source() -> None:
+    files = [ROOT / "server.py", *(f for each in COMPONENTS for f in (ROOT / each).rglob("*.py"))]
+    calls = (
+        node
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "event" and node.args
+    )
+    codes = {each.args[0].value for each in calls if isinstance(each.args[0], ast.Constant)}
+
+    assert codes | {"server_starting"} == documented()
+
+
+def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
+    settings = [AS_JSON, "groups.session_timeout=0.5", "groups.heartbeat_interval=0.1",
+                "tx.snapshot_interval=0.2", "messaging.cleanup_interval=0.2"]  # fmt: skip
+    first = serve(tmp_path, *settings)
+    client = first.client()
+    topic = created(client, "default", "orders")
+    ok(topic.publish("to be damaged"))
+    begin(client, timeout=0.2)
+    beat = {"memberEpoch": 0, "topics": ["orders"]}
+    ok(client.post("/v1/namespaces/default/groups/g/heartbeat", {"memberId": "m", **beat}))
+    until(lambda: {"transactions_expired", "snapshot_written", "members_fenced"}
+          <= {*codes_in(first)}, within_s=10)  # fmt: skip
+    ok(client.post("/v1/transactions/service/stop"))
+    ok(client.post("/v1/transactions/service/start"))
+    until(lambda: codes_in(first).count("health_changed") >= 2)
+    first.kill()
+    assert damage(first.data / "messages", b"to be damaged") == 1
+    log = max((first.data / "snapshots").glob("txlog.*"), key=lambda each: each.stat().st_mtime)
+    log.write_bytes(log.read_bytes() + b"torn")
+
+    with serve(tmp_path, *settings) as second:
+        reading = second.client().post(POLL, {})
+        refused(reading, 500, "damaged_record")
+        until(lambda: "damage_found" in codes_in(second))
+
+    seen = {*codes_in(first), *codes_in(second)}
+    assert documented() - seen - NOT_HERE == {"file_read_again"}
+    ends = [each for each in codes_in(second) if each.startswith("server_sto")]
+    assert ends == ["server_stopping", "server_stopped"]
+
+
+def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"reader": ""}))
+    with serve(tmp_path, AS_JSON, f"server.access_file={file}") as running:
+        file.write_text(access_file({"reader": "", "another": ""}))
+        os.kill(running.pid, signal.SIGHUP)
+        until(lambda: "file_read_again" in codes_in(running))
+
+
+def test_many_reads_of_one_damaged_record_are_one_line(tmp_path: Path) -> None:
+    running = serve(tmp_path)
+    ok(created(running.client(), "default", "orders").publish("to be damaged"))
+    running.end()
+    damage(running.data / "messages", b"to be damaged")
+    with serve(tmp_path, AS_JSON) as again:
+        client = again.client()
+        for _ in range(5):
+            refused(client.post(POLL, {}), 500, "damaged_record")
+        assert codes_in(again).count("damage_read") == 1
+
+
+def test_text_has_the_code_behind_the_sentence(tmp_path: Path) -> None:
+    with serve(tmp_path) as running:
+        pass
+
+    assert 'event="stopped" code=server_stopped' in running.stderr()
+
+
+@pytest.mark.parametrize("form", ["xml", ""])
+def test_another_format_is_refused(form: str) -> None:
+    with pytest.raises(SettingsError, match="log_format is text, json"):
+        load(None, [f"server.log_format={form}"])

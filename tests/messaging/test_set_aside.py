@@ -1,0 +1,169 @@
+"""Messages of a prepared transaction that are set aside, and return when it commits (decision 0045,
+section 2)."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from messaging.read.poll import Poll, PollResult
+from messaging.service import MessagingService
+from tests.messaging.world import (
+    AUDIT,
+    COMMITTED,
+    NOON_MS,
+    FlakyWorld,
+    World,
+    payloads,
+    polled,
+    publish,
+    request,
+    settle_down,
+)
+from tuff.protocol.errors import StorageUnavailableError
+from tuff.protocol.ids import MessageId
+from tuff.protocol.requests import Delay, PublishRequest
+
+POINTER = NOON_MS * 1_000_000
+
+
+async def commit(world: World, service: MessagingService) -> None:
+    world.commit(service, POINTER)
+    await settle_down(asyncio.sleep(0))
+    await service.tick()
+
+
+async def behind(service: MessagingService, last: PollResult) -> list[bytes]:
+    start = MessageId.from_bytes(last.next_id)
+    return await polled(service, replace(COMMITTED, start=start, inclusive=False))
+
+
+async def test_readers_pass_them_and_receive_them_after_a_commit(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await publish(service, b"a", b"b", pointer=POINTER)
+    await publish(service, b"c")
+    held = await polled(service, COMMITTED)
+
+    await service.rows.set_aside([POINTER])
+    await service.rows.set_aside([POINTER])
+    passed = await service.polls.poll(AUDIT, COMMITTED)
+
+    assert (held, payloads(passed), passed.caught_up) == ([], [b"c"], True)
+    assert service.rows.published_by(NOON_MS) == []
+
+    await commit(world, service)
+    assert await behind(service, passed) == [b"a", b"b"]
+    assert await polled(service, COMMITTED) == [b"c", b"a", b"b"]
+    assert service.rows.indexed_pointers() == []
+
+
+async def test_an_abort_returns_none(world: World, service: MessagingService) -> None:
+    world.transactions.start(POINTER)
+    await publish(service, b"a", pointer=POINTER)
+    await service.rows.set_aside([POINTER])
+
+    await world.abort(service, POINTER)
+
+    assert await polled(service, COMMITTED) == []
+    assert not service.rows.is_carried(POINTER)
+
+
+async def test_a_snapshot_from_before_the_commit_does_not_see_them(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await publish(service, b"a", pointer=POINTER)
+    before = Poll(transaction=world.transactions.reader())
+    await service.rows.set_aside([POINTER])
+    await commit(world, service)
+
+    assert await polled(service, before) == []
+    assert await polled(service, COMMITTED) == [b"a"]
+
+
+async def test_a_restart_keeps_them_aside_until_the_outcome_is_known(world: World) -> None:
+    world.transactions.start(POINTER)
+    async with world.running(audit={}) as service:
+        await publish(service, b"a", pointer=POINTER)
+        await service.rows.set_aside([POINTER])
+
+    async with world.running() as service:
+        assert service.rows.indexed_pointers() == [POINTER]
+        assert service.rows.published_by(NOON_MS) == []
+        assert await polled(service, COMMITTED) == []
+
+        await commit(world, service)
+        assert await polled(service, COMMITTED) == [b"a"]
+
+    async with world.running() as service:
+        assert service.rows.indexed_pointers() == []
+        assert await polled(service, COMMITTED) == [b"a"]
+
+
+async def test_stored_and_delayed_messages_return_too(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await service.publisher.store(AUDIT, request(b"stored", pointer=POINTER))
+    await publish(service, pointer=POINTER)
+    late = PublishRequest(POINTER, [b"late"], delays=[Delay(1000, is_time=False)])
+    await service.publisher.publish(AUDIT, late)
+    await service.rows.set_aside([POINTER])
+    await commit(world, service)
+
+    assert await polled(service, COMMITTED) == [b"stored"]
+    await settle_down(asyncio.sleep(0))
+    (waiting,) = await service.delayed.listed(AUDIT, count_max=10)
+    assert waiting.row.payload == b"late"
+
+
+async def test_a_topic_that_was_created_again_gets_none(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    await publish(service, b"a", pointer=POINTER)
+    await service.rows.set_aside([POINTER])
+    await service.topics.delete(AUDIT)
+    await service.topics.create(AUDIT, {})
+
+    await commit(world, service)
+
+    assert await polled(service) == []
+
+
+async def test_a_commit_that_comes_before_they_are_aside_loses_none(world: World) -> None:
+    gate = world.gate_writes()
+    async with world.running(audit={}) as service:
+        world.transactions.start(POINTER)
+        await publish(service, b"a", pointer=POINTER)
+        gate.clear()
+        setting_aside = await settle_down(service.rows.set_aside([POINTER]))
+        world.commit(service, POINTER)
+        gate.set()
+        await setting_aside
+        await commit(world, service)
+
+        assert await polled(service, COMMITTED) == [b"a"]
+
+
+@pytest.mark.parametrize("takes_effect", [False, True])
+@pytest.mark.parametrize("failing", range(2))
+async def test_a_failed_write_loses_none(failing: int, takes_effect: bool) -> None:
+    world = FlakyWorld()
+    async with world.running(audit={}) as service:
+        world.transactions.start(POINTER)
+        await publish(service, b"a", pointer=POINTER)
+        world.fail_write(failing, takes_effect=takes_effect)
+        try:
+            await service.rows.set_aside([POINTER])
+        except StorageUnavailableError:
+            assert failing == 0
+        world.commit(service, POINTER)
+        await settle_down(asyncio.sleep(0))
+        await service.tick()
+        await publish(service, b"b")
+
+        assert sorted(await polled(service, COMMITTED)) == [b"a", b"b"]
+        assert service.rows.indexed_pointers() == []

@@ -1,0 +1,120 @@
+"""Bugs of share groups that the simulation has to find, each planted by itself in a copy."""
+
+from tests.simulation.planted_bugs import planted
+
+_STATE = "messaging/groups/share_state.py"
+_GROUPS = "messaging/groups/share_groups.py"
+_READS = "messaging/groups/share_reads.py"
+_UNDECIDED = "messaging/groups/undecided.py"
+
+BUGS = (
+    planted(
+        "late-acknowledgement-counts",
+        _STATE,
+        "            return token.number == message.delivery\n",
+        "            return True\n",
+    ),
+    planted(
+        "earlier-epoch-counts-after-a-delivery",
+        _STATE,
+        "return token.epoch < self.epoch and message.delivery == 0",
+        "return token.epoch < self.epoch",
+    ),
+    planted(
+        "tokens-repeat-after-a-load",
+        _GROUPS,
+        "epoch=epoch.to_int())",
+        "epoch=1)",
+    ),
+    planted(
+        "release-leaves-the-token",
+        _STATE,
+        "        self._messages[message_id].delivery = self._deliveries_count\n",
+        "",
+    ),
+    planted(
+        "lease-forgotten",
+        _STATE,
+        "            and message.phase is Phase.AVAILABLE\n            and message_id not in",
+        "            and message.phase is not Phase.WAITING\n            and message_id not in",
+    ),
+    planted(
+        "lease-that-never-ends",
+        _STATE,
+        "        heapq.heappush(self._times, (until_ms, message_id))\n",
+        "",
+    ),
+    planted(
+        "low-mark-passes-a-message-that-is-not-done",
+        _STATE,
+        "        return _id_before(self._window[0])\n",
+        "        return self._window[0]\n",
+    ),
+    planted(
+        "summary-without-the-set-above-the-low-mark",
+        _STATE,
+        "return summary_of(self.low, [*done, *sorted(self._ahead)])",
+        "return summary_of(self.low, [])",
+    ),
+    planted(
+        "key-order-broken",
+        _STATE,
+        "            and self._is_oldest(message_id)\n        )\n",
+        "        )\n",
+    ),
+    planted(
+        "key-stays-blocked",
+        _STATE,
+        "        if of_key:\n            self._note_available(of_key[0])\n        else:\n",
+        "        if not of_key:\n",
+    ),
+    planted(
+        "undecided-acceptance-given-out",
+        _STATE,
+        "            and message_id not in self._undecided\n",
+        "",
+    ),
+    planted(
+        "acceptance-of-an-open-transaction-forgotten-at-a-load",
+        _STATE,
+        "            self._undecided |= dict.fromkeys(record.ids, record.pointer)\n",
+        "            if self.read_to > record.ids[0]:\n"
+        "                self._undecided |= dict.fromkeys(record.ids, record.pointer)\n",
+    ),
+    planted(
+        "aborted-acceptance-counts",
+        _UNDECIDED,
+        "return {each: rows[each] in committed for each in ended}",
+        "return dict.fromkeys(ended, True)",
+    ),
+    planted(
+        "two-transactions-accept",
+        _STATE,
+        "            is_same = undecided == pointer or each.action is Action.RENEW\n",
+        "            is_same = True\n",
+    ),
+    planted(
+        "second-transaction-repeats-the-first",
+        _STATE,
+        "if is_repeated and pointer is None else",
+        "if is_repeated else",
+    ),
+    planted(
+        "undecided-message-passed",
+        _READS,
+        "replace(poll, isolation=Isolation.COMMITTED)",
+        "poll",
+    ),
+    planted(
+        "message-that-is-not-there-yet-is-forgotten",
+        _READS,
+        "if each <= result.next_id]",
+        "]",
+    ),
+    planted(
+        "log-truncated-before-an-open-transaction",
+        _GROUPS,
+        "min([published.first, *found.rows.values()])",
+        "published.first",
+    ),
+)

@@ -1,0 +1,203 @@
+"""`tuff explain`: why a reader receives a message, or does not (protocol §3.14)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from tuff.cli.options import (
+    TRANSACTION,
+    Session,
+    output_options,
+    server_options,
+    session,
+    topic_of,
+)
+from tuff.cli.output import Result, field_table, moment, print_result
+from tuff.explain_calls import explanation_from
+from tuff.launch import DAMAGE, Row, ServerCommandError, inspect, server_rows
+from tuff.protocol.errors import BadRequestError, DamagedRecordError
+from tuff.protocol.ids import TopicId
+from tuff.protocol.json_forms import parse_json, pointer_to_json, transaction_from_json
+from tuff.protocol.requests import Isolation
+from tuff.protocol.transaction import Transaction, TransactionStatus
+from tuff.replies import Explanation
+
+SENTENCE_LENGTH_MAX = 2_000  # characters; a reason is not cut off
+_READER_POINTER = 0  # of a reader outside of a transaction; no row has it
+
+
+@click.command()
+@click.argument("topic", type=topic_of)
+@click.argument("id")
+@click.option(
+    "--isolation",
+    type=click.Choice(["committed", "all"]),
+    help="The isolation of the reader. [default: committed]",
+)
+@click.option("--tx", type=TRANSACTION, metavar="ID", help="The reader reads in transaction ID.")
+@click.option(
+    "--snapshot",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The reader reads in FILE: a transaction as JSON, or a snapshot file of the server.",
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Ask no server: read the data directory of a stopped one.",
+)
+@server_options
+@output_options
+@session
+def explain(
+    session: Session,
+    *,
+    topic: TopicId,
+    id: str,
+    isolation: str | None,
+    tx: int | None,
+    snapshot: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Say whether a reader of TOPIC receives the message ID, and why.
+
+    ID is a message id (40 hex digits), or the id of a delayed message (36).
+    """
+    _require_one_reader(isolation, tx, snapshot, data)
+    level = None if isolation is None else Isolation(isolation)
+    if data is not None:
+        found = _explained_in(data, topic, id, level, tx)
+    else:
+        read_in = None if snapshot is None else _snapshot_in(snapshot)
+        with session.client() as client:
+            found = client.explain(topic, id, isolation=level, tx=tx, snapshot=read_in)
+    title = f"{id} is {'visible' if found.is_visible else 'not visible'}"
+    table = field_table(_fields(found), title=title, cell_length_max=SENTENCE_LENGTH_MAX)
+    print_result(Result(json=_form(found), table=table), as_json=as_json)
+
+
+def _require_one_reader(
+    isolation: str | None, tx: int | None, snapshot: Path | None, data: Path | None
+) -> None:
+    if sum(given is not None for given in (isolation, tx, snapshot)) > 1:
+        raise click.UsageError("give at most one of --isolation, --tx and --snapshot")
+    if data is not None and snapshot is not None:
+        raise click.UsageError("--snapshot needs a server; with --data give --tx or --isolation")
+
+
+def _explained_in(
+    data: Path, topic: TopicId, id: str, isolation: Isolation | None, tx: int | None
+) -> Explanation:
+    """Raises: BadRequestError: a server uses the directory, or it can't be read."""
+    reader = ["--isolation", (isolation or Isolation.COMMITTED).value] if tx is None else []
+    of_tx = [] if tx is None else ["--tx", str(tx), "--isolation", "all"]
+    words = [str(data), topic.namespace, topic.name, id, *reader, *of_tx]
+    try:
+        (row,) = server_rows(["explain", *words])
+    except ServerCommandError as error:
+        raise BadRequestError(str(error), code="command_refused") from None
+    return explanation_from(row)
+
+
+def _fields(found: Explanation) -> Mapping[str, object]:
+    fields: dict[str, object] = {
+        "topic": found.topic,
+        "reason": found.reason,
+        "why": found.detail,
+        "what to do": found.advice,
+    }
+    if found.blocked_by is not None:
+        fields["waits for"] = found.blocked_by
+    status = found.transaction
+    if status is not None:
+        fields["transaction"] = status.transaction_id
+        fields["state"] = status.state if status.reason is None else _with_reason(status)
+        fields["client"] = status.client
+        fields["started"] = moment(status.started_at_ms)
+        fields["ended"] = None if status.ended_at_ms is None else moment(status.ended_at_ms)
+    return fields
+
+
+def _with_reason(status: TransactionStatus) -> str:
+    return f"{status.state} ({status.reason})"
+
+
+def _form(found: Explanation) -> dict[str, object]:
+    status = found.transaction
+    return {
+        "id": found.id,
+        "namespace": found.topic.namespace,
+        "topic": found.topic.name,
+        "generation": found.generation,
+        "visible": found.is_visible,
+        "reason": found.reason,
+        "detail": found.detail,
+        "advice": found.advice,
+        "blockedBy": None if found.blocked_by is None else pointer_to_json(found.blocked_by),
+        "transaction": None if status is None else _status_form(status),
+        "elsewhere": [
+            {"namespace": each.namespace, "topic": each.name} for each in found.elsewhere
+        ],
+    }
+
+
+def _status_form(status: TransactionStatus) -> dict[str, object]:
+    return {
+        "transactionId": pointer_to_json(status.transaction_id),
+        "state": status.state,
+        "reason": status.reason,
+        "client": status.client,
+        "startedAt": status.started_at_ms,
+        "endedAt": status.ended_at_ms,
+        "expiresAt": status.expires_at_ms,
+        "database": status.database,
+    }
+
+
+def _snapshot_in(file: Path) -> Transaction:
+    """The snapshot of a transaction as JSON, or of a reader at the time of a snapshot file of the
+    server. Raises: BadRequestError (its kinds), DamagedRecordError."""
+    if file.read_bytes()[:1] in (b"{", b'"'):
+        return transaction_from_json(_only_snapshot(parse_json(file.read_bytes())))
+    numbers: Row = {}
+    for row in inspect("snapshot", str(file)):
+        if row["kind"] == DAMAGE:
+            reason = f"{file.name} is damaged: {row['reason']}"
+            raise DamagedRecordError(reason, code="damaged_file")
+        if row["kind"] == "numbers":
+            numbers = row
+    in_progress = _pointers(numbers, "in_progress")
+    return Transaction(
+        transaction_id=_READER_POINTER,
+        read_pointer=int(str(numbers["read_pointer"])),
+        write_pointer=_READER_POINTER,
+        invalids=_pointers(numbers, "invalid"),
+        in_progress=in_progress,
+    )
+
+
+def _only_snapshot(value: object) -> object:
+    """A transaction as `POST /v1/transactions` answers it, less what is no part of a snapshot."""
+    if not isinstance(value, dict):
+        return value
+    if "encoded" in value:
+        return value["encoded"]
+    return {name: each for name, each in value.items() if name in _MEMBERS}
+
+
+_MEMBERS = frozenset(
+    {
+        "transactionId", "readPointer", "writePointer", "invalids", "inProgress",
+        "firstShortInProgress", "type", "checkpointWritePointers", "visibilityLevel",
+    }
+)  # fmt: skip
+
+
+def _pointers(numbers: Row, name: str) -> tuple[int, ...]:
+    found = numbers[name]
+    if not isinstance(found, list):
+        raise BadRequestError(f"the snapshot file has no list {name}")
+    return tuple(int(each) for each in found)

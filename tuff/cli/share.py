@@ -1,0 +1,114 @@
+"""`tuff share ls`, `show`, `create`, `delete`: share groups (protocol §3.12)."""
+
+import click
+
+from tuff.blocking.client import Client
+from tuff.cli.options import Start, TopicEnd, confirm, server_command, start_of, topic_of
+from tuff.cli.output import Result, Table, counted, seconds
+from tuff.protocol.ids import TopicId
+from tuff.replies import ShareGroup
+from tuff.share_calls import ShareOrder
+
+_TOPIC = click.argument("topic", type=topic_of)
+_GROUP = click.argument("group")
+
+
+@click.group()
+def share() -> None:
+    """List, show, create and delete the share groups of TOPIC, which lease single messages.
+
+    TOPIC has one partition, or is one, as namespace:TOPIC:3.
+    """
+
+
+@share.command("ls")
+@_TOPIC
+@server_command
+def list_share_groups(client: Client, *, topic: TopicId) -> Result:
+    """List the share groups of TOPIC, with what is left to be done."""
+    found = [client.share_groups.show(topic, name) for name in client.share_groups.list(topic)]
+    rows = [
+        (each.name, each.order, each.leased, each.waiting, seconds(each.behind_ms))
+        for each in found
+    ]
+    title = f"{counted(len(found), 'share group')} of {topic}"
+    table = Table(("group", "order", "leased", "waiting", "behind"), rows, title)
+    return Result(json=[_form(each) for each in found], table=table)
+
+
+@share.command("show")
+@_TOPIC
+@_GROUP
+@server_command
+def show_share_group(client: Client, *, topic: TopicId, group: str) -> Result:
+    """Show the messages of GROUP by their state, and how far it is behind.
+
+    Messages that are available were read by the server so far; there may be more.
+    """
+    found = client.share_groups.show(topic, group)
+    form = _form(found)
+    rows = [(name, form[name]) for name in _COUNTS]
+    title = f"share group {group} of {topic}, order {found.order}, lease {found.lease:g} s"
+    oldest = "nothing is left" if found.oldest is None else f"oldest {found.oldest.hex()}"
+    return Result(
+        json=form,
+        table=Table(("state", "messages"), rows, title),
+        lines=[f"{oldest}, {seconds(found.behind_ms)} behind"],
+    )
+
+
+@share.command("create")
+@_TOPIC
+@_GROUP
+@click.option(
+    "--from",
+    "start",
+    type=start_of,
+    default=TopicEnd.LATEST.value,
+    metavar="START",
+    help="The first message: as --from of tuff tail. [default: latest]",
+)
+@click.option("--order", type=click.Choice(["none", "key"]), default="none", show_default=True)
+@click.option("--lease", type=float, default=30.0, metavar="SECONDS", help="[default: 30]")
+@server_command
+def create_share_group(
+    client: Client, *, topic: TopicId, group: str, start: Start, order: ShareOrder, lease: float
+) -> Result:
+    """Create GROUP. With --order key, the messages of a key are processed one by one."""
+    first = start.value if isinstance(start, TopicEnd) else start
+    client.share_groups.create(topic, group, start=first, order=order, lease=lease)
+    return Result(
+        json=_form(client.share_groups.show(topic, group)),
+        lines=[f"created the share group {group} of {topic}"],
+    )
+
+
+@share.command("delete")
+@_TOPIC
+@_GROUP
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_command
+def delete_share_group(client: Client, *, topic: TopicId, group: str, yes: bool) -> Result:
+    """Delete GROUP with what it has acknowledged."""
+    if not yes:
+        confirm(f"Delete the share group {group} of {topic}?")
+    client.share_groups.delete(topic, group)
+    form = {"topic": str(topic), "name": group, "deleted": True}
+    return Result(json=form, lines=[f"deleted the share group {group} of {topic}"])
+
+
+_COUNTS = ("available", "blocked", "leased", "waiting", "undecided", "done")
+
+
+def _form(found: ShareGroup) -> dict[str, object]:
+    return {
+        "topic": str(found.topic),
+        "name": found.name,
+        "start": found.start,
+        "order": found.order,
+        "lease": found.lease,
+        **{name: getattr(found, name) for name in _COUNTS},
+        "oldest": None if found.oldest is None else found.oldest.hex(),
+        "end": None if found.end is None else found.end.hex(),
+        "behindMs": found.behind_ms,
+    }

@@ -1,0 +1,167 @@
+"""What an operator sees of transactions: the changes of one, and the snapshot files (protocol
+§5.5).
+
+The files can be read while the service is down or stopped: they show why.
+"""
+
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tuff.disk.event_loop import InThread
+from tuff.protocol.errors import BadRequestError, NotFoundError
+from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
+from tuff.protocol.json_forms import payload_to_json, pointer_to_json, shown
+from tx.files import DamagedFilesError, FileHeader, FileKind, known_file, list_files
+from tx.manager import TransactionManager
+from tx.outcomes import OpenTransaction, Outcome, ended_error
+from tx.routes import ONE_PATH, ROOT_PATH, pointer_of, while_running
+from tx.snapshot_file import read_snapshot
+from tx.state import StateImage
+
+CHANGES_COUNT_MAX = 1_000  # changes of one reply
+# Bytes of a snapshot file that is decoded for a reply; a larger one takes seconds of the processor.
+SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
+
+
+class SnapshotInfo(NamedTuple):
+    """A snapshot file in the directory; `damage` says why its header can't be read."""
+
+    name: str
+    size_bytes: int
+    header: FileHeader | None
+    damage: str | None
+
+
+class SnapshotFiles:
+    """The snapshot files of a directory. Lives on the event loop; a thread reads them."""
+
+    def __init__(self, directory: Path, *, in_thread: InThread) -> None:
+        self._directory = directory
+        self._in_thread = in_thread
+
+    def all(self) -> Awaitable[list[SnapshotInfo]]:
+        """All files, the newest first, and those that can't be read behind them."""
+        return self._in_thread(partial(listed, self._directory))
+
+    def content(self, name: str) -> Awaitable[tuple[SnapshotInfo, StateImage]]:
+        """A file with the state in it.
+
+        Raises:
+            NotFoundError: there is none of this name, or it is damaged.
+            BadRequestError: it is too large.
+        """
+        return self._in_thread(partial(read_content, self._directory, name))
+
+
+def listed(directory: Path) -> list[SnapshotInfo]:
+    """The snapshot files of a directory, by sequence number, the newest first. Blocks."""
+    found = []
+    for path, kind in list_files(directory) if directory.is_dir() else ():
+        if kind is FileKind.SNAPSHOT:
+            try:
+                found.append(_info(path))
+            except FileNotFoundError:
+                continue  # a newer snapshot has made it superfluous
+    return sorted(found, key=lambda each: each.header.sequence if each.header else -1, reverse=True)
+
+
+def _info(path: Path) -> SnapshotInfo:
+    size_bytes = path.stat().st_size
+    try:
+        header = known_file(path, FileKind.SNAPSHOT).header
+    except DamagedFilesError as error:
+        return SnapshotInfo(path.name, size_bytes, None, str(error))
+    return SnapshotInfo(path.name, size_bytes, header, None)
+
+
+def read_content(directory: Path, name: str) -> tuple[SnapshotInfo, StateImage]:
+    """Blocks. Raises: as `SnapshotFiles.content`."""
+    info = next((each for each in listed(directory) if each.name == name), None)
+    if info is None:
+        raise NotFoundError(
+            f"there is no snapshot file {shown(name)}; GET {ROOT_PATH}/snapshots lists them"
+        )
+    if info.size_bytes > SNAPSHOT_BYTES_MAX:
+        raise BadRequestError(
+            f"{name} has {info.size_bytes} bytes, and the server shows files of up to "
+            f"{SNAPSHOT_BYTES_MAX}; read it with `tuff snapshot show`"
+        )
+    try:
+        _, image = read_snapshot(name, (directory / name).read_bytes())
+    except DamagedFilesError as error:
+        raise NotFoundError(f"the snapshot can't be read: {error}") from None
+    except FileNotFoundError:
+        raise NotFoundError(f"{name} was removed meanwhile; newer snapshots replace it") from None
+    return info, image
+
+
+def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
+    """The HTTP routes of snapshot files and of the changes of a transaction."""
+
+    async def snapshots(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply({"files": [_file_form(each) for each in await files.all()]})
+
+    async def snapshot(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return json_reply(_content_form(*await files.content(request.parameters["file"])))
+
+    async def changes(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        found = await manager.completion.outcome(pointer_of(request))
+        if isinstance(found, Outcome):
+            raise ended_error(found)
+        return json_reply(_changes_form(found))
+
+    return [
+        Route("GET", f"{ROOT_PATH}/snapshots", snapshots),
+        Route("GET", f"{ROOT_PATH}/snapshots/{{file}}", snapshot),
+        Route("GET", f"{ONE_PATH}/changes", while_running(manager, changes)),
+    ]
+
+
+def _changes_form(opened: OpenTransaction) -> dict[str, object]:
+    changes, conflict = sorted(opened.changes or ()), opened.conflict
+    return {
+        "count": len(changes),
+        "changes": [payload_to_json(each) for each in changes[:CHANGES_COUNT_MAX]],
+        "conflictingTransaction": None if conflict is None else pointer_to_json(conflict.committer),
+        "conflictingKey": None if conflict is None else payload_to_json(conflict.key),
+    }
+
+
+def _file_form(info: SnapshotInfo) -> dict[str, object]:
+    header = info.header
+    return {
+        "file": info.name,
+        "bytes": info.size_bytes,
+        "createdAt": None if header is None else header.created_ms,
+        "lsn": None if header is None else header.lsn,
+        "damage": info.damage,
+    }
+
+
+def _content_form(info: SnapshotInfo, image: StateImage) -> dict[str, object]:
+    view = image.view
+    return {
+        **_file_form(info),
+        "readPointer": pointer_to_json(view.read_pointer),
+        "writePointer": pointer_to_json(image.last_pointer),
+        "inProgress": list(map(pointer_to_json, view.in_progress)),
+        "invalids": list(map(pointer_to_json, view.invalid)),
+        "open": [
+            {
+                "transactionId": pointer_to_json(each.transaction_id),
+                "state": each.state,
+                "type": each.transaction.type.value,
+                "client": each.client,
+                "startedAt": each.started_at_ms,
+                "expiresAt": each.expires_at_ms,
+            }
+            for each in image.open
+        ],
+        "outcomeCount": len(image.outcomes),
+        "sinkCount": len(image.sinks),
+    }

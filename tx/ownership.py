@@ -1,0 +1,79 @@
+"""The principal to which a transaction belongs: the one that started it (protocol §5.2, Owners)."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from tuff.protocol.errors import ForbiddenError, QuotaExceededError
+from tuff.protocol.exchange import Caller
+
+
+class Owners:
+    """The principals of transactions, open or invalid, that were started under access control."""
+
+    def __init__(self, owners: Iterable[tuple[int, str]], opened: Collection[int]) -> None:
+        """`owners` by transaction id; `opened` are the transactions in progress."""
+        self._by_id = dict(owners)
+        self._open = Counter(each for id_, each in self._by_id.items() if id_ in opened)
+
+    def start(self, transaction_id: int, principal: str | None) -> None:
+        """Note the principal of a transaction that starts; None: there is no access control."""
+        if principal is not None:
+            self._by_id[transaction_id] = principal
+            self._open[principal] += 1
+
+    def end(self, transaction_id: int, *, is_invalid: bool) -> None:
+        """The transaction ended. An invalid one can still be aborted, so it keeps its principal."""
+        if (principal := self._by_id.get(transaction_id)) is not None:
+            self._open[principal] -= 1
+            if not is_invalid:
+                del self._by_id[transaction_id]
+
+    def forget(self, pointers: Iterable[int]) -> None:
+        """Transactions of these pointers are invalid no more."""
+        if self._by_id:
+            for pointer in pointers:
+                self._by_id.pop(pointer, None)
+
+    def of(self, transaction_id: int) -> str | None:
+        """None where none is known, as without access control at its start."""
+        return self._by_id.get(transaction_id)
+
+    def open_count(self, principal: str) -> int:
+        """How many transactions of the principal are in progress."""
+        return self._open[principal]
+
+    def image(self) -> tuple[tuple[int, str], ...]:
+        """Each transaction id with its principal."""
+        return tuple(self._by_id.items())
+
+
+def principal_of(caller: Caller | None) -> str | None:
+    """The principal of a transaction that the caller starts."""
+    return None if caller is None else caller.principal
+
+
+def require_owner(caller: Caller | None, transaction_id: int, owners: Owners) -> None:
+    """Check that the caller may write to the transaction and end it.
+
+    Raises:
+        ForbiddenError: it belongs to another principal, or to none: it started without access
+            control, or its start was lost in a crash.
+    """
+    if caller is None or caller.may_administer or caller.principal == owners.of(transaction_id):
+        return
+    raise ForbiddenError(
+        f"transaction {transaction_id} does not belong to principal {caller.principal}; only the "
+        "principal that started it, and one with the right administer on all topics, may change "
+        "or end it"
+    )
+
+
+def require_quota(caller: Caller | None, owners: Owners) -> None:
+    """Check that the caller may start one more transaction. Raises: QuotaExceededError."""
+    if caller is None or caller.open_transactions_max is None:
+        return
+    if owners.open_count(caller.principal) >= caller.open_transactions_max:
+        raise QuotaExceededError(
+            f"principal {caller.principal} has {caller.open_transactions_max} transactions in "
+            "progress, its quota open_transactions; end some first"
+        )

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 # What `pip install 'tuff-messaging[server]'` brings; a client works without.
-_SERVER_LIBRARIES = ("cramjam", "httptools", "msgpack", "prometheus_client", "uvloop")
+_SERVER_LIBRARIES = ("cramjam", "httptools", "prometheus_client", "uvloop")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ class Scope(Enum):
     """On what a principal needs the right."""
 
     OPEN = auto()  # on nothing: the operation needs no principal
+    ANYWHERE = auto()  # on nothing, but only a principal may do it
     SOMEWHERE = auto()  # on any topic of the namespace of the path, or of any without a namespace
     TOPIC = auto()  # on the topic of the path
     NAMESPACE = auto()  # on every topic of the namespace of the path
@@ -76,6 +77,7 @@ def _list_of(body: Mapping[str, object], name: str) -> Sequence[object]:
 
 
 _OPEN = Requirement(Scope.OPEN)
+_PRINCIPAL = Requirement(Scope.ANYWHERE)
 _CREATE = Requirement(Scope.TOPIC, (Right.CREATE,))
 _PUBLISH = Requirement(Scope.TOPIC, (Right.PUBLISH,))
 _READ = Requirement(Scope.TOPIC, (Right.READ,))
@@ -170,6 +172,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/cluster/undrain": _ADMINISTER,
     "GET /v1/settings": _ADMINISTER,
     "GET /v1/backup": _ADMINISTER,
+    "GET /v1/session": _PRINCIPAL,  # each call of the session needs its own right
     "GET /health/live": _OPEN,
     "GET /health/startup": _OPEN,
     "GET /health/ready": _OPEN,
@@ -197,15 +200,17 @@ def requirement_of(operation: str) -> Requirement:
 
 
 def require(
-    principal: Principal, needed: Requirement, parameters: Mapping[str, str], body: bytes
+    principal: Principal, needed: Requirement, parameters: Mapping[str, str], body: object
 ) -> None:
     """Check that the principal may call an operation with these parameters of the path and this
-    body.
+    body: bytes of JSON, or the value that a session has brought.
 
     Raises:
         ForbiddenError: it may not; the error names the right and the topic.
         BadRequestError: the body would name topics, and is no JSON.
     """
+    if needed.scope is Scope.ANYWHERE:
+        return
     if needed.scope is Scope.CLUSTER:
         if principal is not SERVER:
             raise ForbiddenError("only the servers of the cluster make this call")
@@ -226,8 +231,8 @@ def _require_topics(principal: Principal, right: Right, topics: Iterable[Topic])
             raise _forbidden(principal, (right,), _place(Scope.TOPIC, namespace, topic))
 
 
-def _topics(needed: Requirement, namespace: str, body: bytes) -> Iterable[Topic]:
-    members = parse_json(body) if body else {}
+def _topics(needed: Requirement, namespace: str, body: object) -> Iterable[Topic]:
+    members = parse_json(body) if isinstance(body, bytes) and body else body
     if needed.topics_of is None or not isinstance(members, dict):
         return ()  # the handler refuses such a body
     return needed.topics_of(namespace, members)

@@ -44,6 +44,16 @@ RUNS = {
     "transaction": Run(scenario="transaction", seconds=SECONDS, flags=_FAST),
     "run": Run(scenario="run", seconds=SECONDS, flags=_FAST),
     "start": Run(scenario="start", seconds=SECONDS, flags=_FAST),
+    **{
+        name: Run(scenario=name, connections=count, seconds=SECONDS, flags=_FAST)
+        for name, count in {
+            "session-publish": 256,
+            "session-commit": 64,
+            "session-transaction": 64,
+            "session-run": 64,
+            "session-start": 64,
+        }.items()
+    },
 }
 BARE = Run(scenario="post", seconds=SECONDS, flags=_FAST)
 
@@ -65,20 +75,20 @@ def one_round(directory: Path, tree: Path, names: list[str]) -> Round:
 
 def lines(found: Round) -> Iterator[str]:
     yield (
-        f"{'':12} {'calls/s':>9} {'msgs/s':>9} {'p50 ms':>8} {'p99 ms':>8} "
+        f"{'':19} {'calls/s':>9} {'msgs/s':>9} {'p50 ms':>8} {'p99 ms':>8} "
         f"{'cpu us/call':>12} {'x bare':>7} {'us/msg':>7} {'errors':>6}"
     )
     bare_cpu = number(found["bare"], "server_cpu_us_per_call")
     for name, report in found.items():
         cpu = number(report, "server_cpu_us_per_call")
         yield (
-            f"{name:12} {number(report, 'per_s'):9.0f} {number(report, 'messages_per_s'):9.0f} "
+            f"{name:19} {number(report, 'per_s'):9.0f} {number(report, 'messages_per_s'):9.0f} "
             f"{number(report, 'p50_us') / 1e3:8.2f} {number(report, 'p99_us') / 1e3:8.2f} "
             f"{cpu:12.1f} {cpu / bare_cpu:7.2f} "
             f"{number(report, 'server_cpu_us_per_message'):7.2f} {report['errors']!s:>6}"
         )
         if report["errors"]:
-            yield f"{'':12} first error: {report['first_error']}"
+            yield f"{'':19} first error: {report['first_error']}"
 
 
 def main(arguments: list[str]) -> int:

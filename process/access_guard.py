@@ -125,14 +125,24 @@ class AccessGuard:
         except UnauthenticatedError:
             return False
 
+    def refusal(self, request: Request) -> UnauthenticatedError | None:
+        """Why this request is that of no principal; None where it is that of one."""
+        try:
+            self._principal_of(request)
+        except UnauthenticatedError as error:
+            return error
+        return None
+
     def may_read(self, request: Request, topic: TopicId) -> bool:
         """Whether the principal of a request may read a topic."""
         return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
 
-    async def refresh(self, in_thread: InThread) -> None:
-        """Read the file again if it has changed."""
-        if await self._file.refresh(in_thread):
+    async def refresh(self, in_thread: InThread) -> bool:
+        """Read the file again if it has changed; returns whether the principals may have."""
+        has_changed = await self._file.refresh(in_thread)
+        if has_changed:
             self._allowed.clear()
+        return has_changed
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
@@ -155,7 +165,7 @@ class AccessGuard:
         """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError."""
         admitted = self._find(operation, needed, request)
         if admitted.usage is not None:
-            self._charge(admitted.principal, admitted.usage, len(request.body))
+            self._charge(admitted.principal, admitted.usage, request.size)
         return admitted
 
     def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
@@ -166,7 +176,8 @@ class AccessGuard:
         if known is not None:
             return known
         principal = self._principal_of(request)
-        require(principal, needed, request.parameters, request.body)
+        body = request.body if request.members is None else request.members
+        require(principal, needed, request.parameters, body)
         # The first server has charged a request that another one forwards.
         usage = None if self._is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)

@@ -33,7 +33,7 @@ from messaging.storage.store_state import OpenStore, StoreState
 from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics, settings_reply
+from process import backup_stream, health, metrics, session, settings_reply
 from process.allowed_hosts import AllowedHosts
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
@@ -157,6 +157,7 @@ class Components:
             arrivals=self._arrivals,
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
+        self._sessions: session.Sessions | None = None  # once there is a listener
         self._register_gauges()
 
     def _register_gauges(self) -> None:
@@ -181,6 +182,9 @@ class Components:
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
+        if self.cluster is None:
+            begin = session.route()
+            routes = [*routes, begin if access is None else access.guarded(begin)]
         if self._spans is not None:
             routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
@@ -192,7 +196,21 @@ class Components:
             now_ms=self._clock.now_ms,
             require_access=require_nothing if access is None else access.require_head,
         )
-        return Listener(service, connections_max=server.max_connections, tls=self._security.tls)
+        if self.cluster is None:
+            self._sessions = session.Sessions(
+                routes,
+                self._dispatcher,
+                service.connections,
+                max_request_bytes=server.max_request_bytes,
+                refusal=_no_refusal if access is None else access.refusal,
+            )
+            service.switch = self._sessions.begin
+        return Listener(
+            service,
+            connections_max=server.max_connections,
+            tls=self._security.tls,
+            unix_socket=server.unix_socket,
+        )
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging
@@ -299,7 +317,8 @@ class Components:
 
     async def refresh_files(self) -> None:
         """Read the access file and the TLS files again, if there are any and they have changed."""
-        await self._security.refresh()
+        if await self._security.refresh() and self._sessions is not None:
+            self._sessions.check_tokens()
         self._log_health()
 
     async def sweep(self) -> None:
@@ -641,6 +660,10 @@ class ComponentLink:
             log.warning("which transaction files belong to the store is not recorded: %s", error)
         else:
             self._recorded_store_id = store_id
+
+
+def _no_refusal(_request: Request) -> None:
+    """Without an access file every client may use the server."""
 
 
 def _clock_guard(settings: Settings, clock: SteadyClock) -> ClockGuard:

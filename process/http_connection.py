@@ -19,7 +19,7 @@ from email.utils import formatdate
 from fcntl import ioctl
 from http import HTTPStatus
 from termios import TIOCOUTQ
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from process.allowed_hosts import AllowedHosts
 from process.dispatch import Dispatcher, RouteTree, ends_with_connection
@@ -87,7 +87,7 @@ class ReplyBytes:
 
     def head(self, reply: Reply) -> bytes:
         """The head of a reply."""
-        status, content_type, body, headers = reply
+        status, content_type, body, headers, _ = reply
         try:
             start = self._starts[status, content_type]
         except KeyError:
@@ -172,6 +172,7 @@ class StreamRoute(NamedTuple):
 
 
 _CLOSE = ("Connection", "close")
+SWITCHING = 101  # the status of the reply with which HTTP ends
 
 
 RequireAccess = Callable[[str, Request], None]
@@ -209,6 +210,22 @@ class HttpService:
         self.max_request_bytes = max_request_bytes
         self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
         self.connections = Connections()
+        # Continues a connection whose client has changed the protocol, with what its request says
+        # about the client.
+        self.switch: Callable[[asyncio.Transport, Request], None] | None = None
+
+
+class Connection(Protocol):
+    """One open connection, whatever it speaks."""
+
+    def end_with_reply(self) -> None:
+        """End the connection with the next reply, which says so."""
+
+    def close(self) -> None:
+        """Close the connection, once what is under way is answered."""
+
+    def abort(self) -> None:
+        """Close the connection now, and give up what is under way."""
 
 
 class Connections:
@@ -217,16 +234,16 @@ class Connections:
 
     def __init__(self) -> None:
         self.is_ending = False
-        self._open: set[HttpConnection] = set()
+        self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: "HttpConnection") -> None:
+    def add(self, connection: Connection) -> None:
         self._open.add(connection)
 
-    def discard(self, connection: "HttpConnection") -> None:
+    def discard(self, connection: Connection) -> None:
         self._open.discard(connection)
         if not self._open:
             self._is_empty.set()
@@ -526,6 +543,9 @@ class HttpConnection(asyncio.Protocol):
             if parsed is not None and parsed.is_begun:
                 self.abort()  # a part of another reply is sent, so only closing is possible
                 return
+            if answer.status == SWITCHING and parsed is not None:
+                self._switch(answer, parsed)
+                return
             self._write(answer, parsed)
         if parsed is None or not parsed.is_kept_alive or self._is_closing:
             self._hang_up()
@@ -536,6 +556,33 @@ class HttpConnection(asyncio.Protocol):
             self._loop.call_later(LINGER_S_MAX, self._end_linger, parsed)
         # Not called directly: a thousand requests in one segment would nest as many calls.
         self._loop.call_soon(self._go_on)
+
+    def _switch(self, reply: Reply, parsed: ParsedRequest) -> None:
+        """Leave the connection to the protocol that the reply names."""
+        parser, transport = self._parser, self._transport
+        assert parser is not None
+        assert transport is not None
+        assert self._service.switch is not None
+        if self._held or parser.queue or parser.is_in_request or parser.refusal is not None:
+            self._refuse(
+                BadRequestError("the client sent more before the server had changed the protocol")
+            )
+            return
+        self._transport = None
+        self._is_closed = True
+        parser.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._slow_reader is not None:
+            self._slow_reader.stop()
+        lines = "".join([f"{name}: {value}\r\n" for name, value in reply.headers])
+        transport.write(f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("ascii"))
+        head = Request(
+            {}, (), None, None, b"",
+            authorization=authorization_of(parsed.fields), certificate=self.certificate,
+        )  # fmt: skip
+        self._service.switch(transport, head)
+        self._service.connections.discard(self)
 
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
         assert self._transport is not None
@@ -765,6 +812,7 @@ class _Call:
             authorization_of(parsed.fields),
             connection.certificate,
             parsed.fields.get("traceparent", [None])[0],
+            upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )
         self._service.require_access(self._served, head)
         request = head._replace(body=await connection.body_of(parsed))

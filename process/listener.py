@@ -2,7 +2,10 @@
 
 import asyncio
 import errno
+import os
 import socket
+import stat
+from contextlib import suppress
 
 from process.http_connection import HttpConnection, HttpService, ReplyBytes
 from process.tls import HANDSHAKE_S_MAX, ServerTls
@@ -17,18 +20,27 @@ class Listener:
     """The listening socket, with a bound on open connections. `tls` None: it speaks HTTP only."""
 
     def __init__(
-        self, service: HttpService, *, connections_max: int, tls: ServerTls | None = None
+        self,
+        service: HttpService,
+        *,
+        connections_max: int,
+        tls: ServerTls | None = None,
+        unix_socket: str = "",
     ) -> None:
         self._service = service
         self._connections_max = connections_max
         self._tls = tls
         # Connections whose handshake may be under way: they are not among those of the service.
         self._in_handshake: set[HttpConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._unix_socket = unix_socket
+        self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port. Raises: OSError: it can't be had."""
-        self._server = await asyncio.get_running_loop().create_server(
+        """Accept connections; returns the port. Raises: OSError: it, or the Unix socket, can't be
+        had."""
+        if self._unix_socket:
+            await self._listen_locally(self._unix_socket)
+        server = await asyncio.get_running_loop().create_server(
             self._accept,
             host,
             port,
@@ -38,10 +50,20 @@ class Listener:
             ssl=None if self._tls is None else self._tls.context,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S_MAX,
         )
-        addresses = [each.getsockname() for each in self._server.sockets]
+        self._servers.append(server)
+        addresses = [each.getsockname() for each in server.sockets]
         self._service.hosts.bind(host, [address for address, *_ in addresses])
-        await self._server.start_serving()
+        for each in self._servers:
+            await each.start_serving()
         return int(addresses[0][1])
+
+    async def _listen_locally(self, path: str) -> None:
+        """Raises: OSError: the Unix socket can't be had."""
+        listening = _local_socket(path)
+        server = await asyncio.get_running_loop().create_unix_server(
+            self._accept, sock=listening, backlog=LISTEN_BACKLOG, start_serving=False
+        )
+        self._servers.append(server)
 
     def _accept(self) -> asyncio.BaseProtocol:
         if len(self._service.connections) + len(self._in_handshake) >= self._connections_max:
@@ -63,8 +85,11 @@ class Listener:
     async def close(self, *, within_s: float) -> None:
         """Close the socket and every connection: idle ones at once, others when the client has its
         reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+        if self._unix_socket and self._servers:
+            with suppress(FileNotFoundError):
+                os.unlink(self._unix_socket)
         await self._service.connections.close(max(within_s, CLOSE_S_MIN))
 
 
@@ -90,8 +115,34 @@ class _Refusal(asyncio.Protocol):
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, transport.close)
 
 
+def _local_socket(path: str) -> socket.socket:
+    """A Unix socket at this path, which only this user may open. One of a server that was killed is
+    replaced. Raises: OSError."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if os.path.lexists(path):
+            _remove_unused(path)
+        found.bind(path)
+        os.chmod(path, 0o600)  # before there is a connection: nothing listens yet
+    except OSError as error:
+        found.close()
+        raise OSError(error.errno, error.strerror or str(error), path) from None
+    return found
+
+
+def _remove_unused(path: str) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise OSError(errno.EEXIST, "there is another file at this path", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(path) == 0:
+            raise OSError(errno.EADDRINUSE, "another server listens there", path)
+    os.unlink(path)
+
+
 def listen_failure(error: OSError, *, host: str, port: int) -> str:
     """Why the socket can't be opened, as one sentence."""
+    if error.filename is not None:
+        return f"can't listen on the Unix socket {error.filename}: {error.strerror}"
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use; give another with --port, or --port 0 for any"
     if isinstance(error, socket.gaierror):

@@ -618,8 +618,10 @@ _TRANSACTIONS: dict[str, Schema] = {
             "changes": _CHANGES,
             "publish": _array(ref("PublishEntry")),
             "readOnly": _of_type("boolean", default=False),
+            "then": ref("AfterCommit"),
         }
     ),
+    "AfterCommit": _request({"start": ref("StartTransactionRequest")}, required=("start",)),
     "PrepareRequest": _request(
         {
             "changes": _CHANGES,
@@ -672,7 +674,9 @@ _TRANSACTIONS: dict[str, Schema] = {
         {
             "state": _of_type("string", const="committed"),
             "published": _array(ref("PublishResponse")),
-        }
+            "next": _or_null(ref("Transaction")),
+        },
+        optional=("next",),
     ),
     "StateResponse": _reply(
         {"state": ref("TransactionState"), "reason": ref("InvalidReason")}, optional=("reason",)
@@ -1435,7 +1439,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/commit", name="commit", tag="transactions",
         summary="Commit, and publish as one step", body="CommitRequest", reply="CommitResponse",
-        errors=_COMMIT_ERRORS,
+        errors=(*_COMMIT_ERRORS, "invalid_timeout"),
     ),
     Endpoint(
         method="POST", path=f"{_TX_ID_PATH}/prepare", name="prepare", tag="transactions",
@@ -1528,6 +1532,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(_STORED, _DOWN),
     ),
     Endpoint(
+        method="GET", path="/v1/session", name="beginSession", tag="session", status=101,
+        summary="Begin a session: many calls over this connection", errors=("upgrade_required",),
+    ),
+    Endpoint(
         method="GET", path="/health/live", name="checkLive", tag="process",
         summary="Whether the process runs", reply="Health",
     ),
@@ -1576,6 +1584,7 @@ _OF_TAG: Mapping[str, tuple[str, ...]] = {
     "sinks": (_DOWN, "ownership_moving"),
     # A single server has no such address.
     "cluster": (_STORED, "ownership_moving", "not_found"),
+    "session": ("not_found",),  # a server in a cluster has none
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 

@@ -35,12 +35,13 @@ class Security:
         self.access = _access_guard(settings.server, now_s, self.cluster_secret)
         self.tls = _server_tls(settings.server)
 
-    async def refresh(self) -> None:
-        """Read the files again that have changed. One that is not valid changes nothing."""
-        if self.access is not None:
-            await self.access.refresh(self._in_thread)
+    async def refresh(self) -> bool:
+        """Read the files again that have changed; returns whether the principals may have. A file
+        that is not valid changes nothing."""
+        has_changed = self.access is not None and await self.access.refresh(self._in_thread)
         if self.tls is not None:
             await self.tls.refresh(self._in_thread)
+        return has_changed
 
     def checks(self) -> dict[str, Check]:
         """The state of the files, for `/health/ready`."""

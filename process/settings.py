@@ -34,6 +34,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 7411  # 0 takes a free one
+    unix_socket: str = ""  # the path of a Unix socket to listen on too; empty: none
     allow_remote: bool = False  # listen beyond loopback without an access file or without TLS
     access_file: str = ""  # the principals and their rights; empty: every client may do everything
     # The certificate of the server with its chain, and its key, in PEM; empty: no TLS.

@@ -22,7 +22,7 @@ from messaging.retention.holds_and_positions import routes as routes_of_jobs
 from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
-from process import backup_stream, health, settings_reply
+from process import backup_stream, health, session, settings_reply
 from process.http_connection import StreamRoute
 from process.openapi import ENDPOINTS, address
 from process.settings import SECTIONS, Settings, key_of
@@ -99,6 +99,7 @@ def test_the_routes_are_those_of_the_table() -> None:
         | addresses(backup_stream.routes(unused))
         | addresses(console_routes())
         | addresses(health.routes(lambda: True, dict))
+        | addresses([session.route()])
     )
 
     assert routes | OF_THE_PROCESS == {(each.method, each.path) for each in ENDPOINTS}

@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import UnknownMemberError as UnknownMemberError
     from tuff.protocol.errors import UnreleasedInstanceIdError as UnreleasedInstanceIdError
     from tuff.protocol.errors import UnsupportedMediaTypeError as UnsupportedMediaTypeError
+    from tuff.protocol.errors import UpgradeRequiredError as UpgradeRequiredError
     from tuff.protocol.ids import MessageId as MessageId
     from tuff.protocol.ids import TopicId as TopicId
     from tuff.protocol.requests import Ack as Ack

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from ssl import SSLContext
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from tuff.calls import Call, Duration, Request, Response, seconds_of
@@ -18,6 +18,7 @@ from tuff.client_errors import (
 
 T = TypeVar("T")
 
+TransportName = Literal["auto", "http"]
 DEFAULT_URL = "http://127.0.0.1:7411"
 TIMEOUT_S_MAX = 1_000_000.0  # seconds, eleven days; a C int in ms has room for twice as many
 
@@ -33,13 +34,15 @@ _PROXY_STATUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The server to use, how long to wait for it, and the token to send; see `tuff.Client`."""
+    """The server to use, how long to wait for it, and the token to send; see `tuff.Client`.
+    `with_sessions`: use a session where the server offers one."""
 
     url: str
     timeout_s: float
     connect_timeout_s: float
     token: str | None = None
     ssl_context: SSLContext | None = None
+    with_sessions: bool = False
 
     def __post_init__(self) -> None:
         """Raises: ValueError: a field is not valid."""
@@ -158,6 +161,7 @@ def addresses_of(
     *,
     token: str | None,
     ssl_context: SSLContext | None,
+    with_sessions: bool = False,
 ) -> list[Address]:
     """The addresses of a client's servers: one, or several of a cluster, in the order given and
     each once. Raises: ValueError: as `tuff.Client`."""
@@ -168,6 +172,7 @@ def addresses_of(
             connect_timeout_s=seconds_of(connect_timeout, what="connect_timeout"),
             token=token,
             ssl_context=ssl_context,
+            with_sessions=with_sessions,
         )
         for one in dict.fromkeys(_BETWEEN_URLS.split(url))
     ]

@@ -107,17 +107,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One HTTP response; header names are in lower case."""
+    """One response; header names are in lower case. `form`: the body of a reply of a session, as a
+    value in place of JSON."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    form: object = None
 
     @property
     def problem(self) -> Mapping[str, object]:
         """The problem document of a Tuff server; empty for any other body, such as a proxy's."""
         try:
-            body = json.loads(self.body)
+            body = json.loads(self.body) if self.form is None else self.form
         except ValueError:
             return {}
         return body if isinstance(body, dict) else {}
@@ -856,6 +858,8 @@ def _maybe_id(value: object) -> MessageId | None:
 
 
 def _json(response: Response) -> object:
+    if response.form is not None:
+        return response.form
     try:
         value: object = json.loads(response.body)
     except ValueError as error:

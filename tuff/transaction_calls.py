@@ -316,7 +316,8 @@ def _read_transaction(response: Response) -> Transaction:
 
 
 def _transaction(body: Mapping[str, object]) -> Transaction:
-    return transaction_from_json(text(body["encoded"]))
+    encoded = body["encoded"]  # of a session, bytes
+    return transaction_from_json(encoded if isinstance(encoded, bytes) else text(encoded))
 
 
 def _read_overview(response: Response) -> Overview:

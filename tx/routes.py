@@ -2,20 +2,29 @@
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from sys import float_info
+from typing import NamedTuple
 
 from tuff.protocol import json_forms
-from tuff.protocol.errors import BadRequestError, InvalidTimeoutError, TransactionUnknownError
+from tuff.protocol.errors import (
+    BadRequestError,
+    InvalidTimeoutError,
+    OverloadedError,
+    TransactionUnknownError,
+    UnavailableError,
+)
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Handler,
     Reply,
     Request,
     Route,
+    form_reply,
     json_reply,
-    read_object,
+    members_of,
     read_query,
 )
 from tuff.protocol.json_forms import (
+    check_object,
     payload_to_json,
     pointer_to_json,
     rollback_detail_to_json,
@@ -40,6 +49,8 @@ ROOT_PATH = "/v1/transactions"
 ONE_PATH = f"{ROOT_PATH}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
+_START = "the start of a transaction"
+_START_MEMBERS = frozenset({"type", "timeout", "client", "lists", "lease"})
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
 
@@ -94,41 +105,51 @@ class _TransactionRoutes:
         self._manager = manager
 
     async def start(self, request: Request) -> Reply:
-        body = _members_of(
-            request,
-            {"type", "timeout", "client", "lists", "lease"},
-            what="the start of a transaction",
-        )
-        lists = _flag(body, "lists", default=True)
+        start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
+        return form_reply(request, await self._started(request, start), status=201)
+
+    async def _started(self, request: Request, start: "_Start") -> dict[str, object]:
+        """Start a transaction; returns its object."""
         opened = await self._manager.starts.start(
-            _type(body.get("type")),
-            _seconds_of(body, "timeout"),
-            client_of(body),
-            lease_s=_seconds_of(body, "lease"),
+            start.kind,
+            start.timeout_s,
+            start.client,
+            lease_s=start.lease_s,
             caller=request.caller,
         )
-        return json_reply(self._object(opened, lists=lists), status=201)
+        return self._object(request, opened, lists=start.lists)
 
     async def renew(self, request: Request) -> Reply:
         _members_of(request, (), what="a renewal")
         opened = await self._manager.completion.renew(self._own(request))
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return json_reply({"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms})
+        return form_reply(
+            request, {"leaseExpiresAt": ends_at_ms, "expiresAt": opened.expires_at_ms}
+        )
 
     async def can_commit(self, request: Request) -> Reply:
         body = _members_of(request, {"changes"}, what="a can-commit")
         await self._manager.completion.can_commit(self._own(request), _changes(body) or ())
-        return json_reply({"state": "committing"})
+        return form_reply(request, {"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
-        body = _members_of(request, {"changes", "publish", "readOnly"}, what="a commit")
+        body = _members_of(request, {"changes", "publish", "readOnly", "then"}, what="a commit")
+        start = _start_behind(body)
+        if start is not None:
+            self._manager.starts.require_valid(start.kind, start.timeout_s, start.lease_s)
         outcome = await self._manager.completion.commit(
             self._own(request),
             changes=_changes(body),
             publish=_entries(body),
             read_only=_flag(body, "readOnly", default=False),
         )
-        return json_reply(_committed_object(outcome))
+        form = _committed_object(outcome)
+        if start is not None:
+            try:
+                form["next"] = await self._started(request, start)
+            except (UnavailableError, OverloadedError):
+                form["next"] = None  # the commit counts; the client starts by itself
+        return form_reply(request, form)
 
     async def prepare(self, request: Request) -> Reply:
         body = _members_of(request, {"changes", "publish", "database"}, what="a prepare")
@@ -138,7 +159,7 @@ class _TransactionRoutes:
             changes=_changes(body),
             publish=_entries(body),
         )
-        return json_reply(_prepared_reply(opened))
+        return form_reply(request, _prepared_reply(opened))
 
     async def resolve(self, request: Request) -> Reply:
         body = _members_of(request, {"outcome"}, what="a resolve")
@@ -146,10 +167,10 @@ class _TransactionRoutes:
         match body.get("outcome"):
             case "commit":
                 outcome = await self._manager.completion.commit_prepared(pointer)
-                return json_reply(_committed_object(outcome))
+                return form_reply(request, _committed_object(outcome))
             case "abort":
                 outcome = await self._manager.completion.abort_prepared(pointer)
-                return json_reply({"state": outcome.state.value})
+                return form_reply(request, {"state": outcome.state.value})
             case other:
                 raise BadRequestError(f"outcome is commit or abort, not {shown(other)}")
 
@@ -161,22 +182,22 @@ class _TransactionRoutes:
             request_id=_request_id(body),
             caller=request.caller,
         )
-        return json_reply(_committed_object(outcome))
+        return form_reply(request, _committed_object(outcome))
 
     async def abort(self, request: Request) -> Reply:
         _members_of(request, (), what="an abort")
         outcome = await self._manager.completion.abort(self._own_or_invalid(request))
-        return json_reply({"state": outcome.state.value})
+        return form_reply(request, {"state": outcome.state.value})
 
     async def invalidate(self, request: Request) -> Reply:
         _members_of(request, (), what="an invalidation")
         outcome = await self._manager.completion.invalidate(self._own(request))
-        return json_reply({"state": outcome.state.value})
+        return form_reply(request, {"state": outcome.state.value})
 
     async def checkpoint(self, request: Request) -> Reply:
         _members_of(request, (), what="a checkpoint")
         opened = await self._manager.starts.checkpoint(self._own(request))
-        return json_reply(self._object(opened, lists=True))
+        return form_reply(request, self._object(request, opened, lists=True))
 
     async def outcome(self, request: Request) -> Reply:
         read_query(request.query, parameters=())
@@ -185,7 +206,7 @@ class _TransactionRoutes:
         if isinstance(found, OpenTransaction):
             shown |= _lease_members(found, self._manager.timeouts.lease_ends_at_ms(found))
             shown |= _prepared_members(found)
-        return json_reply(shown)
+        return form_reply(request, shown)
 
     def _own(self, request: Request) -> int:
         """The pointer of the path. Raises: ForbiddenError: as `require_owner`."""
@@ -201,9 +222,15 @@ class _TransactionRoutes:
             require_owner(request.caller, state.find(pointer).transaction_id, state.owners)
         return pointer
 
-    def _object(self, opened: OpenTransaction, *, lists: bool) -> dict[str, object]:
+    def _object(
+        self, request: Request, opened: OpenTransaction, *, lists: bool
+    ) -> dict[str, object]:
         ends_at_ms = self._manager.timeouts.lease_ends_at_ms(opened)
-        return _transaction_object(opened, lists=lists, lease_ends_at_ms=ends_at_ms)
+        in_json = request.members is None
+        form = _transaction_object(opened, lists=lists and in_json, lease_ends_at_ms=ends_at_ms)
+        if lists and not in_json:
+            form["encoded"] = opened.transaction.to_bytes()
+        return form
 
 
 class _ServiceRoutes:
@@ -293,6 +320,34 @@ def _type(value: object) -> TransactionType:
     raise BadRequestError(f"type is short or long, not {shown(value)}")
 
 
+class _Start(NamedTuple):
+    """What a start asks for."""
+
+    kind: TransactionType
+    timeout_s: float | None
+    client: str
+    lease_s: float | None
+    lists: bool
+
+
+def _start_of(body: Mapping[str, object]) -> _Start:
+    return _Start(
+        _type(body.get("type")),
+        _seconds_of(body, "timeout"),
+        client_of(body),
+        _seconds_of(body, "lease"),
+        _flag(body, "lists", default=True),
+    )
+
+
+def _start_behind(commit: Mapping[str, object]) -> _Start | None:
+    """The start that follows a commit, if it asks for one."""
+    if "then" not in commit:
+        return None
+    then = check_object(commit["then"], members={"start"}, what="then")
+    return _start_of(check_object(then.get("start"), members=_START_MEMBERS, what=_START))
+
+
 def _flag(body: Mapping[str, object], name: str, *, default: bool) -> bool:
     value = body.get(name, default)
     if not isinstance(value, bool):
@@ -367,7 +422,7 @@ def _epoch(request: Request) -> int:
 
 def _members_of(request: Request, members: Collection[str], *, what: str) -> Mapping[str, object]:
     read_query(request.query, parameters=())
-    return read_object(request.body, request.content_type, members=members, what=what)
+    return members_of(request, members=members, what=what)
 
 
 def _seconds_of(body: Mapping[str, object], name: str) -> float | None:

@@ -39,6 +39,13 @@ class Starts:
         self._counters = counters
         self._now_ms = now_ms
 
+    def require_valid(
+        self, kind: TransactionType, timeout_s: float | None, lease_s: float | None
+    ) -> None:
+        """Raises: InvalidTimeoutError: as `start`."""
+        timeout_ms(self._settings, kind, timeout_s)
+        lease_ms(self._settings, kind, lease_s)
+
     async def start(
         self,
         kind: TransactionType,

@@ -145,8 +145,8 @@ func closedLoop(o options) (report, error) {
 }
 
 func openSessions(o options) ([]session, error) {
-	if o.scenario == "publish" || o.scenario == "transaction" || o.scenario == "run" ||
-		o.scenario == "tephra-cdap" {
+	switch strings.TrimPrefix(o.scenario, "session-") {
+	case "publish", "transaction", "run", "tephra-cdap":
 		if err := createTopic(o, o.topic); err != nil {
 			return nil, err
 		}

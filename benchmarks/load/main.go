@@ -26,7 +26,7 @@ import (
 type options struct {
 	mode, scenario, target, addr, topic, path, thrift, start string
 	conns, readers, messages, bytes, limit                   int
-	keys, window, fill                                       int
+	keys, window, fill, pipes                                int
 	rate, seconds, warm                                      float64
 	pid, procs                                               int
 	keepSeconds                                              bool
@@ -44,6 +44,7 @@ func parse(arguments []string) options {
 	flags.StringVar(&o.start, "start", `{"lists":false}`, "body of the start of a transaction")
 	flags.StringVar(&o.thrift, "thrift", "", "host:port of Tephra, in scenario tephra-cdap")
 	flags.IntVar(&o.conns, "conns", 64, "connections")
+	flags.IntVar(&o.pipes, "pipes", 4, "sessions that the connections share, in scenarios of sessions")
 	flags.IntVar(&o.readers, "readers", 1, "connections that read, in mode tail")
 	flags.IntVar(&o.messages, "messages", 1, "messages in one request")
 	flags.IntVar(&o.bytes, "bytes", 256, "bytes of one payload")

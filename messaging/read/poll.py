@@ -48,7 +48,7 @@ from tuff.protocol.exchange import (
     reply_form,
 )
 from tuff.protocol.ids import LAST_ID, MESSAGE_ID_SIZE, MessageId, Offset, TopicId, past_group
-from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import ConsumeRequest, Isolation
 from tuff.protocol.transaction import Transaction
 
@@ -449,8 +449,10 @@ class _Routes:
         if asked_in is MediaType.AVRO:
             consume = avro.decode_consume_request(body)
         else:
-            consume = json_forms.consume_request_from_json(parse_json(body) if body else {})
+            consume = json_forms.consume_request_from_json(request.value())
         poll = _poll(dict(request.query), consume)
+        if request.members is not None:
+            asked_in = MediaType.AVRO  # a session has no JSON
         form = reply_form(request.accept, asked_in=asked_in, offered=POLL_TYPES)
         if form.media_type is MediaType.ARROW:
             await self._polls.load_arrow()

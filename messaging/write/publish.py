@@ -49,11 +49,11 @@ from tuff.protocol.exchange import (
     Request,
     Route,
     body_form,
-    json_reply,
+    form_reply,
     reply_form,
 )
 from tuff.protocol.ids import DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import parse_json, shown
+from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import (
     DELAY_MS_MAX,
     Ack,
@@ -93,7 +93,7 @@ class _Routes:
             self._publisher.enqueue(topic, publish)
             return Reply(headers=(("Tuff-Ack", ack.value),))
         published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
-        reply = _published(published, form.media_type)
+        reply = _published(request, published, form.media_type)
         if ack is None:
             return reply
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
@@ -110,7 +110,7 @@ class _Routes:
         if body_form(request.content_type, body).media_type is MediaType.AVRO:
             detail = avro.decode_rollback_detail(body)
         else:
-            detail = json_forms.rollback_detail_from_json(parse_json(body) if body else {})
+            detail = json_forms.rollback_detail_from_json(request.value())
         await self._publisher.rollback(topic, detail)
         return EMPTY_REPLY
 
@@ -126,9 +126,7 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
         if of_all is not None:
             publish = publish._replace(delays=[of_all] * len(publish.payloads))
     else:
-        publish = json_forms.publish_request_from_json(
-            parse_json(body) if body else {}, of_all=of_all
-        )
+        publish = json_forms.publish_request_from_json(request.value(), of_all=of_all)
     if "ttl" not in query:
         return asked_in, publish
     ttl_s = json_forms.ttl_from_json(query["ttl"])
@@ -152,7 +150,7 @@ def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
     return ack
 
 
-def _published(published: "Published", media_type: MediaType) -> Reply:
+def _published(request: Request, published: "Published", media_type: MediaType) -> Reply:
     headers = _ids(published) if published.delayed is None else _delayed_ids(published.delayed)
     if published.partitions:
         headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
@@ -161,7 +159,8 @@ def _published(published: "Published", media_type: MediaType) -> Reply:
     if media_type is MediaType.AVRO:
         body = avro.encode_rollback_detail(published.rollback)
         return Reply(200, media_type.value, body, headers)
-    return json_reply(json_forms.rollback_detail_to_json(published.rollback), headers=headers)
+    detail = json_forms.rollback_detail_to_json(published.rollback)
+    return form_reply(request, detail)._replace(headers=headers)
 
 
 def _ids(published: "Published") -> tuple[tuple[str, str], ...]:

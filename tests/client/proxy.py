@@ -3,12 +3,14 @@
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
 from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
+
+from tuff.protocol.session_frames import OPERATIONS, PATH, FrameReader, Kind, frame
 
 HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 
@@ -28,6 +30,7 @@ class Losses:
         self.held: dict[str, Callable[[], object]] = {}
         self._delayed: dict[str, Event] = {}
         self.seen: list[str] = []
+        self.sessions = 0  # that were begun
 
     def lose_reply(
         self, call: str, *, times: int = 1, meanwhile: Callable[[], object] = lambda: None
@@ -98,6 +101,9 @@ class _Between(BaseHTTPRequestHandler):
     def pass_on(self) -> None:
         call = self.path.partition("?")[0].rpartition("/")[2]
         losses = self.server.losses
+        if self.path == PATH:
+            self.begin_session()
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.server.is_dead or losses.takes_request(call):
             self.hang_up()
@@ -114,6 +120,21 @@ class _Between(BaseHTTPRequestHandler):
         self.hand_back(reply, content)
 
     do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815 - what http.server looks for
+
+    def begin_session(self) -> None:
+        """A proxy that answers in the server's place passes no session on."""
+        if self.server.is_dead:
+            self.hang_up()
+        elif self.server.losses.says is not None:
+            self.send_error(404)
+        else:
+            host, _, port = self.server.target.partition(":")
+            with socket.create_connection((host, int(port))) as upstream:
+                lines = [f"{name}: {value}" for name, value in self.headers.items()]
+                head = "\r\n".join([self.requestline, *lines, "", ""])
+                upstream.sendall(head.encode())
+                _Relay(self, upstream).run()
+            self.close_connection = True
 
     def ask(self, body: bytes) -> tuple[HTTPResponse, bytes]:
         connection = HTTPConnection(self.server.target)
@@ -142,6 +163,74 @@ class _Between(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+class _Relay:
+    """Passes the frames of a session on, and loses those of the calls to be lost, with all that the
+    connection carries."""
+
+    def __init__(self, between: _Between, upstream: socket.socket) -> None:
+        self._between = between
+        self._losses = between.server.losses
+        self._upstream = upstream
+        self._client = between.connection
+        self._names: dict[object, str] = {}  # of the calls under way, by their id
+
+    def run(self) -> None:
+        self._losses.sessions += 1
+        back = Thread(target=self._pass_back)
+        back.start()
+        reader = FrameReader(frame_bytes_max=1 << 30)
+        with suppress(OSError):
+            while data := self._client.recv(1 << 16):
+                for _, elements in reader.feed(data)[0]:
+                    if not self._passes(elements):
+                        self._hang_up()
+                        break
+                    if not self._is_held(elements):
+                        self._upstream.sendall(frame(*elements))
+        with suppress(OSError):
+            self._upstream.shutdown(socket.SHUT_RDWR)
+        back.join()
+
+    def _passes(self, elements: list[object]) -> bool:
+        if elements[0] != Kind.CALL:
+            return True
+        _, call_id, operation, parameters = elements[:4]
+        assert isinstance(operation, int)
+        assert isinstance(parameters, list)
+        name = OPERATIONS[operation].path.rpartition("/")[2]
+        self._names[call_id] = parameters[0] if name == "{tx}" else name
+        return not self._losses.takes_request(self._names[call_id])
+
+    def _is_held(self, elements: list[object]) -> bool:
+        held = self._losses.held.get(self._names.get(elements[1], "") if elements[1:] else "")
+        if held is not None and elements[0] == Kind.CALL:
+            held()
+            return True
+        return False
+
+    def _pass_back(self) -> None:
+        reader, head = FrameReader(frame_bytes_max=1 << 30), bytearray()
+        with suppress(OSError):
+            while data := self._upstream.recv(1 << 16):
+                if not head.endswith(b"\r\n\r\n"):
+                    head += data
+                    first, end, data = bytes(head).partition(b"\r\n\r\n")
+                    head[:] = first + end
+                    self._client.sendall(head)
+                for _, elements in reader.feed(data)[0]:
+                    if elements[0] == Kind.REPLY and self._losses.takes_reply(
+                        self._names[elements[1]]
+                    ):
+                        self._hang_up()
+                        return
+                    self._client.sendall(frame(*elements))
+            self._client.shutdown(socket.SHUT_RDWR)
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self._between.hang_up()
 
 
 @contextmanager

@@ -18,9 +18,11 @@ from tuff.calls import Call
 T = TypeVar("T")
 
 
-@pytest.fixture
-async def loop_client(server: ServerProcess) -> AsyncIterator[tuff.AsyncClient]:
-    async with tuff.AsyncClient(server.url, client_id="tasks") as made:
+@pytest.fixture(params=["http", "auto"])
+async def loop_client(
+    server: ServerProcess, request: pytest.FixtureRequest
+) -> AsyncIterator[tuff.AsyncClient]:
+    async with tuff.AsyncClient(server.url, client_id="tasks", transport=request.param) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ import tuff
 from tests.client.proxy import Losses, losing
 from tests.client.recording import AsyncParticipant, Participant, Record
 from tests.http.process import ServerProcess
+from tuff.address import TransportName
 from tuff.client_errors import OutcomeUnknownError
 
 FOR_EVER = 1_000
@@ -54,9 +55,15 @@ def blocking(url: str, topic: tuff.TopicId, record: Record, retries: int) -> Non
         tx.publish(topic, "once")
 
 
-def on_a_loop(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
+def on_a_loop(
+    url: str,
+    topic: tuff.TopicId,
+    record: Record,
+    retries: int,
+    transport: TransportName = "http",
+) -> None:
     async def main() -> None:
-        async with tuff.AsyncClient(url, retries=retries) as client:
+        async with tuff.AsyncClient(url, retries=retries, transport=transport) as client:
             participant = AsyncParticipant("a", record, changes=[topic.name.encode()])
             async with client.transaction(participant) as tx:
                 await tx.publish(topic, "once")
@@ -64,8 +71,12 @@ def on_a_loop(url: str, topic: tuff.TopicId, record: Record, retries: int) -> No
     asyncio.run(main())
 
 
+def over_a_session(url: str, topic: tuff.TopicId, record: Record, retries: int) -> None:
+    on_a_loop(url, topic, record, retries, "auto")
+
+
 Transact = Callable[[str, tuff.TopicId, Record, int], None]
-BOTH = pytest.mark.parametrize("transact", [blocking, on_a_loop])
+BOTH = pytest.mark.parametrize("transact", [blocking, on_a_loop, over_a_session])
 
 
 def committed(client: tuff.Client, topic: tuff.TopicId) -> list[bytes]:
@@ -152,6 +163,21 @@ def test_without_a_response_no_participant_is_rolled_back(
     assert client.transactions.outcome(record.pointer).state == state
     if state == "committing":
         client.transactions.abort(record.pointer)
+
+
+async def test_a_plain_publish_whose_session_breaks_is_not_sent_again(
+    client: tuff.Client, topic: tuff.TopicId, server: ServerProcess
+) -> None:
+    with losing(server.url) as (url, losses):
+        losses.lose_reply("publish")
+        async with tuff.AsyncClient(url, transport="auto") as through:
+            with pytest.raises(tuff.ConnectionLostError) as caught:
+                await through.publish(topic, "once")
+            await through.publish(topic, "twice")
+
+    assert (caught.value.outcome_unknown, caught.value.retry_safe) == (True, False)
+    assert committed(client, topic) == [b"once", b"twice"]
+    assert (losses.seen, losses.sessions) == (["publish", "publish"], 2)
 
 
 def test_a_plain_publish_whose_reply_is_lost_is_not_sent_again(

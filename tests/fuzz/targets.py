@@ -60,7 +60,17 @@ from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import read_object
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.json_forms import parse_json
+from tuff.protocol.session_frames import (
+    FrameReader,
+    Kind,
+    call_of,
+    greeting_of,
+    path_parameters,
+    query_pairs,
+)
+from tuff.protocol.session_frames import frame as session_frame
 from tuff.protocol.transaction import Transaction
+from tuff.session_calls import response_of
 from tuff.tables.compaction import Compacted
 from tuff.tables.hbase_row_format import Cell, read_cell
 from tuff.tables.row_format import (
@@ -308,6 +318,22 @@ def _json(read: Callable[[object], object]) -> Decode:
     return lambda data: read(parse_json(data))
 
 
+def _session(data: bytes) -> None:
+    """The calls of a session, as the server reads them."""
+    frames, error = FrameReader(frame_bytes_max=1 << 20).feed(data)
+    for _, elements in frames:
+        if elements[0] == Kind.CALL:
+            _, (_, parameters, query, *_) = call_of(elements)
+            path_parameters(parameters, ("ns", "t"))
+            query_pairs(query)
+        elif elements[0] == Kind.GREETING:
+            greeting_of(elements)
+        elif elements[0] == Kind.REPLY:
+            response_of(elements)
+    if error is not None:
+        raise error
+
+
 def _target(name: str, decode: Decode, error: type[Exception], seeds: object) -> Target:
     assert callable(seeds)
     return Target(name, decode, (error,), seeds)
@@ -365,6 +391,11 @@ TARGETS: Sequence[Target] = (
         TuffError, _of({"a": 1, "b": None}, b""),
     ),
     _target("ttransaction", Transaction.from_bytes, TuffError, _of(_transaction().to_bytes())),
+    _target(
+        "session-frames", _session, TuffError,
+        _of(session_frame(1, 7, 1, ["n", "t"], {"ttl": 5}, {"messages": [b"a", "b"]}),
+            session_frame(2, 7, 200, {"Tuff-Next": "00"}, b"x") + session_frame(6, None)),
+    ),
     _target("message-id", MessageId.from_bytes, TuffError, _of(bytes(range(20)))),
     _target(
         "reply-poll", _answer(calls.poll(TOPIC, PollQuestion())), TuffError,

@@ -9,9 +9,27 @@ import pytest
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.forking import ForkServer
+from tests.http.over_session import ClientOverSession
 from tests.http.process import ServerProcess, serve
 
 _numbers = count()
+
+# The modules whose tests are about calls that a session carries.
+OVER_SESSIONS = {
+    "test_isolation",
+    "test_leases",
+    "test_long_poll",
+    "test_next_start",
+    "test_poll",
+    "test_publish",
+    "test_rollback",
+    "test_stored_messages",
+    "test_transaction_commit",
+    "test_transaction_end",
+    "test_transaction_run",
+    "test_transaction_start",
+    "test_visibility",
+}
 
 NewTopic = Callable[..., Topic]
 NewServer = Callable[..., ServerProcess]
@@ -40,9 +58,16 @@ def stderr_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
     assert "Traceback" not in said, said
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of `OVER_SESSIONS` with both kinds of client."""
+    name = metafunc.module.__name__.rpartition(".")[2]
+    if name in OVER_SESSIONS and "client" in metafunc.fixturenames:
+        metafunc.parametrize("client", [Client, ClientOverSession], indirect=True)
+
+
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    connection = server.client()
+def client(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
+    connection: Client = getattr(request, "param", Client)(server.port)
     yield connection
     connection.close()
 

@@ -38,6 +38,7 @@ STATUS_OF_CODE = {
     "transaction_unknown": 404,
     "not_found": 404,
     "method_not_allowed": 405,
+    "upgrade_required": 426,
     "not_acceptable": 406,
     "topic_already_exists": 409,
     "group_already_exists": 409,

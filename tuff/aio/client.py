@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls, explain_calls
-from tuff.address import DEFAULT_URL, addresses_of, client_name
+from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
@@ -105,7 +105,9 @@ class AsyncClient:
     trusts, or those of `tls_ca_file`, or by `ssl_context`; the environment variable SSL_CERT_FILE
     names another file of authorities. `tls_certificate_file` and `tls_key_file` are the client's
     own certificate, which can stand in place of a token; the key may be in the certificate's file.
-    `transport`: sends the calls (default: by HTTP); for tests.
+    `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
+    offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
+    HTTP. Tests may give an object.
 
     Raises:
         ValueError: `url` or a TLS file is not valid, or a number is out of its range.
@@ -124,13 +126,20 @@ class AsyncClient:
         tls_ca_file: str | PathLike[str] | None = None,
         tls_certificate_file: str | PathLike[str] | None = None,
         tls_key_file: str | PathLike[str] | None = None,
-        transport: AsyncSender | None = None,
+        transport: AsyncSender | TransportName = "http",
     ) -> None:
         files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
-            url, timeout, connect_timeout, token=token, ssl_context=files.context_or(ssl_context)
+            url,
+            timeout,
+            connect_timeout,
+            token=token,
+            ssl_context=files.context_or(ssl_context),
+            with_sessions=transport == "auto",
         )
-        self._transport: AsyncSender = transport_of(addresses) if transport is None else transport
+        self._transport: AsyncSender = (
+            transport_of(addresses) if isinstance(transport, str) else transport
+        )
         self._driver = AsyncDriver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)

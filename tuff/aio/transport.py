@@ -5,7 +5,7 @@ Like `tuff.blocking.transport`, it sends each call once, and reports a lost conn
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 
@@ -16,6 +16,9 @@ from tuff.client_errors import ClientClosedError, ServerUnreachableError, WrongS
 from tuff.http_sessions import new_session, notice_closed_connections
 from tuff.protocol.errors import TuffError
 from tuff.servers import Servers, subject_of, with_owner
+
+if TYPE_CHECKING:
+    from tuff.aio.session import AsyncSessions
 
 T = TypeVar("T")
 
@@ -75,6 +78,7 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._sessions = _sessions_of(address)
         self._batches: dict[str, BatchedCalls] = {}
 
     async def send(self, call: Call[T]) -> T:
@@ -84,6 +88,11 @@ class AsyncTransport:
             ConnectionLostError: no response came; it says whether the outcome is unknown.
             TuffError: the class of the server's refusal.
         """
+        if self._sessions is None:
+            return await self._send_over_http(call)
+        return await self._sessions.send(call, self._send_over_http)
+
+    async def _send_over_http(self, call: Call[T]) -> T:
         if call.batched_as is None:
             return self._address.answer(call, await self._respond(call))
         batches = self._batches.get(call.batched_as)
@@ -107,6 +116,8 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""
         self._closed = True
+        if self._sessions is not None:
+            await self._sessions.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -145,3 +156,11 @@ class AsyncTransport:
             # of 100, the task with the next call would wait for ever.
             self._session = new_session(aiohttp.TCPConnector(limit=0))
         return self._session
+
+
+def _sessions_of(address: Address) -> "AsyncSessions | None":
+    if not address.with_sessions:
+        return None
+    from tuff.aio.session import AsyncSessions  # it loads msgpack, which HTTP does not need
+
+    return AsyncSessions(address)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls, explain_calls
-from tuff.address import DEFAULT_URL, addresses_of, client_name
+from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
@@ -106,7 +106,9 @@ class Client:
     trusts, or those of `tls_ca_file`, or by `ssl_context`; the environment variable SSL_CERT_FILE
     names another file of authorities. `tls_certificate_file` and `tls_key_file` are the client's
     own certificate, which can stand in place of a token; the key may be in the certificate's file.
-    `transport`: sends the calls (default: by HTTP); for tests.
+    `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
+    offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
+    HTTP. Tests may give an object.
 
     Raises:
         ValueError: `url` or a TLS file is not valid, or a number is out of its range.
@@ -125,13 +127,20 @@ class Client:
         tls_ca_file: str | PathLike[str] | None = None,
         tls_certificate_file: str | PathLike[str] | None = None,
         tls_key_file: str | PathLike[str] | None = None,
-        transport: Sender | None = None,
+        transport: Sender | TransportName = "http",
     ) -> None:
         files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(
-            url, timeout, connect_timeout, token=token, ssl_context=files.context_or(ssl_context)
+            url,
+            timeout,
+            connect_timeout,
+            token=token,
+            ssl_context=files.context_or(ssl_context),
+            with_sessions=transport == "auto",
         )
-        self._transport: Sender = transport_of(addresses) if transport is None else transport
+        self._transport: Sender = (
+            transport_of(addresses) if isinstance(transport, str) else transport
+        )
         self._driver = Driver(self._transport)
         self._retries = Retries(retries)
         self.client_id = client_name(client_id)

@@ -257,10 +257,14 @@ class LightTask(Generic[T]):
             self._work = None
             self._failed(error)
         else:
-            if awaited is None:  # asyncio.sleep(0)
-                asyncio.get_running_loop().call_soon(self.go_on)
-            else:
-                awaited.add_done_callback(self.go_on)
+            self.wait_for(awaited)
+
+    def wait_for(self, awaited: "asyncio.Future[Any] | None") -> None:
+        """Go on when this is done, which the coroutine has yielded."""
+        if awaited is None:  # asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(self.go_on)
+        else:
+            awaited.add_done_callback(self.go_on)
 
     def give_up(self) -> None:
         """Let the coroutine clean up, and call neither function."""

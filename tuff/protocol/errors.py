@@ -195,6 +195,13 @@ class NotAcceptableError(TuffError):
     code = "not_acceptable"
 
 
+class UpgradeRequiredError(TuffError):
+    """The address takes only a request that changes to another protocol, which `detail` names."""
+
+    status = 426
+    code = "upgrade_required"
+
+
 class TopicExistsError(TuffError):
     """A topic of that name exists already."""
 

@@ -54,6 +54,10 @@ class Request(NamedTuple):
     that (protocol §1, Clusters). `certificate` has the names in the client's certificate, and
     `traceparent` is the W3C trace context of the client. `caller` is the principal that was found;
     None: every client may do everything.
+
+    `upgrade` is the protocol to which the client wants to change. `members` is the body of a call
+    of a session, which is no JSON (docs/session.md), `{}` without one; None for HTTP, and for a
+    body of another media type. `members_bytes` is the size of its frame.
     """
 
     parameters: Mapping[str, str]
@@ -67,15 +71,31 @@ class Request(NamedTuple):
     certificate: tuple[str, ...] = ()
     traceparent: str | None = None
     caller: Caller | None = None
+    upgrade: str | None = None
+    members: object = None
+    members_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body."""
+        return len(self.body) + self.members_bytes
+
+    def value(self) -> object:
+        """The body as a value; `{}` without one. Raises: BadRequestError: it is not JSON."""
+        if self.members is not None:
+            return self.members
+        return parse_json(self.body) if self.body else {}
 
 
 class Reply(NamedTuple):
-    """One reply. `content_type` None: it has no body."""
+    """One reply. `content_type` None: it has no body. `form`: the body of a reply to a session, as
+    a value."""
 
     status: int = 200
     content_type: str | None = None
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+    form: object = None
 
 
 EMPTY_REPLY = Reply()
@@ -96,6 +116,13 @@ def json_reply(
 ) -> Reply:
     """A reply in JSON. Integers have at most 64 bits."""
     return Reply(status, JSON_REPLY_TYPE, orjson.dumps(form), headers)
+
+
+def form_reply(request: Request, form: object, *, status: int = 200) -> Reply:
+    """The reply to a request that HTTP or a session has brought. A session packs the form."""
+    if request.members is None:
+        return json_reply(form, status=status)
+    return Reply(status, form=form)
 
 
 def problem_reply(error: TuffError) -> Reply:
@@ -263,6 +290,13 @@ def read_object(
     """
     require_json(content_type, body)
     return check_object(parse_json(body) if body else {}, members=members, what=what)
+
+
+def members_of(request: Request, *, members: Collection[str], what: str) -> Mapping[str, object]:
+    """As `read_object`, of a request that HTTP or a session has brought."""
+    if request.members is not None:
+        return check_object(request.members, members=members, what=what)
+    return read_object(request.body, request.content_type, members=members, what=what)
 
 
 def read_query(pairs: Iterable[tuple[str, str]], *, parameters: Collection[str]) -> dict[str, str]:

@@ -146,8 +146,13 @@ def payload_to_json(payload: bytes) -> object:
 
 
 def payload_from_json(value: object, *, what: str = "a payload") -> bytes:
-    """Raises: BadRequestError: neither a string nor `{"base64": …}`."""
+    """Of a session, a payload may also be bytes.
+
+    Raises: BadRequestError: neither a string nor `{"base64": …}`.
+    """
     match value:
+        case bytes():
+            return value
         case str():
             try:
                 return value.encode("utf-8")
@@ -173,7 +178,10 @@ def payloads_from_json(value: object, *, what: str) -> list[bytes]:
 
 
 def _plain_payloads(value: list[object]) -> list[bytes] | None:
-    """The payloads if all of them are valid strings, as nearly always; else None."""
+    """The payloads if all of them are valid strings, as nearly always, or bytes; else None."""
+    if value and type(value[0]) is bytes:
+        payloads = [each for each in value if type(each) is bytes]
+        return payloads if len(payloads) == len(value) else None
     try:
         return list(map(str.encode, value))  # type: ignore[arg-type]  # anything but a string raises
     except (TypeError, UnicodeEncodeError):
@@ -613,20 +621,27 @@ def _pointers_to_json(pointers: Sequence[int]) -> object:
     return list(map(pointer_to_json, pointers))
 
 
+def _bytes_of(transaction: bytes | str) -> bytes:
+    if isinstance(transaction, bytes):
+        return transaction
+    try:
+        return b64decode(transaction.encode("ascii"), validate=True)
+    except (Base64Error, UnicodeEncodeError):
+        raise InvalidTransactionError(
+            f"transaction is base64 of TTransaction bytes, not {shown(transaction)}"
+        ) from None
+
+
 def transaction_from_json(value: object) -> Transaction:
-    """A transaction from base64 of its TTransaction bytes, or from its object.
+    """A transaction from base64 of its TTransaction bytes, or from its object; of a session, from
+    the bytes themselves.
 
     Raises:
         InvalidTransactionError: malformed, or an object without its lists.
         BadRequestError: the object has an unknown member.
     """
-    if isinstance(value, str):
-        try:
-            return Transaction.from_bytes(b64decode(value.encode("ascii"), validate=True))
-        except (Base64Error, UnicodeEncodeError):
-            raise InvalidTransactionError(
-                f"transaction is base64 of TTransaction bytes, not {shown(value)}"
-            ) from None
+    if isinstance(value, bytes | str):
+        return Transaction.from_bytes(_bytes_of(value))
     if not isinstance(value, dict):
         raise InvalidTransactionError(
             f"transaction is base64 or a transaction object, not {shown(value)}"

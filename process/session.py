@@ -1,0 +1,458 @@
+"""Sessions: many calls over one connection, answered in any order (docs/session.md).
+
+A session begins with an HTTP request that asks for it. From then on the connection carries frames.
+Each call goes to the handler that the HTTP request with the same operation would get, through the
+same dispatcher. So admission, rights, limits, errors and metrics are those of HTTP.
+
+All calls of one read are begun before anything else happens. Replies that are ready at the end of
+it are one write, and so are the replies of all calls that one sync has made durable.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from process.dispatch import Dispatcher, ends_with_connection
+from process.http_connection import (
+    CHECK_INTERVAL_S,
+    KEEP_ALIVE_S,
+    REFUSALS,
+    UNMATCHED,
+    UPLOAD_QUIET_S_MAX,
+    Connections,
+    SlowReader,
+)
+from tuff.disk.event_loop import LightTask
+from tuff.protocol.errors import (
+    BadRequestError,
+    NotFoundError,
+    OverloadedError,
+    TuffError,
+    UpgradeRequiredError,
+)
+from tuff.protocol.exchange import (
+    JSON_REPLY_TYPE,
+    PROBLEM_TYPE,
+    Handler,
+    MediaType,
+    Reply,
+    Request,
+    Route,
+    read_query,
+)
+from tuff.protocol.json_forms import shown
+from tuff.protocol.session_frames import (
+    FRAME_OVERHEAD_BYTES,
+    OPERATIONS,
+    PATH,
+    PROTOCOL,
+    FrameReader,
+    Kind,
+    call_of,
+    frame,
+    path_parameters,
+    query_pairs,
+)
+from tuff.version import __version__
+
+CALLS_MAX = 1_024  # calls under way in one session; more would only wait for the same disk
+POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
+# Bytes of the calls under way above which a session is not read: two of the largest calls, by the
+# default of `server.max_request_bytes`.
+UNDER_WAY_BYTES_MAX = 32 << 20
+_UNAUTHENTICATED = 401
+_REPLY = int(Kind.REPLY)  # which is packed faster than a member of an enumeration
+_IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
+
+
+class _Callee(NamedTuple):
+    """The handler of an operation, and the names of the parameters of its path."""
+
+    operation: str
+    handler: Handler
+    names: tuple[str, ...]
+    is_poll: bool
+
+
+def route() -> Route:
+    """The route of the request that begins a session."""
+
+    async def begin(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        if (request.upgrade or "").strip().lower() != PROTOCOL:
+            raise UpgradeRequiredError(
+                f"this address begins a session: send `Connection: Upgrade` and `Upgrade: "
+                f"{PROTOCOL}`, which is what the server speaks, not {shown(request.upgrade)}"
+            )
+        return Reply(101, headers=(("Connection", "Upgrade"), ("Upgrade", PROTOCOL)))
+
+    return Route("GET", PATH, begin)
+
+
+class Sessions:
+    """What all sessions share. Lives on one event loop.
+
+    `refusal`: why the client that sent a request may not use the server any more; None while it
+    may.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        dispatcher: Dispatcher,
+        connections: Connections,
+        *,
+        max_request_bytes: int,
+        refusal: Callable[[Request], TuffError | None],
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.connections = connections
+        self.refusal = refusal
+        self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
+        self.callees: Mapping[object, _Callee] = _callees(routes)
+        self.open: set[Session] = set()
+
+    def begin(self, transport: asyncio.Transport, head: Request) -> None:
+        """Continue a connection as a session; `head` is the request that asked for it."""
+        session = Session(self, transport, head)
+        transport.set_protocol(session)
+        session.begin()
+
+    def check_tokens(self) -> None:
+        """End the sessions whose token is not valid any more."""
+        for session in tuple(self.open):
+            if (error := self.refusal(session.head)) is not None:
+                session.end(error)
+
+
+def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
+    handlers = {(each.method, each.path): each.handler for each in routes}
+    found: dict[object, _Callee] = {}
+    for number, (method, path) in OPERATIONS.items():
+        names = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
+        operation = f"{method} {path}"
+        is_poll = ends_with_connection(operation)
+        found[number] = _Callee(operation, handlers[method, path], names, is_poll)
+    return found
+
+
+class Session(asyncio.Protocol):
+    """One session, until its connection closes."""
+
+    def __init__(self, sessions: Sessions, transport: asyncio.Transport, head: Request) -> None:
+        self.head = head
+        self._sessions = sessions
+        self._transport: asyncio.Transport | None = transport
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(frame_bytes_max=sessions.frame_bytes_max)
+        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way_bytes = 0
+        self._polls_count = 0
+        self._replies: list[bytes] = []  # not yet written
+        self._is_writing_later = False  # replies that come now are written together, later
+        self._is_ended = False  # the client was told to make no more calls
+        self._is_read = True  # frames are still read
+        self._is_closing = False  # when the last call under way is answered
+        self._is_paused = False  # the client does not read its replies
+        self._slow_reader = SlowReader(transport)
+        self._active_s = self._loop.time()  # when something last arrived or was answered
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Greet the client."""
+        self._sessions.open.add(self)
+        self._sessions.connections.add(self)
+        limits = {
+            "version": __version__,
+            "calls": CALLS_MAX,
+            "polls": POLLS_MAX,
+            "frameBytes": self._sessions.frame_bytes_max,
+            "idle": KEEP_ALIVE_S,
+        }
+        self._write([frame(Kind.GREETING, limits)])
+        if self._sessions.connections.is_ending:
+            self.end_with_reply()
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    # What the event loop calls.
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_read:
+            return
+        self._active_s = self._loop.time()
+        self._is_writing_later = True
+        frames, error = self._reader.feed(data)
+        try:
+            for size, elements in frames:
+                self._take(elements, size)
+        except BadRequestError as wrong:
+            error = wrong
+        if error is not None:
+            self._sessions.dispatcher.refuse(UNMATCHED, error)
+            self._is_read = False
+            self.end(error)
+        self._write_replies()
+        self._bound()
+
+    def eof_received(self) -> bool:
+        """The client makes no more calls; it gets the replies to those under way."""
+        self._is_read = False
+        self._give_up_polls()
+        self.close()
+        return self._transport is not None and self._transport.can_write_eof()  # TLS can't
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._is_read = False
+        self._sessions.open.discard(self)
+        self._sessions.connections.discard(self)
+        self._slow_reader.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_up_polls()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._slow_reader.watch()
+        self._bound()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._slow_reader.caught_up()
+        self._bound()
+
+    # What the listener calls.
+
+    def end_with_reply(self) -> None:
+        """Let the client make no more calls. Those that are on their way are still answered."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._write([frame(Kind.END, None)])
+
+    def close(self) -> None:
+        """Close the connection, once the calls under way are answered."""
+        self._is_closing = True
+        self._close_if_done()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self._give_up_polls()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def end(self, error: TuffError) -> None:
+        """End the session for this reason: calls that arrive from now on are dropped, and those
+        under way are answered, less the polls that wait."""
+        self._is_read = False
+        self._is_ended = True
+        self._give_up_polls()
+        self._write_replies()
+        self._write([frame(Kind.END, error.problem())])
+        self.close()
+
+    # Calls.
+
+    def _take(self, elements: list[object], size: int) -> None:
+        """Raises: BadRequestError: nothing more can be read."""
+        kind = elements[0]
+        if kind == Kind.CALL:
+            self._begin_call(elements, size)
+        elif kind == Kind.CANCEL:
+            self._cancel(elements)
+        elif kind == Kind.PING:
+            self._replies.append(frame(Kind.PONG))
+        else:
+            raise BadRequestError(f"a client sends no frame of kind {shown(kind)}")
+
+    def _begin_call(self, elements: list[object], size: int) -> None:
+        call_id, (operation, *rest) = call_of(elements)
+        dispatcher = self._sessions.dispatcher
+        if call_id in self._under_way:
+            raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
+        callee = self._sessions.callees.get(operation) if type(operation) is int else None
+        try:
+            if callee is None:
+                raise NotFoundError(f"a session has no operation {shown(operation)}")
+            self._require_room(callee)
+            request = _request(rest, size, callee.names, self.head)
+        except TuffError as error:
+            name = UNMATCHED if callee is None else callee.operation
+            self._reply(call_id, dispatcher.refuse(name, error))
+            return
+        work = dispatcher.answer(callee.operation, callee.handler, request)
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:  # nothing had to be waited for, so no task is needed
+            self._answer(call_id, end.value)
+        except BaseException as error:  # noqa: BLE001 - as in a task
+            self.fail(error)
+        else:
+            self._under_way[call_id] = call = _UnderWay(self, call_id, size, work, callee.is_poll)
+            self._under_way_bytes += size
+            self._polls_count += callee.is_poll
+            call.wait_for(awaited)
+
+    def _require_room(self, callee: _Callee) -> None:
+        if len(self._under_way) >= CALLS_MAX:
+            raise OverloadedError(
+                f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
+                "reply, or open another session"
+            )
+        if callee.is_poll and self._polls_count >= POLLS_MAX:
+            raise OverloadedError(
+                f"{POLLS_MAX} polls are under way in this session, which is the most; open another "
+                "session"
+            )
+
+    def _cancel(self, elements: list[object]) -> None:
+        match elements:
+            case [_, int(call_id)]:
+                call = self._under_way.get(call_id)
+                if call is not None and call.is_poll:
+                    self._remove(call)
+                    call.give_up()
+            case _:
+                raise BadRequestError(f"a cancellation names a call, not {shown(elements[1:])}")
+
+    def _remove(self, call: "_UnderWay") -> None:
+        del self._under_way[call.call_id]
+        self._under_way_bytes -= call.size
+        self._polls_count -= call.is_poll
+
+    def _give_up_polls(self) -> None:
+        for call in [call for call in self._under_way.values() if call.is_poll]:
+            self._remove(call)
+            call.give_up()
+
+    # Replies.
+
+    def answered(self, call: "_UnderWay", reply: Reply) -> None:
+        self._remove(call)
+        self._answer(call.call_id, reply)
+
+    def _answer(self, call_id: int, reply: Reply) -> None:
+        self._reply(call_id, reply)
+        if reply.status == _UNAUTHENTICATED and not self._is_ended:
+            error = self._sessions.refusal(self.head)
+            if error is not None:
+                self._loop.call_soon(self.end, error)
+
+    def _reply(self, call_id: int, reply: Reply) -> None:
+        self._replies.append(_reply_frame(call_id, reply))
+        if not self._is_writing_later:
+            self._is_writing_later = True
+            # Behind the other calls that the same sync has made durable.
+            self._loop.call_soon(self._write_later)
+
+    def _write_later(self) -> None:
+        self._active_s = self._loop.time()
+        self._write_replies()
+        self._bound()
+
+    def _write_replies(self) -> None:
+        self._is_writing_later = False
+        replies, self._replies = self._replies, []
+        self._write(replies)
+        self._close_if_done()
+
+    def _write(self, frames: list[bytes]) -> None:
+        if self._transport is None or not frames:
+            return
+        self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def fail(self, error: BaseException) -> None:
+        self.abort()
+        if not isinstance(error, ConnectionError | asyncio.CancelledError):
+            raise error
+
+    # The connection.
+
+    def _bound(self) -> None:
+        """Read no more while the client does not read, or too much is under way."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_paused or self._under_way_bytes > UNDER_WAY_BYTES_MAX:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _close_if_done(self) -> None:
+        is_done = not (self._under_way or self._replies)
+        if self._is_closing and is_done and self._transport is not None:
+            self._transport.close()
+            self._slow_reader.watch()
+
+    def _check(self) -> None:
+        """End the session where the client has disappeared."""
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+        quiet_s = self._loop.time() - self._active_s
+        if self._reader.is_within_frame and quiet_s >= UPLOAD_QUIET_S_MAX:
+            self.end(
+                BadRequestError(
+                    f"no byte of a frame came for {UPLOAD_QUIET_S_MAX:g} seconds; begin a new "
+                    "session, and send the call again"
+                )
+            )
+        elif not self._under_way and quiet_s >= KEEP_ALIVE_S:
+            self.end_with_reply()
+            self.close()
+
+
+class _UnderWay(LightTask[Reply]):
+    """A call that waits; `size` is that of its frame in bytes."""
+
+    __slots__ = ("_session", "call_id", "is_poll", "size")
+
+    def __init__(
+        self,
+        session: Session,
+        call_id: int,
+        size: int,
+        work: Coroutine[Any, Any, Reply],
+        is_poll: bool,  # noqa: FBT001 - by position, since one is made for each call
+    ) -> None:
+        self._session = session
+        self.call_id = call_id
+        self.size = size
+        self.is_poll = is_poll
+        super().__init__(work, returned=self._return, failed=session.fail, refusals=REFUSALS)
+
+    def _return(self, reply: Reply) -> None:
+        self._session.answered(self, reply)
+
+
+def _request(rest: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
+    """The request of a call, whose elements behind the operation these are, in a frame of this
+    size. Raises: BadRequestError."""
+    authorization, certificate = head.authorization, head.certificate
+    values, query, body, content_type, accept = rest
+    parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
+    if accept is not None and not isinstance(accept, str):
+        raise BadRequestError(f"the media type of the reply is a string, not {shown(accept)}")
+    if not isinstance(body, bytes):
+        members = {} if body is None else body
+        return Request(
+            parameters, pairs, None, accept, b"", authorization=authorization,
+            certificate=certificate, members=members, members_bytes=size,
+        )  # fmt: skip
+    if content_type is None:
+        content_type = MediaType.AVRO.value
+    if not isinstance(content_type, str):
+        raise BadRequestError(f"the media type of the body is a string, not {shown(content_type)}")
+    return Request(
+        parameters, pairs, content_type, accept, body, authorization=authorization,
+        certificate=certificate,
+    )  # fmt: skip
+
+
+def _reply_frame(call_id: int, reply: Reply) -> bytes:
+    status, content_type, body, headers, form = reply
+    fields = dict(headers)
+    if form is None and body:
+        if content_type in _IN_JSON:
+            form = orjson.loads(body)
+        else:
+            form, fields["Content-Type"] = body, content_type or ""
+    return frame(_REPLY, call_id, status, fields, form)

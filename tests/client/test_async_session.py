@@ -1,0 +1,150 @@
+"""The asyncio client over a session: fallback to HTTP, limits, lost connections, cancellation."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import tuff
+from access.principals import hash_of
+from tests.client.proxy import Losses, losing
+from tests.http.client import until
+from tests.http.process import ServerProcess, serve
+
+MANY = 200  # more polls than a session takes
+
+
+async def test_frequent_calls_use_one_session_and_the_others_http(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    with losing(server.url) as (url, losses):
+        async with tuff.AsyncClient(url, transport="auto") as client:
+            await asyncio.gather(*(client.publish(topic, str(n)) for n in range(20)))
+            assert len(await client.poll(topic)) == 20
+            assert (await client.topics.get(topic)).topic == topic
+            invalids = await client.transactions.invalids()
+
+    assert losses.sessions == 1
+    assert invalids.prunable == ()
+
+
+async def test_without_a_session_all_calls_use_http(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    with losing(server.url, losses=Losses(says=504)) as (url, losses):
+        async with tuff.AsyncClient(url, transport="auto") as client:
+            await client.publish(topic, "one")
+            assert [each.payload for each in await client.poll(topic)] == [b"one"]
+
+    assert losses.sessions == 0
+
+
+async def test_polls_above_the_limit_of_a_session_wait_over_http(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async with tuff.AsyncClient(server.url, transport="auto") as client:
+        polls = [asyncio.ensure_future(client.poll(topic, wait=20)) for _ in range(MANY)]
+        await asyncio.sleep(0)
+        await client.publish(topic, "for all")
+
+        read = await asyncio.gather(*polls)
+
+    assert [[each.payload for each in one] for one in read] == [[b"for all"]] * MANY
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")  # of the HTTP library
+async def test_a_call_larger_than_a_frame_is_refused_as_over_http(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    async with tuff.AsyncClient(server.url, transport="auto", retries=0) as client:
+        with pytest.raises(tuff.RequestTooLargeError):
+            await client.publish(topic, b"x" * 17_000_000)
+        await client.publish(topic, "small")
+
+
+async def test_a_cancelled_poll_ends_at_the_server(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    metrics = server.client()
+
+    def waiting() -> bool:
+        return b"tuff_polls_waiting 1.0" in metrics.get("/metrics").body
+
+    async with tuff.AsyncClient(server.url, transport="auto") as over_session:
+        poll = asyncio.ensure_future(over_session.poll(topic, wait=60))
+        await asyncio.to_thread(until, waiting)
+
+        poll.cancel()
+
+        await asyncio.to_thread(until, lambda: not waiting())
+        await over_session.publish(topic, "goes on")
+    assert len(client.poll(topic)) == 1
+
+
+async def test_a_call_without_a_reply_fails_in_time_and_the_next_one_has_a_new_session(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    with losing(server.url) as (url, losses):
+        losses.hold("publish", lambda: None)
+        async with tuff.AsyncClient(url, transport="auto", timeout=0.3, retries=0) as client:
+            with pytest.raises(tuff.ConnectionLostError) as caught:
+                await client.publish(topic, "never there")
+            assert await client.poll(topic) is not None
+
+    assert caught.value.outcome_unknown
+    assert losses.sessions == 2
+
+
+async def test_a_client_gets_a_new_session_after_a_restart(tmp_path: Path) -> None:
+    topic = tuff.TopicId("default", "t")
+    first = serve(tmp_path)
+    async with tuff.AsyncClient(first.url, transport="auto") as client:
+        await client.topics.create(topic)
+        await client.publish(topic, "before")
+        first.terminate()
+        with pytest.raises(tuff.ServerUnreachableError) as caught:
+            await tuff.AsyncClient(first.url, transport="auto", retries=0).publish(topic, "lost")
+        assert not caught.value.outcome_unknown
+
+        with serve(tmp_path, port=first.port):
+            await client.publish(topic, "after")
+            read = [each.payload for each in await client.poll(topic)]
+
+    assert read == [b"before", b"after"]
+
+
+async def test_a_wrong_token_is_refused_as_over_http(tmp_path: Path) -> None:
+    rights = '[[principals.one.rights]]\nallow = ["create", "publish"]\n'
+    file = tmp_path / "access.toml"
+    file.write_text(f'[principals.one]\ntokens = ["sha256:{hash_of("good")}"]\n{rights}')
+    topic = tuff.TopicId("default", "t")
+    with serve(tmp_path, f"server.access_file={file}") as server:
+        async with tuff.AsyncClient(server.url, token="good", transport="auto") as good:
+            await good.topics.create(topic)
+            await good.publish(topic, "m")
+            with pytest.raises(tuff.ForbiddenError):
+                await good.poll(topic)
+        async with tuff.AsyncClient(server.url, token="bad", transport="auto") as bad:
+            with pytest.raises(tuff.UnauthenticatedError):
+                await bad.publish(topic, "m")
+
+
+async def test_closing_fails_the_calls_that_wait(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    metrics = server.client()
+    client = tuff.AsyncClient(server.url, transport="auto", retries=0)
+    await client.publish(topic, "m")
+    poll = asyncio.ensure_future(client.poll(topic, wait=60, isolation="committed", limit=1))
+    assert len(await poll) == 1
+    waiting = asyncio.ensure_future(client.poll(topic, start="ff" * 20, wait=60))
+    await asyncio.to_thread(
+        until, lambda: b"tuff_polls_waiting 1.0" in metrics.get("/metrics").body
+    )
+
+    await client.close()
+
+    with pytest.raises(tuff.ConnectionLostError):
+        await waiting
+    with pytest.raises(tuff.ClientClosedError):
+        await client.publish(topic, "m")

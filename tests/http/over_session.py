@@ -1,0 +1,102 @@
+"""The client of the HTTP tests, with the calls that a session carries sent over a session.
+
+Whatever a session does not carry goes by HTTP: other operations, header fields other than `Accept`,
+and bodies that are no JSON, which only HTTP can have. The replies are brought into the form of
+HTTP, so the same tests read both.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.http.client import JSON, PROBLEM, Client, Reply
+from tests.http.session_client import SessionClient
+from tuff.calls import Request
+from tuff.protocol import avro
+from tuff.protocol.json_forms import payload_to_json, transaction_to_json
+from tuff.protocol.transaction import Transaction
+from tuff.session_calls import SessionCall, session_call
+
+
+class ClientOverSession(Client):
+    """As `Client`. `carried` counts the calls that went over a session."""
+
+    carried = 0
+    _session: SessionClient | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self._session is not None:
+            self._session.close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, object] | None = None,
+    ) -> Reply:
+        target = f"{path}?{urlencode(query)}" if query else path
+        request = Request(method=method, path=target, body=body, content_type=content_type or JSON)
+        call = None if headers or not _is_carried(request) else session_call(request)
+        if call is None or not (call.body is None or isinstance(call.body, dict)):
+            return super().send(
+                method, path, body, content_type=content_type, headers=headers, query=query
+            )
+        if self._session is None:
+            self._session = SessionClient(self.port)
+        self.carried += 1
+        return _as_http(f"{method} {target} over a session", call, self._call(call))
+
+    def _call(self, call: SessionCall) -> list[Any]:
+        assert self._session is not None
+        return self._session.call(
+            call.operation, *call.parameters, query=call.query, body=call.body
+        )
+
+
+def _is_carried(request: Request) -> bool:
+    if request.content_type != JSON:
+        return False
+    try:
+        json.loads(request.body or b"{}")
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _as_http(shown: str, call: SessionCall, reply: list[Any]) -> Reply:
+    status, fields, body = reply
+    headers = {name.lower(): value for name, value in fields.items()}
+    if isinstance(body, bytes):
+        data = json.dumps(_messages(body)).encode()
+    elif body is None:
+        data = b""
+    else:
+        for started in (body, body.get("next") or {}):
+            _restore_lists(started)
+        data = json.dumps(body).encode()
+    headers["content-type"] = JSON if status < 400 else PROBLEM
+    return Reply(shown, status, headers, data)
+
+
+def _messages(body: bytes) -> list[dict[str, object]]:
+    return [
+        {
+            "id": message_id.hex(),
+            "timestamp": int.from_bytes(message_id[:8], "big"),
+            "payload": payload_to_json(payload),
+        }
+        for message_id, payload in avro.decode_messages(body)
+    ]
+
+
+def _restore_lists(started: dict[str, Any]) -> None:
+    if isinstance(started.get("encoded"), bytes):
+        transaction = Transaction.from_bytes(started["encoded"])
+        form = transaction_to_json(transaction, lists=True)
+        started.update({name: form[name] for name in ("invalids", "inProgress", "encoded")})

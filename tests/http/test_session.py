@@ -1,0 +1,333 @@
+"""Sessions (docs/session.md): calls in any order, limits, bad frames, and their end."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from access.principals import hash_of
+from tests.http.calls import Topic
+from tests.http.client import Client, ok, refused, until
+from tests.http.conftest import Launch, NewServer, one_sentence
+from tests.http.over_session import ClientOverSession
+from tests.http.process import ServerProcess
+from tests.http.session_client import (
+    CANCEL,
+    COMMIT,
+    END,
+    OUTCOME,
+    PING,
+    POLL,
+    POLLS_MAX,
+    PONG,
+    PUBLISH,
+    REPLY,
+    RUN,
+    START,
+    ClosedError,
+    SessionClient,
+    packed,
+)
+from tuff.protocol import avro
+
+
+@pytest.fixture
+def session(server: ServerProcess) -> Iterator[SessionClient]:
+    with SessionClient(server.port) as opened:
+        yield opened
+
+
+def payloads(reply: list[object]) -> list[bytes]:
+    """What a poll has brought."""
+    status, _, body = reply
+    assert status == 200
+    assert isinstance(body, bytes)
+    return [payload for _, payload in avro.decode_messages(body)]
+
+
+def end_of(session: SessionClient) -> object:
+    """The problem with which the server ends a session; then it closes the connection."""
+    while (frame := session.read())[0] != END:
+        assert frame[0] == REPLY
+    with pytest.raises(ClosedError):
+        session.read()
+    return frame[1]
+
+
+def test_a_transaction_runs_over_a_session(session: SessionClient, topic: Topic) -> None:
+    status, _, started = session.call(START, body={"type": "short"})
+    assert status == 201
+    entry = {"namespace": topic.namespace, "topic": topic.name, "messages": [b"\xff", "text"]}
+
+    committed = session.call(
+        COMMIT, started["transactionId"], body={"changes": [b"\xfe"], "publish": [entry]}
+    )
+
+    assert committed[0] == 200
+    assert committed[2]["state"] == "committed"
+    assert session.call(OUTCOME, started["transactionId"])[2]["state"] == "committed"
+    read = session.call(
+        POLL, topic.namespace, topic.name, query={"isolation": "committed"}, body={}
+    )
+    assert payloads(read) == [b"\xff", b"text"]
+
+
+def test_the_stories_that_run_over_both_do_use_a_session(server: ServerProcess) -> None:
+    over_session = ClientOverSession(server.port)
+
+    ok(over_session.post("/v1/transactions", {"lists": False}))
+
+    assert over_session.carried == 1
+    over_session.close()
+
+
+def test_a_reply_does_not_wait_for_an_earlier_call(session: SessionClient, topic: Topic) -> None:
+    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 20}, body={})
+    publish = session.frame(PUBLISH, topic.namespace, topic.name, body={"messages": ["m"]})
+
+    session.write(waiting)
+    session.write([PING])
+    assert session.read() == [PONG]
+    session.write(publish)
+
+    assert session.reply_to(publish[1])[0] == 200
+    assert payloads(session.reply_to(waiting[1])) == [b"m"]
+
+
+def test_publishes_of_one_session_keep_their_order(session: SessionClient, topic: Topic) -> None:
+    names = topic.namespace, topic.name
+    sent = [session.frame(PUBLISH, *names, body={"messages": [str(n)]}) for n in range(300)]
+
+    session.write(*sent)
+
+    assert {session.reply_to(frame[1])[0] for frame in sent} == {200}
+    read = session.call(POLL, *names, body={"limit": 1000})
+    assert payloads(read) == [str(number).encode() for number in range(300)]
+
+
+def test_a_refusal_is_the_problem_document_of_http(session: SessionClient, client: Client) -> None:
+    over_http = refused(client.get("/v1/transactions/7"), 404, "transaction_unknown")
+
+    assert session.call(OUTCOME, 7) == [404, {}, over_http]
+    assert session.call(RUN, body={"publish": [], "other": 1})[2]["code"] == "bad_request"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"body": 7},
+        {"body": ["a"]},
+        {"query": {"wait": [1]}, "body": {}},
+        {"query": "wait=1"},
+        {"query": {"other": 1}},
+        {"body": b"\xff"},
+        {"body": b"", "content_type": 7},
+        {"body": b"x", "content_type": "text/plain"},
+        {"body": {}, "accept": 7},
+    ],
+    ids=str,
+)
+def test_a_bad_call_is_refused_and_the_session_goes_on(
+    session: SessionClient, topic: Topic, rest: dict[str, object]
+) -> None:
+    status, _, problem = session.call(POLL, topic.namespace, topic.name, **rest)
+
+    assert status in {400, 415}
+    assert problem["status"] == status
+    assert session.call(POLL, topic.namespace, topic.name, body={})[0] == 200
+
+
+@pytest.mark.parametrize("parameters", [(), ("a",), ("a", "b", "c"), ("a", None), ("a", [])])
+def test_a_call_has_the_parameters_of_its_path(
+    session: SessionClient, parameters: tuple[object, ...]
+) -> None:
+    assert session.call(PUBLISH, *parameters, body={})[0] == 400
+
+
+def test_an_unknown_operation_is_refused(session: SessionClient) -> None:
+    assert [session.call(number)[0] for number in (0, 99, -1)] == [404, 404, 404]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"\x00\x00\x00\x01\xc1", packed([9]), packed([7, 7]), b"\xff\xff\xff\xff", packed([1, "a"])],
+)
+def test_a_frame_that_cannot_be_read_ends_the_session(
+    session: SessionClient, topic: Topic, wrong: bytes
+) -> None:
+    names = topic.namespace, topic.name
+    before, after = (session.frame(PUBLISH, *names, body={"messages": ["m"]}) for _ in range(2))
+
+    session.socket.sendall(packed(before) + wrong + packed(after))
+
+    ended = session.read()
+    assert ended[0] == END
+    assert ended[1]["status"] in {400, 413}
+    assert session.reply_to(before[1])[0] == 200
+    with pytest.raises(ClosedError):
+        session.reply_to(after[1])
+    assert topic.read() == ["m"]
+
+
+def test_an_id_that_is_under_way_ends_the_session(session: SessionClient, topic: Topic) -> None:
+    waiting = session.frame(POLL, topic.namespace, topic.name, query={"wait": 20}, body={})
+
+    session.write(waiting, waiting)
+
+    problem = end_of(session)
+    assert isinstance(problem, dict)
+    assert "under way" in problem["detail"]
+
+
+def test_polls_above_the_limit_are_refused(session: SessionClient, topic: Topic) -> None:
+    names = topic.namespace, topic.name
+    polls = [session.frame(POLL, *names, query={"wait": 20}, body={}) for _ in range(POLLS_MAX + 1)]
+
+    session.write(*polls)
+
+    assert session.reply_to(polls[-1][1])[0] == 429
+    session.write([CANCEL, polls[0][1]])
+    one_more = session.frame(POLL, *names, query={"wait": 20}, body={})
+    session.write(one_more)
+    ok(topic.publish("m"))
+    assert payloads(session.reply_to(one_more[1])) == [b"m"]
+    assert payloads(session.reply_to(polls[1][1])) == [b"m"]
+
+
+def test_a_cancel_of_anything_but_a_poll_changes_nothing(
+    session: SessionClient, topic: Topic
+) -> None:
+    publish = session.frame(PUBLISH, topic.namespace, topic.name, body={"messages": ["m"]})
+
+    session.write(publish, [CANCEL, publish[1]], [CANCEL, 1 << 40])
+
+    assert session.reply_to(publish[1])[0] == 200
+
+
+def test_a_client_that_stops_sending_gets_all_replies(session: SessionClient, topic: Topic) -> None:
+    names = topic.namespace, topic.name
+    waiting = session.frame(POLL, *names, query={"wait": 20, "tags": "none"}, body={})
+    publish = session.frame(PUBLISH, *names, body={"messages": ["m"]})
+    session.write(waiting, publish)
+
+    session.socket.shutdown(socket.SHUT_WR)
+
+    assert session.reply_to(publish[1])[0] == 200
+    with pytest.raises(ClosedError):
+        session.reply_to(waiting[1])
+
+
+@pytest.mark.parametrize("version", ["tuff-session/2", "websocket", ""])
+def test_another_version_is_refused(client: Client, version: str) -> None:
+    reply = client.send("GET", "/v1/session", headers={"Connection": "Upgrade", "Upgrade": version})
+
+    refused(reply, 426, "upgrade_required", naming="tuff-session/1")
+
+
+def test_a_client_that_does_not_wait_for_the_upgrade_is_refused(server: ServerProcess) -> None:
+    head = "GET /v1/session HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    request = f"{head}Upgrade: tuff-session/1\r\n\r\n".encode() + packed([PING])
+
+    with socket.create_connection(("127.0.0.1", server.port), 10.0) as raw:
+        raw.sendall(request)
+        answer = raw.recv(100)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_stop_answers_what_is_under_way(new_server: NewServer) -> None:
+    server = new_server()
+    topic = Topic(server.client(), "default", "t")
+    ok(topic.create())
+    with SessionClient(server.port) as session:
+        waiting = session.frame(POLL, "default", "t", query={"wait": 30}, body={})
+        session.write(waiting)
+        session.write([PING])
+        assert session.read() == [PONG]
+
+        assert server.terminate() == 0
+
+        assert session.read() == [END, None]
+        assert payloads(session.reply_to(waiting[1])) == []
+        with pytest.raises(ClosedError):
+            session.read()
+
+
+def test_a_unix_socket_takes_sessions_and_is_private(new_server: NewServer, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = new_server(f"server.unix_socket={path}")
+
+    with SessionClient(0, path=str(path)) as session:
+        assert session.call(START, body={})[0] == 201
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    server.terminate()
+    assert not path.exists()
+
+
+def test_the_socket_of_a_killed_server_is_replaced_and_of_a_live_one_is_not(
+    new_server: NewServer, launch: Launch, tmp_path: Path
+) -> None:
+    path, option = tmp_path / "s", f"server.unix_socket={tmp_path / 's'}"
+    new_server(option).kill()
+    assert path.exists()
+    new_server(option)
+
+    second = launch("--port", "0", "--data", str(tmp_path / "other"), "--set", option)
+
+    assert second.wait_exit() == 1
+    assert "another server listens there" in one_sentence(second)
+
+
+def test_a_file_that_is_no_socket_stays(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+
+    refused_start = launch("--port", "0", "--set", f"server.unix_socket={path}")
+
+    assert refused_start.wait_exit() == 1
+    assert path.read_text() == "mine"
+
+
+RIGHTS = """
+[principals.one]
+tokens = ["sha256:{digest}"]
+[[principals.one.rights]]
+topics = ["allowed"]
+allow = ["publish", "transact"]
+"""
+
+
+def test_each_call_needs_its_right_and_a_revoked_token_ends_the_session(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(RIGHTS.format(digest=hash_of("secret")))
+    server = new_server(f"server.access_file={file}")
+    refused(server.client().get("/v1/session"), 401, "unauthenticated")
+    with SessionClient(server.port, headers={"Authorization": "Bearer secret"}) as session:
+        entry = {"namespace": "default", "topic": "other", "messages": ["m"]}
+        assert session.call(PUBLISH, "default", "allowed", body={"messages": ["m"]})[0] == 404
+        assert session.call(PUBLISH, "default", "other", body={"messages": ["m"]})[0] == 403
+        assert session.call(RUN, body={"publish": [entry]})[0] == 403
+        assert session.call(START, body={})[0] == 201
+
+        file.write_text(RIGHTS.format(digest=hash_of("another")))
+
+        problem = end_of(session)
+        assert isinstance(problem, dict)
+        assert problem["code"] == "unauthenticated"
+
+
+def test_a_client_that_disappears_leaves_no_waiting_poll(
+    server: ServerProcess, client: Client, topic: Topic
+) -> None:
+    def is_idle() -> bool:
+        return b"tuff_polls_waiting 0.0" in client.get("/metrics").body
+
+    with SessionClient(server.port) as session:
+        session.write(session.frame(POLL, topic.namespace, topic.name, query={"wait": 60}, body={}))
+        until(lambda: not is_idle())
+
+    until(is_idle)

@@ -1,0 +1,309 @@
+"""A session from an event loop: many calls over one connection (docs/session.md).
+
+`AsyncSessionTransport` uses a session where the server offers one, and HTTP for everything else. As
+over HTTP, each call is sent once, and a connection that breaks loses the calls that wait on it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from ssl import SSLCertVerificationError, SSLContext, create_default_context
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from tuff.address import Address
+from tuff.calls import Call, Request, Response
+from tuff.client_errors import ClientClosedError
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.session_frames import (
+    PATH,
+    PROTOCOL,
+    FrameReader,
+    Greeting,
+    Kind,
+    frame,
+    greeting_of,
+)
+from tuff.session_calls import SessionCall, call_frame, response_of, session_call
+
+T = TypeVar("T")
+
+HEAD_BYTES_MAX = 1 << 16  # bytes of the server's answer to the upgrade
+REPLY_BYTES_MAX = 1 << 30  # bytes of a reply; a poll has `messaging.poll_bytes_max` and its ids
+_PINGS_PER_IDLE = 3  # pings in the time after which the server ends an idle session
+
+
+class NoSessionError(Exception):
+    """The server offers no session; `is_final`: nor will it later."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the server answered {status}")
+        self.is_final = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.TOO_MANY_REQUESTS
+
+
+class AsyncSession(asyncio.Protocol):
+    """One session, from its upgrade to its end. For the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._head: bytearray | None = bytearray()  # of the answer; None once frames come
+        self._reader = FrameReader(frame_bytes_max=REPLY_BYTES_MAX)
+        self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
+        self._limits: Greeting | None = None
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_id = 1
+        self._heard_s = self._loop.time()  # when bytes last arrived
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._pings: asyncio.TimerHandle | None = None
+        self._is_ended = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes calls."""
+        return self._limits is not None and not self._is_ended
+
+    def takes(self, call: SessionCall, size: int) -> bool:
+        """Whether a call of this size fits into the limits of the session now."""
+        limits = self._limits
+        return (
+            limits is not None
+            and len(self._waiting) < (limits.polls_max if call.is_poll else limits.calls_max)
+            and size <= limits.frame_bytes_max
+        )
+
+    async def begin(self, address: Address) -> None:
+        """Ask for the upgrade, and wait for the greeting.
+
+        Raises:
+            NoSessionError: the server offers none.
+            OSError: the connection broke.
+        """
+        assert self._transport is not None
+        parts = urlsplit(address.url)
+        fields = {"Host": parts.netloc, "Connection": "Upgrade", "Upgrade": PROTOCOL}
+        if address.token is not None:
+            fields["Authorization"] = f"Bearer {address.token}"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        target = parts.path.rstrip("/") + PATH
+        self._transport.write(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
+        self._limits = limits = await self._greeted
+        self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
+
+    async def exchange(self, call: SessionCall, *, within_s: float) -> Response:
+        """The response to a call. If the caller is cancelled, a poll is cancelled at the server.
+
+        Raises:
+            OSError: the connection broke, or no reply came in time; it may have been executed.
+        """
+        call_id, self._next_id = self._next_id, self._next_id + 1
+        reply: asyncio.Future[Response] = self._loop.create_future()
+        self._waiting[call_id] = reply
+        sent_s = self._loop.time()
+        try:
+            async with asyncio.timeout(within_s):
+                self._write(call_frame(call_id, call))
+                await self._writable.wait()
+                return await reply
+        except TimeoutError:
+            if self._heard_s < sent_s:
+                self.abort()  # the other end is gone: the next call gets another session
+            raise
+        finally:
+            if self._waiting.pop(call_id, None) is not None and call.is_poll and self.is_usable:
+                self._write(frame(int(Kind.CANCEL), call_id))
+            self._close_if_done()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self._is_ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None:
+            raise ConnectionResetError("the session has ended")
+        self._transport.write(data)
+
+    # What the event loop calls.
+
+    def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
+        self, transport: asyncio.Transport
+    ) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._is_ended = True
+        self._writable.set()
+        if self._pings is not None:
+            self._pings.cancel()
+        lost = exc if isinstance(exc, OSError) else ConnectionResetError("the session has ended")
+        waiting, self._waiting = self._waiting, {}
+        for reply in waiting.values():
+            if not reply.done():
+                reply.set_exception(lost)
+        if not self._greeted.done():
+            self._greeted.set_exception(lost)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        if self._head is not None:
+            self._head += data
+            head, end, rest = self._head.partition(b"\r\n\r\n")
+            if not end:
+                if len(self._head) > HEAD_BYTES_MAX:
+                    self._refused(0)
+                return
+            status = head[9:12]
+            if not head.startswith(b"HTTP/1.1 101"):
+                self._refused(int(status) if status.isdigit() else 0)
+                return
+            self._head, data = None, bytes(rest)
+        frames, error = self._reader.feed(data)
+        try:
+            for _, elements in frames:
+                self._take(elements)
+        except BadRequestError:
+            self.abort()
+        if error is not None:
+            self.abort()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _refused(self, status: int) -> None:
+        if not self._greeted.done():
+            self._greeted.set_exception(NoSessionError(status))
+        self.abort()
+
+    def _take(self, elements: list[object]) -> None:
+        """Raises: BadRequestError: the frame does not follow the protocol."""
+        kind = elements[0]
+        if kind == Kind.REPLY:
+            call_id, response = response_of(elements)
+            reply = self._waiting.pop(call_id, None)
+            if reply is not None and not reply.done():
+                reply.set_result(response)
+        elif kind == Kind.END:
+            self._is_ended = True
+            self._close_if_done()
+        elif kind == Kind.GREETING and not self._greeted.done():
+            self._greeted.set_result(greeting_of(elements))
+
+    def _close_if_done(self) -> None:
+        if self._is_ended and not self._waiting and self._transport is not None:
+            self._transport.close()
+
+    def _ping(self, limits: Greeting) -> None:
+        self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
+        if self._transport is not None and not self._waiting:
+            self._transport.write(frame(int(Kind.PING)))
+
+
+async def open_session(address: Address) -> AsyncSession:
+    """A new session.
+
+    Raises:
+        NoSessionError: the server offers none.
+        OSError: there is no connection, or it broke; nothing was sent but the upgrade.
+    """
+    parts = urlsplit(address.url)
+    context: SSLContext | None = None
+    if parts.scheme == "https":
+        context = address.ssl_context or create_default_context()
+    port = parts.port or (443 if context is not None else 80)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(address.connect_timeout_s):
+        _, session = await loop.create_connection(
+            AsyncSession, parts.hostname or "", port, ssl=context
+        )
+        try:
+            await session.begin(address)
+        except BaseException:
+            session.abort()
+            raise
+    return session
+
+
+class AsyncSessions:
+    """The session of a transport: opened with the first call, and again after its end.
+
+    A server that offers none is not asked again. One that does not at the moment (it starts, or has
+    too many connections) is asked with the next call.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._session: AsyncSession | None = None
+        self._opening: asyncio.Task[AsyncSession] | None = None
+        self._is_offered = True
+        self._is_closed = False
+
+    async def send(self, call: Call[T], over_http: Callable[[Call[T]], Awaitable[T]]) -> T:
+        """Send a call over the session, or by HTTP where that can't be.
+
+        Raises:
+            ConnectionLostError: no response came; it says whether the outcome is unknown.
+            TuffError: the class of the server's refusal.
+        """
+        if not self._is_offered:
+            return await over_http(call)
+        if self._is_closed:
+            raise ClientClosedError
+        request = call.request
+        sent = session_call(request)
+        session = None if sent is None else await self._usable()
+        if sent is None or session is None or not session.takes(sent, len(request.body or b"")):
+            return await over_http(call)
+        response = await self._exchange(session, request, sent)
+        return self._address.answer(call, response)
+
+    async def _exchange(
+        self, session: AsyncSession, request: Request, call: SessionCall
+    ) -> Response:
+        try:
+            return await session.exchange(call, within_s=self._address.answer_within_s(request))
+        except OSError as error:  # and with it TimeoutError
+            raise self._address.lost(request, error, was_sent=True) from error
+
+    async def _usable(self) -> AsyncSession | None:
+        """Raises: ServerUnreachableError, ServerNotTrustedError."""
+        if self._session is not None and self._session.is_usable:
+            return self._session
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(open_session(self._address))
+            self._opening.add_done_callback(self._opened)
+        try:
+            # Shielded: the other callers wait for it, too.
+            return await asyncio.shield(self._opening)
+        except NoSessionError as error:
+            self._is_offered = not error.is_final
+            return None
+        except SSLCertVerificationError as error:
+            raise self._address.not_trusted(error) from error
+        except OSError as error:
+            raise self._address.unreachable(error) from error
+
+    def _opened(self, opening: "asyncio.Task[AsyncSession]") -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._session = opening.result()
+            if self._is_closed:
+                self._session.abort()
+
+    async def close(self) -> None:
+        """Close the connection; calling it again is harmless."""
+        self._is_closed = True
+        opening, session = self._opening, self._session
+        if opening is not None:
+            opening.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await opening
+        if session is not None:
+            session.abort()

@@ -1,0 +1,201 @@
+"""The frames of a session: many calls over one connection (docs/session.md has the grammar).
+
+A frame is its length in four bytes, big-endian, and an array in MessagePack. The first element is
+its kind. Server and client use the same code for both directions.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
+
+import msgpack
+
+from tuff.protocol.errors import BadRequestError, RequestTooLargeError, TuffError
+from tuff.protocol.json_forms import shown
+
+PROTOCOL = "tuff-session/1"  # the value of the field Upgrade
+PATH = "/v1/session"
+LENGTH_BYTES = 4
+FRAME_OVERHEAD_BYTES = 1 << 16  # of a frame beside its body: names, query, fields
+CALL_ID_MAX = (1 << 63) - 1
+_CALL_ELEMENTS_MAX = 8
+
+
+class Kind(IntEnum):
+    """The kinds of frames."""
+
+    GREETING = 0
+    CALL = 1
+    REPLY = 2
+    CANCEL = 3
+    PING = 4
+    PONG = 5
+    END = 6
+
+
+class Operation(NamedTuple):
+    """An operation of the HTTP protocol that a session carries; its path has parameters as
+    `{name}`."""
+
+    method: str
+    path: str
+
+
+_TOPIC = "/v1/namespaces/{ns}/topics/{t}"
+_TX = "/v1/transactions/{tx}"
+
+OPERATIONS: Mapping[int, Operation] = {
+    1: Operation("POST", f"{_TOPIC}/publish"),
+    2: Operation("POST", f"{_TOPIC}/store"),
+    3: Operation("POST", f"{_TOPIC}/rollback"),
+    4: Operation("POST", f"{_TOPIC}/poll"),
+    16: Operation("POST", "/v1/transactions"),
+    17: Operation("POST", f"{_TX}/can-commit"),
+    18: Operation("POST", f"{_TX}/commit"),
+    19: Operation("POST", "/v1/transactions/run"),
+    20: Operation("POST", f"{_TX}/abort"),
+    21: Operation("POST", f"{_TX}/invalidate"),
+    22: Operation("POST", f"{_TX}/checkpoint"),
+    23: Operation("POST", f"{_TX}/renew"),
+    24: Operation("GET", _TX),
+}
+
+
+class Greeting(NamedTuple):
+    """The first frame of the server: its version, and the limits of the session."""
+
+    version: str
+    calls_max: int
+    polls_max: int
+    frame_bytes_max: int
+    idle_s: float
+
+
+_unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
+
+
+def frame(*elements: object) -> bytes:
+    """A frame with these elements."""
+    packed: bytes = msgpack.packb(elements)
+    return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+
+
+class FrameReader:
+    """Splits a stream of bytes into frames, each a list whose first element is its kind."""
+
+    def __init__(self, *, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._held = bytearray()  # the beginning of a frame that is not whole
+        self._needed = LENGTH_BYTES  # bytes that must be held before there is anything to read
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a part of a frame was received, and its end was not."""
+        return bool(self._held)
+
+    def feed(self, data: bytes) -> tuple[list[tuple[int, list[object]]], TuffError | None]:
+        """The frames that these bytes complete, each with its size in bytes, and why the rest can't
+        be read, if so.
+
+        After an error nothing more can be read: where the next frame begins is unknown.
+        """
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return [], None
+            data = bytes(self._held)
+            self._held.clear()
+        frames: list[tuple[int, list[object]]] = []
+        start, end = 0, len(data)
+        while end - start >= LENGTH_BYTES:
+            first = start + LENGTH_BYTES
+            size = int.from_bytes(data[start:first], "big")
+            if size > self._frame_bytes_max:
+                return frames, _too_large(size, self._frame_bytes_max)
+            if first + size > end:
+                self._needed = LENGTH_BYTES + size
+                break
+            try:
+                frames.append((size, _read(data[first : first + size])))
+            except BadRequestError as error:
+                return frames, error
+            start = first + size
+        else:
+            self._needed = LENGTH_BYTES
+        self._held += data[start:]
+        return frames, None
+
+
+def _read(data: bytes) -> list[object]:
+    try:
+        value = _unpack(data)
+    # The library raises ValueError, and for a byte that no value begins with, errors of its own.
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise BadRequestError(f"a frame is not MessagePack: {error}") from None
+    if not isinstance(value, list) or not value or type(value[0]) is not int:
+        raise BadRequestError(f"a frame is an array that begins with its kind, not {shown(value)}")
+    return value
+
+
+def _too_large(size: int, most: int) -> RequestTooLargeError:
+    return RequestTooLargeError(f"a frame has {size} bytes; a session takes at most {most}")
+
+
+def call_of(elements: list[object]) -> tuple[int, list[object]]:
+    """The id of a call, and its other elements, None where they are missing: operation, parameters,
+    query, body, content type, accept. These are not checked yet.
+
+    Raises:
+        BadRequestError: it has no call id, so it can't be answered; the session has to end.
+    """
+    count = len(elements)
+    if not 4 <= count <= _CALL_ELEMENTS_MAX:
+        raise BadRequestError(f"a call has 4 to {_CALL_ELEMENTS_MAX} elements, not {count}")
+    call_id = elements[1]
+    if type(call_id) is not int or not 0 <= call_id <= CALL_ID_MAX:
+        raise BadRequestError(f"a call id is a whole number, not {shown(call_id)}")
+    return call_id, elements[2:] + [None] * (_CALL_ELEMENTS_MAX - count)
+
+
+def path_parameters(values: object, names: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of a call by their name. Raises: BadRequestError."""
+    if not isinstance(values, list) or len(values) != len(names):
+        raise BadRequestError(
+            f"the operation takes {len(names)} parameters ({', '.join(names)}), not {shown(values)}"
+        )
+    for value in values:
+        if type(value) is not str and type(value) is not int:
+            raise BadRequestError(f"a parameter is a string or a number, not {shown(value)}")
+    return dict(zip(names, map(str, values), strict=True))
+
+
+def query_pairs(query: object) -> tuple[tuple[str, str], ...]:
+    """The query of a call, as that of an address. Raises: BadRequestError."""
+    if not query:
+        return ()
+    if not isinstance(query, dict):
+        raise BadRequestError(f"a query is a map, not {shown(query)}")
+    for value in query.values():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise BadRequestError(f"a value of a query is a string or number, not {shown(value)}")
+    return tuple((str(name), str(value)) for name, value in query.items())
+
+
+def greeting_of(elements: list[object]) -> Greeting:
+    """The greeting of a frame. Raises: BadRequestError: it is none."""
+    match elements:
+        case [
+            Kind.GREETING,
+            {
+                "version": str(version),
+                "calls": int(calls),
+                "polls": int(polls),
+                "frameBytes": int(size),
+                "idle": int() | float() as idle,
+            },
+        ]:
+            return Greeting(version, calls, polls, size, idle)
+        case _:
+            pass
+    raise BadRequestError(f"the server's first frame is no greeting: {shown(elements)}")

@@ -14,6 +14,7 @@ from tuff.protocol.exchange import (
     Request,
     problem_reply,
     read_object,
+    read_query,
 )
 from tuff.protocol.json_forms import shown
 
@@ -31,11 +32,16 @@ class Batch:
         self._of_one = of_one
 
     async def handle(self, request: Request) -> Reply:
+        read_query(request.query, parameters=())
         body = read_object(request.body, request.content_type, members={"calls"}, what="a batch")
         calls = body.get("calls")
         if not isinstance(calls, list) or not 0 < len(calls) <= CALLS_COUNT_MAX:
             raise BadRequestError(f"calls is a list of 1 to {CALLS_COUNT_MAX} calls")
-        found = [self._call_of(call) for call in calls]
+        # Each call has the principal of the request: transactions have owners.
+        found = [
+            (handler, single._replace(caller=request.caller))
+            for handler, single in map(self._call_of, calls)
+        ]
         return _reply_of(
             await asyncio.gather(*(_answer(handler, single) for handler, single in found))
         )

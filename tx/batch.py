@@ -37,7 +37,11 @@ class Batch:
         calls = body.get("calls")
         if not isinstance(calls, list) or not 0 < len(calls) <= CALLS_COUNT_MAX:
             raise BadRequestError(f"calls is a list of 1 to {CALLS_COUNT_MAX} calls")
-        found = [self._call_of(call) for call in calls]
+        # Each call has the principal of the request: transactions have owners.
+        found = [
+            (handler, single._replace(caller=request.caller))
+            for handler, single in map(self._call_of, calls)
+        ]
         return _reply_of(
             await asyncio.gather(*(_answer(handler, single) for handler, single in found))
         )

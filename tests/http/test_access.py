@@ -209,3 +209,16 @@ def test_no_secret_stands_in_the_log_or_in_the_list_of_processes(tmp_path: Path)
     for secret in ("token-of", *(hash_of(token_of(name)) for name in NAMES)):
         assert secret not in said
         assert secret not in command_line
+
+
+def test_a_transaction_that_a_batch_starts_has_an_owner(client: Client) -> None:
+    def post(path: str, name: str, body: bytes) -> Reply:
+        headers = {"Authorization": f"Bearer {token_of(name)}"}
+        return client.send("POST", path, body, content_type=JSON, headers=headers)
+
+    start = b'{"calls":[{"path":"/v1/transactions","body":{}}]}'
+    (started,) = ok(post("/v1/transactions/batch", "transact", start)).json["replies"]
+    abort = f"/v1/transactions/{started['body']['transactionId']}/abort"
+
+    refused(post(abort, "elsewhere", b"{}"), 403, "forbidden")
+    ok(post(abort, "transact", b"{}"))

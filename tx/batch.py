@@ -9,6 +9,7 @@ import orjson
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.exchange import (
     JSON_REPLY_TYPE,
+    Caller,
     Handler,
     Reply,
     Request,
@@ -37,28 +38,28 @@ class Batch:
         calls = body.get("calls")
         if not isinstance(calls, list) or not 0 < len(calls) <= CALLS_COUNT_MAX:
             raise BadRequestError(f"calls is a list of 1 to {CALLS_COUNT_MAX} calls")
-        # Each call has the principal of the request: transactions have owners.
-        found = [
-            (handler, single._replace(caller=request.caller))
-            for handler, single in map(self._call_of, calls)
-        ]
+        found = [self._call_of(call, request.caller) for call in calls]
         return _reply_of(
             await asyncio.gather(*(_answer(handler, single) for handler, single in found))
         )
 
-    def _call_of(self, call: object) -> tuple[Handler, Request]:
+    def _call_of(self, call: object, caller: Caller | None) -> tuple[Handler, Request]:
         if not isinstance(call, dict) or call.keys() != {"path", "body"}:
             raise BadRequestError('a call of a batch is {"path":…,"body":…}')
         path, body = call["path"], orjson.dumps(call["body"])
         if path == "/v1/transactions":
-            return self._start, Request({}, (), "application/json", None, body)
+            return self._start, _request({}, body, caller)
         match = _ONE.fullmatch(path) if isinstance(path, str) else None
         handler = None if match is None else self._of_one.get(match[2])
         if match is None or handler is None:
             raise BadRequestError(
                 f"a batch has starts, prepares and resolves, and not {shown(path)}"
             )
-        return handler, Request({"tx": match[1]}, (), "application/json", None, body)
+        return handler, _request({"tx": match[1]}, body, caller)
+
+
+def _request(parameters: Mapping[str, str], body: bytes, caller: Caller | None) -> Request:
+    return Request(parameters, (), "application/json", None, body, caller=caller)
 
 
 async def _answer(handler: Handler, request: Request) -> Reply:

@@ -75,6 +75,19 @@ def test_nobody_else_changes_or_ends_a_transaction_also_after_a_crash(
     assert ok(home.send("alice", f"{path}/commit")).json["state"] == "committed"
 
 
+def test_a_batch_is_of_its_principal(home: Home) -> None:
+    path = home.start("alice")
+    batch = b'{"calls": [{"path": "/v1/transactions", "body": {}},'
+    batch += b'{"path": "%s/prepare", "body": {"database": "d"}}]}' % path.encode()
+
+    started, prepared = ok(home.send("bob", "/v1/transactions/batch", batch)).json["replies"]
+
+    assert (started["status"], prepared["status"]) == (201, 403)
+    bobs = f"/v1/transactions/{started['body']['transactionId']}"
+    refused(home.send("alice", f"{bobs}/abort"), 403, "forbidden")
+    ok(home.send("bob", f"{bobs}/abort"))
+
+
 def test_who_may_administer_ends_the_transactions_of_others(home: Home) -> None:
     path = home.start("alice")
 

@@ -27,8 +27,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a route is not guarded",
         "process/access_guard.py",
-        "        if REQUIREMENTS[operation].scope is Scope.OPEN:\n",
-        "        if operation.endswith('/{t}/publish') or REQUIREMENTS[operation].scope is Scope.OPEN:\n",
+        "        if needed.scope is Scope.OPEN:\n",
+        "        if operation.endswith('/{t}/publish') or needed.scope is Scope.OPEN:\n",
         (
             "tests/http/test_access.py::test_a_call_without_a_token_of_the_file_is_refused[publish]",
             "tests/http/test_access.py::test_each_principal_may_call_what_the_table_says[publish]",

@@ -39,6 +39,13 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (f"{_OWNERS}::test_nobody_else_takes_over_an_epoch",),
     ),
     Mutant(
+        "the calls of a batch are of nobody",
+        "tx/batch.py",
+        "body, caller=caller)",
+        "body)",
+        (f"{_OWNERS}::test_a_batch_is_of_its_principal",),
+    ),
+    Mutant(
         "a snapshot file has no owners",
         "tx/snapshot_file.py",
         "    for owners in _chunks(image.owners):\n",

@@ -479,8 +479,8 @@ BUGS = (
     planted(
         "time-out-during-a-commit-that-writes-rows",
         "tx/commit_and_abort.py",
-        "if not self._locks.has_claim(opened.transaction_id):\n                if",
-        "if True:\n                if",
+        "if not self._locks.has_claim(opened.transaction_id):\n                expired",
+        "if True:\n                expired",
     ),
     planted(
         "commit-continues-after-the-log-failed",

@@ -299,12 +299,6 @@ BUGS = (
         "            pass\n",
     ),
     planted(
-        "messages-that-were-set-aside-return-to-their-old-place",
-        "messaging/write/group_commit.py",
-        "                new_key = message_key(renewal.prefix, offset)\n",
-        "                new_key = key\n",
-    ),
-    planted(
         "claim-of-a-prepared-transaction-lost-in-a-restart",
         "tx/state.py",
         "            self.prepared.add(opened)\n",

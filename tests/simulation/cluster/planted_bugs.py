@@ -99,8 +99,8 @@ BUGS = (
     planted(
         "end-reported-while-a-partition-has-rows",
         "messaging/write/settle_and_mark.py",
-        "        return topic not in self._units([pointer])\n",
-        "        return topic not in self._homes([pointer])\n",
+        "        return topic not in _units(self._state.index.topics([pointer]))\n",
+        "        return topic not in {each.home for each in self._state.index.topics([pointer])}\n",
     ),
     planted(
         "offsets-below-the-floor",

@@ -4,6 +4,7 @@
 servers of a cluster too. The server does not start with a route that has no requirement.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
@@ -183,18 +184,15 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /console/{version}/{file}": _OPEN,
 }
 
-_CALLS_OF_SERVERS = frozenset(
-    f"POST /v1/cluster/{name}"
-    for name in (
-        "join", "snapshot", "snapshot-of", "visibility", "report",
-        "acknowledge", "close", "check", "final", "end", "wake",
-    )
-)  # fmt: skip
+_CALL_OF_SERVERS = re.compile(r"POST /v1/cluster/[a-z-]+")
 
 
 def requirement_of(operation: str) -> Requirement:
-    """What an operation needs. Raises: KeyError: it is not known."""
-    if operation in _CALLS_OF_SERVERS:
+    """What an operation needs. Only servers may make a call below /v1/cluster that is no endpoint.
+
+    Raises: KeyError: it is not known.
+    """
+    if operation not in REQUIREMENTS and _CALL_OF_SERVERS.fullmatch(operation):
         return Requirement(Scope.CLUSTER)
     return REQUIREMENTS[operation]
 

@@ -361,15 +361,16 @@ _MESSAGES: dict[str, Schema] = {
     ),
     "WaitRequest": _request(
         {
-            "after": _of_type(
-                "object",
-                propertyNames={"pattern": "^[0-9]+$"},
-                additionalProperties=ref("MessageIdInput"),
-                minProperties=1,
-                description="by the number of a partition, an id behind which it is read",
-            )
+            "after": ref("PartitionStarts"),
         },
         required=("after",),
+    ),
+    "PartitionStarts": _of_type(
+        "object",
+        propertyNames={"pattern": "^[0-9]+$"},
+        additionalProperties=ref("MessageIdInput"),
+        minProperties=1,
+        description="by the number of a partition, an id behind which it is read",
     ),
     "ReadablePartitions": _reply({"partitions": _array(_PARTITION, "ascending; none: time is up")}),
     "Snapshot": {
@@ -656,11 +657,15 @@ _TRANSACTIONS: dict[str, Schema] = {
     "PreparedList": _reply(
         {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
     ),
-    "BatchCall": _request({"path": _TEXT, "body": _of_type("object")}, required=("path", "body")),
+    "BatchCallBody": {"type": "object", "description": "the body of the call by itself"},
+    "BatchCall": _request(
+        {"path": _TEXT, "body": ref("BatchCallBody")}, required=("path", "body")
+    ),
     "BatchRequest": _request(
         {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
     ),
-    "BatchReply": _reply({"status": _of_type("integer"), "body": _of_type("object")}),
+    "BatchReplyBody": {"type": "object", "description": "the reply to the call by itself"},
+    "BatchReply": _reply({"status": _of_type("integer"), "body": ref("BatchReplyBody")}),
     "BatchResponse": _reply({"replies": _array(ref("BatchReply"), "in the order of the calls")}),
     "RunRequest": _request(
         {

@@ -72,7 +72,12 @@ def problem(body: bytes) -> dict[str, object]:
 SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
 FORWARDED = [each for each in SHARED if "{t}" in each.path or "{g}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
-LOCAL = [each for each in SHARED if each not in FORWARDED and each.name != "takeBackup"]
+# A cluster has no sessions.
+LOCAL = [
+    each
+    for each in SHARED
+    if each not in FORWARDED and each.name not in ("takeBackup", "beginSession")
+]
 
 
 @pytest.mark.parametrize("endpoint", FORWARDED, ids=lambda each: each.name)

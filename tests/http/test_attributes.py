@@ -126,7 +126,7 @@ WRONG = [
     ({"tags": ["a\n"]}, "1 to 64 characters"),
     ({"tags": [str(n) for n in range(17)]}, "a message has at most 16 tags, not 17"),
     ({"tags": ["a", "b", "a"]}, 'a message has the tag "a" more than once'),
-    ({"headers": []}, "headers is a JSON object, not []"),
+    ({"headers": 7}, "headers is a JSON object or an array, not 7"),
     ({"headers": {"n": 7}}, "the value of a header is a string"),
     ({"headers": {"n": []}}, 'the header "n" has an array without a value'),
     ({"headers": {"": "1"}}, "the name of a header has 1 to 128 printable ASCII characters"),

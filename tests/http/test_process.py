@@ -191,8 +191,9 @@ def test_a_server_that_others_can_reach_is_warned_of(launch: Launch) -> None:
     remote = ("--set", "server.allow_remote=true")
     running = launch("--data", "d", "--port", "0", "--host", "0.0.0.0", *remote).wait_ready()
 
-    [line] = [line for line in running.stderr().splitlines() if "level=warning" in line]
-    assert "server.host=0.0.0.0 is not a loopback address" in line
+    tls, access = [line for line in running.stderr().splitlines() if "level=warning" in line]
+    assert "server.host=0.0.0.0 is not a loopback address, and the server has no TLS" in tls
+    assert "server.host=0.0.0.0 is not a loopback address, and the server has no access" in access
 
 
 def test_sighup_is_ignored_and_logged_and_sigint_ends_it_like_sigterm(

@@ -27,8 +27,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "an allowed call outlives a change of the access file",
         "process/access_guard.py",
-        "            self._allowed.clear()\n\n    def check(",
-        "            pass\n\n    def check(",
+        "            self._allowed.clear()\n        return has_changed\n",
+        "            pass\n        return has_changed\n",
         (f"{_ACCESS}::test_a_changed_file_takes_effect_and_a_wrong_one_changes_nothing",),
     ),
     Mutant(

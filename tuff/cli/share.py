@@ -68,7 +68,13 @@ def show_share_group(client: Client, *, topic: TopicId, group: str) -> Result:
     metavar="START",
     help="The first message: as --from of tuff tail. [default: latest]",
 )
-@click.option("--order", type=click.Choice(["none", "key"]), default="none", show_default=True)
+@click.option(
+    "--order",
+    type=click.Choice(["none", "key"]),
+    default="none",
+    show_default=True,
+    help="key: process the messages of a key one by one.",
+)
 @click.option("--lease", type=float, default=30.0, metavar="SECONDS", help="[default: 30]")
 @server_command
 def create_share_group(

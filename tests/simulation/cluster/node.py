@@ -85,8 +85,10 @@ class Process:
         *,
         transaction_files: Path,
         lost_leadership: Callable[[], str | None],
+        secret: str | None,
     ) -> ClusterMember:
         """What `process.cluster_wiring.make_member` makes of a real process."""
+        assert secret is None
         return ClusterMember(
             settings.cluster,
             tables=self.opener,  # type: ignore[arg-type]  # as much of HBaseOpener as is used

@@ -13,7 +13,8 @@ def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]
     """The id of a server with the fewest topics, among those that can take some; None if there is
     none. Among several it is chosen uniformly: `chance(n)` is a number below n, each with the same
     probability."""
-    ready = _ready(members)
+    staying = [each for each in members.values() if not each.is_draining]
+    ready = [each for each in staying if each.reaches_hbase] or staying
     if not ready:
         return None
     fewest = min(each.topics for each in ready)
@@ -22,17 +23,15 @@ def least_loaded(members: Mapping[str, ServerInfo], chance: Callable[[int], int]
 
 
 def preferred(topic: str, members: Mapping[str, ServerInfo]) -> str | None:
-    """The id of the server that takes over a topic whose owner ended, among those that can take
-    some; None if there is none. All servers agree without asking each other, and the topics of a
-    server that ends are spread over all others (rendezvous hashing)."""
-    ready = [each.server_id for each in _ready(members)]
+    """The id of the server that takes over a topic whose owner ended, among those that don't drain;
+    None if there is none. All servers agree without asking each other, and the topics of a server
+    that ends are spread over all others (rendezvous hashing).
+
+    Whether a server reaches HBase must not matter here. It changes with no event after which the
+    others look for topics without an owner, and some would stay so. A server that alone can't reach
+    HBase ends soon."""
+    ready = [each.server_id for each in members.values() if not each.is_draining]
     return max(ready, key=lambda server_id: _weight(topic, server_id), default=None)
-
-
-def _ready(members: Mapping[str, ServerInfo]) -> list[ServerInfo]:
-    """Those that don't drain and reach HBase; if none does, those that don't drain."""
-    staying = [each for each in members.values() if not each.is_draining]
-    return [each for each in staying if each.reaches_hbase] or staying
 
 
 def topics_to_release(

@@ -658,9 +658,7 @@ _TRANSACTIONS: dict[str, Schema] = {
         {"prepared": _array(ref("PreparedTransaction"), "the one prepared first comes first")}
     ),
     "BatchCallBody": {"type": "object", "description": "the body of the call by itself"},
-    "BatchCall": _request(
-        {"path": _TEXT, "body": ref("BatchCallBody")}, required=("path", "body")
-    ),
+    "BatchCall": _request({"path": _TEXT, "body": ref("BatchCallBody")}, required=("path", "body")),
     "BatchRequest": _request(
         {"calls": {**_array(ref("BatchCall"), "at most 256"), "minItems": 1}}, required=("calls",)
     ),

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from admin.inspect_tables import decoded
+from messaging.groups import share_records
 from messaging.groups import state as group_state
 from messaging.retention.region_observers import RegionRecord, UnreadableRecordError
 from messaging.storage.attributes import decode_attributes
@@ -286,6 +287,16 @@ def _group_records() -> list[bytes]:
     ]
 
 
+def _share_records() -> list[bytes]:
+    return [
+        share_records.to_bytes(each)
+        for each in (
+            share_records.LowMarkRecord(low=bytes(20)),
+            share_records.DoneRecord(ids=(bytes(20),), is_rejection=True, pointer=9),
+        )
+    ]
+
+
 def _commits() -> list[bytes]:
     """A commit in one cell, and one whose rows stand in a chunk."""
     rows = {b"ma": b"value", b"mb": None}
@@ -445,6 +456,10 @@ TARGETS: Sequence[Target] = (
     _target(
         "group-record", group_state.from_bytes, group_state.DamagedRecordOfGroupError,
         _group_records,
+    ),
+    _target(
+        "share-record", share_records.from_bytes, group_state.DamagedRecordOfGroupError,
+        _share_records,
     ),
     _target("hold-row", _row(Hold), DamagedRowError, _like("hold-row")),
     _target("position-row", _row(Position), DamagedRowError, _like("position-row")),

@@ -57,7 +57,8 @@ def test_a_server_that_does_not_reach_hbase_gets_no_topic_while_another_one_does
     assert least_loaded(members, lambda count: 0) == "a"
     members["b"] = replace(members["b"], reaches_hbase=True)
     assert least_loaded(members, lambda count: 0) == "b"
-    assert {preferred(f"t{number}", members) for number in range(20)} == {"b"}
+    # Not so for topics without an owner: nothing looks for these when a server reaches HBase again.
+    assert {preferred(f"t{number}", members) for number in range(20)} == {"a", "b"}
 
 
 def test_without_a_server_that_takes_topics_there_is_no_least_loaded_one() -> None:

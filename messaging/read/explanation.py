@@ -261,7 +261,7 @@ def _behind(blocker: Blocker) -> Explanation:
             Reason.BEHIND_UNDECIDED,
             f"the message is there, but {writer} is still in progress and wrote before it, at "
             f"{place}; readers of committed messages receive messages in order, so they wait there",
-            "end that transaction, or wait for its time-out; messages.max_block bounds the wait",
+            "end that transaction, or wait for its time-out; messaging.max_block bounds the wait",
             blocker.status.transaction_id,
         )
     return Explanation(

@@ -8,7 +8,7 @@ are found wherever their topic has moved.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from cluster.calls import Handler, settle_future
@@ -52,7 +52,6 @@ class LocalRows(Protocol):
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]: ...
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None: ...
-    async def set_aside(self, transaction_pointers: Collection[int]) -> None: ...
     def settle(self, transaction_pointers: Collection[int]) -> None: ...
     def wake_readers(self, transaction_pointers: Collection[int]) -> None: ...
     def reading_pointers(self) -> Collection[int]: ...
@@ -77,9 +76,8 @@ class OwnedRows:
         self._rows = rows
         self._ownership = ownership
         self._spawn = spawn
-        # The final writes of commits, and what is set aside, by their numbers. A call may arrive
-        # twice, or long after the leader gave it up, so numbers are not forgotten when a leader is
-        # acknowledged.
+        # The final writes of commits, by their numbers. A call may arrive twice, or long after the
+        # leader gave it up, so numbers are not forgotten when a leader is acknowledged.
         self._finals: dict[int, asyncio.Future[list[RollbackDetail]]] = {}
         self._refused: set[int] = set()  # closed before they came; there is one for each lost call
         self._done: deque[int] = deque(maxlen=DONE_COUNT_MAX)
@@ -91,7 +89,6 @@ class OwnedRows:
             "close": self._close,
             "check": self._check,
             "final": self._final,
-            "aside": self._aside,
             "end": self._end,
             "wake": self._wake,
         }
@@ -154,53 +151,32 @@ class OwnedRows:
     ) -> list[RollbackDetail]:
         """Write the entries of a commit that belong to this server. Goes on if the caller gives
         up, and `close` waits for it."""
+        self._require(form)
+        writing = self._finals.get(number)
+        if writing is None:
+            self._require_not_refused(number)
+            writing = self._finals[number] = asyncio.get_running_loop().create_future()
+            self._spawn(self._write_final(form, number, entries, writing))
+        return await asyncio.shield(writing)
 
+    async def _write_final(
+        self,
+        form: Fields,
+        number: int,
+        entries: Sequence[PublishEntry],
+        writing: "asyncio.Future[list[RollbackDetail]]",
+    ) -> None:
         async def write() -> list[RollbackDetail]:
             await self._require_owned(entries)
             self._require(form)
             self._require_not_refused(number)
             return await self._rows.publish_final(entries)
 
-        return await self._once(form, number, write)
-
-    async def _once(
-        self, form: Fields, number: int, write: Callable[[], Awaitable[list[RollbackDetail]]]
-    ) -> list[RollbackDetail]:
-        """Do the write of this number, unless it is under way or done."""
-        self._require(form)
-        writing = self._finals.get(number)
-        if writing is None:
-            self._require_not_refused(number)
-            writing = self._finals[number] = asyncio.get_running_loop().create_future()
-            self._spawn(self._finish(number, write, writing))
-        return await asyncio.shield(writing)
-
-    async def _finish(
-        self,
-        number: int,
-        write: Callable[[], Awaitable[list[RollbackDetail]]],
-        writing: "asyncio.Future[list[RollbackDetail]]",
-    ) -> None:
         try:
             await settle_future(writing, write())
         finally:
             del self._finals[number]
             self._done.append(number)
-
-    async def _aside(self, form: Fields) -> dict[str, object]:
-        number, topic, pointers = (
-            form.integer("number"), form.topic("topic"), form.integers("pointers"),
-        )  # fmt: skip
-
-        async def set_aside() -> list[RollbackDetail]:
-            await self._serve(topic)
-            self._require(form)
-            self._require_not_refused(number)
-            await self._rows.set_aside(pointers)
-            return []
-
-        await self._once(form, number, set_aside)
-        return {}
 
     async def _end(self, form: Fields) -> dict[str, object]:
         self._require(form)

@@ -279,16 +279,9 @@ class RowsOfOwners:
             # A report that was sent before the end may have brought a pointer back.
             self._end(transaction_pointers, committed=False)
 
-    async def set_aside(self, transaction_pointers: Collection[int]) -> None:
-        """As MessageRows: the owner of each topic does it. When this returns or raises, no such
-        write is under way any more."""
-        pointers = list(transaction_pointers)
-        carried = [self._carried[each] for each in pointers if each in self._carried]
-        for topic in sorted({topic for each in carried for topic in each.topics}):
-            await self._set_aside(topic, pointers)
-        # Until a report says otherwise, they hold no reader back.
-        for pointer in pointers:
-            self._first_publish_ms.pop(pointer, None)
+    async def set_aside(self, _transaction_pointers: Collection[int]) -> None:
+        """Nothing yet: in a cluster, readers wait until a prepared transaction is resolved
+        (decision 0045, section 2)."""
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
         self._local.settle(transaction_pointers)
@@ -443,24 +436,6 @@ class RowsOfOwners:
                 f"the messages of the commit may or may not be at {server.server_id}: {error}"
             ) from None
         return [json_forms.rollback_detail_from_json(each) for each in reply.values("details")]
-
-    async def _set_aside(self, topic: TopicId, pointers: Sequence[int]) -> None:
-        """Raises: TuffError."""
-        try:
-            server = await self._owner_of(topic)
-        except TopicNotFoundError:
-            return
-        self._last_number += 1
-        number = self._last_number
-        form = {"number": number, "topic": str(topic), "pointers": list(pointers)}
-        try:
-            await self._call(server, "aside", form)
-        except (TuffError, PeerUnansweredError) as error:
-            self._ownership.forget(topic)  # that server may not be the owner any more
-            if isinstance(error, PeerUnansweredError) and error.was_sent:
-                # Once the transaction has committed, readers have the messages.
-                await self.close(server, finals=[number])
-            raise OwnershipMovingError(f"messages in {topic} are not set aside: {error}") from None
 
     def _end(self, pointers: Iterable[int], *, committed: bool) -> None:
         for pointer in pointers:

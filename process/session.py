@@ -63,6 +63,9 @@ POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
 # Bytes of the calls under way above which a session is not read: two of the largest calls, by the
 # default of `server.max_request_bytes`.
 UNDER_WAY_BYTES_MAX = 32 << 20
+# Bytes of replies that are not written yet. Calls that are answered at once are never under way,
+# and one read can bring thousands of them.
+REPLY_BYTES_MAX = 64 << 20
 _UNAUTHENTICATED = 401
 _REPLY = int(Kind.REPLY)  # which is packed faster than a member of an enumeration
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
@@ -152,6 +155,7 @@ class Session(asyncio.Protocol):
         self._under_way_bytes = 0
         self._polls_count = 0
         self._replies: list[bytes] = []  # not yet written
+        self._reply_bytes = 0
         self._is_writing_later = False  # replies that come now are written together, later
         self._is_ended = False  # the client was told to make no more calls
         self._is_read = True  # frames are still read
@@ -301,6 +305,11 @@ class Session(asyncio.Protocol):
                 f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
                 "reply, or open another session"
             )
+        if self._reply_bytes > REPLY_BYTES_MAX:
+            raise OverloadedError(
+                f"replies of more than {REPLY_BYTES_MAX} bytes wait to be sent in this session; "
+                "read them, and call again"
+            )
         if callee.is_poll and self._polls_count >= POLLS_MAX:
             raise OverloadedError(
                 f"{POLLS_MAX} polls are under way in this session, which is the most; open another "
@@ -341,7 +350,9 @@ class Session(asyncio.Protocol):
                 self._loop.call_soon(self.end, error)
 
     def _reply(self, call_id: int, reply: Reply) -> None:
-        self._replies.append(_reply_frame(call_id, reply))
+        packed = _reply_frame(call_id, reply)
+        self._replies.append(packed)
+        self._reply_bytes += len(packed)
         if not self._is_writing_later:
             self._is_writing_later = True
             # Behind the other calls that the same sync has made durable.
@@ -354,7 +365,7 @@ class Session(asyncio.Protocol):
 
     def _write_replies(self) -> None:
         self._is_writing_later = False
-        replies, self._replies = self._replies, []
+        replies, self._replies, self._reply_bytes = self._replies, [], 0
         self._write(replies)
         self._close_if_done()
 

@@ -6,9 +6,11 @@ Each prints JSON, one object per line, for the `tuff` command.
 
 import argparse
 import json
+import os
 import stat
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from access.changes import granted, revoked
@@ -87,9 +89,12 @@ def _changed(file: Path, options: argparse.Namespace) -> Mapping[str, object]:
     except AccessFileError as error:
         raise AccessFileError(f"{file}: {error}") from None
     if after != before:
-        place, mode = file.resolve(), file.stat().st_mode
+        place, found = file.resolve(), file.stat()
         write_file(place, after.encode("utf-8"))
-        place.chmod(stat.S_IMODE(mode))
+        # The server can still read it when root has changed it. Others can't give files away.
+        with suppress(PermissionError):
+            os.chown(place, found.st_uid, found.st_gid)
+        place.chmod(stat.S_IMODE(found.st_mode))
     return {"principal": options.principal, "right": options.right, "changed": after != before}
 
 

@@ -30,6 +30,7 @@ from tuff.protocol.ids import TopicId
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
+ALLOWED_CHARACTERS_MAX = 512  # of such a call; no legal namespace, topic and token are longer
 _SCHEME = "bearer "
 
 # Authorization, operation, namespace, topic, names in the certificate.
@@ -181,7 +182,8 @@ class AccessGuard:
         # The first server has charged a request that another one forwards.
         usage = None if self._is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)
-        if requirement_of(operation).of_topics is None:  # else the next body may name other topics
+        # Where the body names topics, the next one may name others.
+        if requirement_of(operation).of_topics is None and _is_short(call):
             if len(self._allowed) >= ALLOWED_COUNT_MAX:
                 self._allowed.clear()
             self._allowed[call] = admitted
@@ -270,6 +272,14 @@ def _caller(principal: Principal) -> Caller:
         principal.may(Right.ADMINISTER, EVERY, EVERY),
         principal.quota.open_transactions,
     )
+
+
+def _is_short(call: _Call) -> bool:
+    """Whether it is worth its memory. A client can name topics that are as long as an address, and
+    that do not exist."""
+    authorization, _, namespace, topic, _ = call
+    given = (authorization, namespace, topic)
+    return sum(len(each) for each in given if each is not None) <= ALLOWED_CHARACTERS_MAX
 
 
 async def _metered(usage: Usage, answer: Awaitable[Reply]) -> Reply:

@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from weakref import ReferenceType, ref
 
 from process.http_connection import HttpConnection, HttpService, ReplyBytes
 from process.tls import HANDSHAKE_S_MAX, ServerTls
@@ -30,8 +31,9 @@ class Listener:
         self._service = service
         self._connections_max = connections_max
         self._tls = tls
-        # Connections whose handshake may be under way: they are not among those of the service.
-        self._in_handshake: set[HttpConnection] = set()
+        # Connections whose handshake may be under way: they are not among those of the service. One
+        # whose handshake fails is not told, but freed.
+        self._in_handshake: set[ReferenceType[HttpConnection]] = set()
         self._unix_socket = unix_socket
         self._servers: list[asyncio.Server] = []
 
@@ -70,12 +72,12 @@ class Listener:
             return _Refusal(self._connections_max, self._service.replies)
         if self._tls is None:
             return HttpConnection(self._service)
-        connection = HttpConnection(self._service, opened=self._in_handshake.discard)
-        self._in_handshake.add(connection)
-        # A handshake that fails calls nothing.
-        asyncio.get_running_loop().call_later(
-            HANDSHAKE_S_MAX, self._in_handshake.discard, connection
-        )
+        forget = self._in_handshake.discard
+        connection = HttpConnection(self._service, opened=lambda opened: forget(ref(opened)))
+        reference = ref(connection, forget)
+        self._in_handshake.add(reference)
+        # By then it has ended in any case, also where what has failed is freed later.
+        asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, forget, reference)
         return connection
 
     def end_with_replies(self) -> None:

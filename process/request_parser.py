@@ -39,8 +39,9 @@ FIELDS_COUNT_MAX = 128  # header fields of one request
 # Fields that a request has once at most (RFC 9110). With two of them, a proxy and the server might
 # each use a different one.
 _SENT_ONCE = frozenset(
-    {"content-length", "content-type", "host", "max-forwards", "transfer-encoding", "user-agent"}
-)
+    {"authorization", "content-length", "content-type", "host", "max-forwards",
+     "transfer-encoding", "user-agent"}
+)  # fmt: skip
 
 _TLS_HANDSHAKE = b"\x16"
 _METHOD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}) ")

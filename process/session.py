@@ -52,6 +52,7 @@ from tuff.protocol.session_frames import (
     Kind,
     call_of,
     frame,
+    media_type,
     path_parameters,
     query_pairs,
 )
@@ -429,18 +430,16 @@ def _request(rest: list[object], size: int, names: tuple[str, ...], head: Reques
     authorization, certificate = head.authorization, head.certificate
     values, query, body, content_type, accept = rest
     parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
-    if accept is not None and not isinstance(accept, str):
-        raise BadRequestError(f"the media type of the reply is a string, not {shown(accept)}")
+    accept = media_type(accept, what="the reply")
     if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(
             parameters, pairs, None, accept, b"", authorization=authorization,
             certificate=certificate, members=members, members_bytes=size,
         )  # fmt: skip
+    content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value
-    if not isinstance(content_type, str):
-        raise BadRequestError(f"the media type of the body is a string, not {shown(content_type)}")
     return Request(
         parameters, pairs, content_type, accept, body, authorization=authorization,
         certificate=certificate,

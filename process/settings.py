@@ -67,6 +67,12 @@ class ServerSettings:
                 "or a wildcard",
                 host,
             )
+        # Settings are logged and shown, so none of them may be a secret.
+        if "@" in self.otlp_endpoint:
+            raise ValueError(
+                "server.otlp_endpoint is a URL without a user and a password; put what the "
+                "collector asks for into the environment variable OTEL_EXPORTER_OTLP_HEADERS"
+            )
         _require(
             not self.otlp_endpoint or self.otlp_endpoint.startswith(("http://", "https://")),
             "server.otlp_endpoint is a URL, such as http://127.0.0.1:4318",

@@ -21,7 +21,8 @@ class WatchedFileError(Exception):
 class WatchedFiles(Generic[T]):
     """The value that was read from some files. Lives on one event loop.
 
-    Files that are not valid change nothing: `failure` says why, until they are valid again.
+    Files that are not valid change nothing: `failure` says why, until they are valid again. They
+    are read again each time: a change of the rights to read a file changes no stamp.
     """
 
     def __init__(self, files: Sequence[Path], read: Callable[[], T], *, name: str) -> None:
@@ -40,7 +41,7 @@ class WatchedFiles(Generic[T]):
     async def refresh(self, in_thread: InThread) -> bool:
         """Read the files again if one has changed; returns whether there is a new value."""
         stamps = await in_thread(self._stamps_now)
-        if stamps == self._stamps:
+        if stamps == self._stamps and self.failure is None:
             return False
         self._stamps = stamps
         try:

@@ -14,6 +14,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
+    Caller,
     Handler,
     Reply,
     Request,
@@ -179,7 +180,7 @@ class _TransactionRoutes:
         outcome = await self._manager.autocommit.run(
             _entries(body),
             client=client_of(body),
-            request_id=_request_id(body),
+            request_id=_request_id(body, request.caller),
             caller=request.caller,
         )
         return form_reply(request, _committed_object(outcome))
@@ -443,7 +444,7 @@ def client_of(body: Mapping[str, object]) -> str:
     return _check_text(client, what="client", length_max=CLIENT_LENGTH_MAX)
 
 
-def _request_id(body: Mapping[str, object]) -> str | None:
+def _request_id(body: Mapping[str, object], caller: Caller | None) -> str | None:
     request_id = body.get("requestId")
     if request_id is None:
         return None
@@ -451,7 +452,9 @@ def _request_id(body: Mapping[str, object]) -> str | None:
         raise BadRequestError(f"requestId is a string, not {shown(request_id)}")
     if not request_id:
         raise BadRequestError("requestId is empty; leave it out, or name the request")
-    return _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
+    _check_text(request_id, what="requestId", length_max=REQUEST_ID_LENGTH_MAX)
+    # Each principal has ids of its own: else one could answer the run of another in advance.
+    return request_id if caller is None else f"{caller.principal} {request_id}"
 
 
 def _check_text(text: str, *, what: str, length_max: int) -> str:

@@ -65,8 +65,11 @@ class Starts:
         self._durable.require_running()
         lives_ms = timeout_ms(self._settings, kind, timeout_s)
         lease = lease_ms(self._settings, kind, lease_s)
-        self.require_room(caller)
-        while (pointer := self._pointers.take()) is None:
+        while True:
+            self.require_room(caller)  # again after each wait, in which others have started
+            pointer = self._pointers.take()
+            if pointer is not None:
+                break
             await self._pointers.renewed()
         # Nothing is waited for from here on, so that edits enter the log in pointer order.
         now_ms = self._now_ms()

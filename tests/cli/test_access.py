@@ -1,7 +1,10 @@
 """`tuff access`: tokens, and the check of an access file."""
 
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from access.principals import Right, parse
 from tests.cli.command import tuff_command
@@ -41,6 +44,18 @@ def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert checked.returncode == 2
     assert f"{file}: principals.a.tokens has an entry that is not sha256" in checked.stderr
     assert "hunter2" not in checked.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_server_can_still_read_a_file_that_root_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(f'[principals.a]\ntokens = ["sha256:{"0" * 64}"]\n')
+    os.chown(file, 65_534, 65_534)
+
+    given = tuff_command("access", "grant", str(file), "a", "read", "orders")
+
+    assert given.returncode == 0, given.stderr
+    assert (file.stat().st_uid, file.stat().st_gid) == (65_534, 65_534)
 
 
 def test_a_right_is_given_and_taken(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Transactions belong to the principal that started them, and principals have quotas."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,3 +167,19 @@ def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
     with TuffClient(home.server.url, token="bob", retries=0) as client:
         assert len(client.poll(topic)) == 2
     home.server.end()
+
+
+def test_a_request_id_is_that_of_its_principal(home: Home) -> None:
+    ok(home.send("alice", "/v1/namespaces/default/topics/t", method="PUT"))
+    body = {
+        "publish": [{"namespace": "default", "topic": "t", "messages": ["m"]}],
+        "requestId": "invoice 7",
+    }
+
+    first, again, other = (
+        ok(home.send(name, "/v1/transactions/run", json.dumps(body).encode())).json
+        for name in ("alice", "alice", "bob")
+    )
+
+    assert first == again
+    assert other != first  # it has published something of its own

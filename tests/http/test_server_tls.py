@@ -184,6 +184,23 @@ def test_files_that_are_not_valid_end_the_start(tmp_path: Path) -> None:
     assert str(files.key) in server.stderr()
 
 
+def test_a_handshake_that_fails_counts_no_longer(files: Files, tmp_path: Path) -> None:
+    with serve(tmp_path, *files.settings(), "server.max_connections=2") as server:
+        for sent in (b"no handshake", b"") * 4:
+            with socket.create_connection((HOST, server.port)) as stranger:
+                stranger.sendall(sent)
+                stranger.shutdown(socket.SHUT_WR)
+                stranger.settimeout(5)
+                while stranger.recv(100):
+                    pass
+
+        context = ssl.create_default_context(cafile=files.servers)
+        connection = http.client.HTTPSConnection(HOST, server.port, context=context, timeout=10)
+        connection.request("GET", "/health/live")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
 def test_a_handshake_that_does_not_go_on_counts_as_a_connection(
     files: Files, tmp_path: Path
 ) -> None:

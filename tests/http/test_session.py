@@ -331,3 +331,17 @@ def test_a_client_that_disappears_leaves_no_waiting_poll(
         until(lambda: not is_idle())
 
     until(is_idle)
+
+
+def test_a_name_or_a_type_of_any_length_is_refused(session: SessionClient, topic: Topic) -> None:
+    long = "x" * 8_191
+    body = {"messages": ["m"]}
+    names = (topic.namespace, topic.name)
+
+    for reply in (
+        session.call(PUBLISH, topic.namespace, long, body=body),
+        session.call(PUBLISH, *names, body=b"", content_type=long),
+        session.call(POLL, *names, body={}, accept=long),
+    ):
+        assert reply[0] == 400
+        assert "at most 8190 characters" in str(reply[2])

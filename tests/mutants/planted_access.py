@@ -13,8 +13,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "the check of the head stands for that of the topics in the body",
         "process/access_guard.py",
-        "        if requirement_of(operation).of_topics is None:",
-        "        if True:",
+        "        if requirement_of(operation).of_topics is None and _is_short(call):",
+        "        if _is_short(call):",
         (f"{_ACCESS}::test_a_commit_in_parts_is_checked_with_its_body",),
     ),
     Mutant(
@@ -92,8 +92,31 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "handshakes do not count as connections",
         "process/listener.py",
-        "        self._in_handshake.add(connection)\n",
+        "        self._in_handshake.add(reference)\n",
         "",
         (f"{_TLS}::test_a_handshake_that_does_not_go_on_counts_as_a_connection",),
+    ),
+    Mutant(
+        "handshakes that have failed count as connections",
+        "process/listener.py",
+        "        reference = ref(connection, forget)\n",
+        "        reference = ref(connection)\n",
+        (f"{_TLS}::test_a_handshake_that_fails_counts_no_longer",),
+    ),
+    Mutant(
+        "principals share their request ids",
+        "tx/routes.py",
+        '    return request_id if caller is None else f"{caller.principal} {request_id}"\n',
+        "    return request_id\n",
+        ("tests/http/test_owners_and_quotas.py::test_a_request_id_is_that_of_its_principal",),
+    ),
+    Mutant(
+        "a quota is not checked again after a wait for a pointer",
+        "tx/start_and_checkpoint.py",
+        "        while True:\n            self.require_room(caller)  #",
+        "        self.require_room(caller)\n        while True:\n            #",
+        (
+            "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
+        ),
     ),
 )

@@ -120,6 +120,15 @@ async def test_an_upload_that_stalls_is_given_up(
         assert both.admission.under_way == 0
 
 
+async def test_a_second_token_is_refused(both: Served) -> None:
+    fields = b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"
+
+    said = await talk(both.port, post("/v1/echo/a", fields))
+
+    assert _problems(said) == [(400, "bad_request")]
+    assert b"2 Authorization fields; send one" in said
+
+
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "zstd", "deflate", "foo", "gzip, gzip"])
 async def test_a_content_coding_is_refused_by_its_name(both: Served, coding: str) -> None:
     """What was no gzip was a bug of the server's, a gzip cut short counted as no body, and an

@@ -97,6 +97,14 @@ def test_an_impossible_setting_is_named(assignment: str, named: str) -> None:
     assert named in str(refused.value)
 
 
+def test_a_password_in_the_address_of_the_collector_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(None, ["server.otlp_endpoint=http://user:hunter2@collector:4318"])
+
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_rows_in_hbase_live_for_all_that_may_keep_them_and_for_ever_without_a_bound() -> None:
     days = ["messaging.max_ttl=864000", "messaging.hold_max=86400", "server.max_clock_jump=172800"]
 

@@ -10,9 +10,11 @@ from tuff.protocol.errors import (
     BadRequestError,
     InvalidTimeoutError,
     OverloadedError,
+    QuotaExceededError,
     TransactionInvalidatedError,
     TransactionUnknownError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.transaction import TransactionType
 from tx.routes import client_of
 from tx.settings import BLOCK_COUNT_MIN, InvalidSettingError, TransactionSettings
@@ -128,3 +130,20 @@ async def test_no_more_transactions_are_in_progress_than_the_limit(
 
     with pytest.raises(OverloadedError, match="2 transactions are in progress"):
         await service.begin()
+
+
+async def test_starts_that_wait_for_a_pointer_keep_the_quota(service: Service) -> None:
+    caller = Caller("alice", open_transactions_max=2)
+    service.disk.hold()
+    for _ in range(BLOCK_COUNT_MIN):
+        await service.begin()
+    waiting = [
+        asyncio.create_task(service.starts.start(TransactionType.SHORT, None, "c", caller=caller))
+        for _ in range(8)
+    ]
+    await turns()
+
+    service.disk.release()
+
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sum(isinstance(each, QuotaExceededError) for each in found) == 6

@@ -19,6 +19,7 @@ PATH = "/v1/session"
 LENGTH_BYTES = 4
 FRAME_OVERHEAD_BYTES = 1 << 16  # of a frame beside its body: names, query, fields
 CALL_ID_MAX = (1 << 63) - 1
+TEXT_CHARACTERS_MAX = 8_190  # of a parameter or a media type; HTTP's lines have as many bytes
 _CALL_ELEMENTS_MAX = 8
 
 
@@ -167,7 +168,30 @@ def path_parameters(values: object, names: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         if type(value) is not str and type(value) is not int:
             raise BadRequestError(f"a parameter is a string or a number, not {shown(value)}")
+        if type(value) is str:
+            _require_length(value, what="a parameter")
     return dict(zip(names, map(str, values), strict=True))
+
+
+def media_type(value: object, *, what: str) -> str | None:
+    """The media type of the body or the reply of a call; None where the call has none.
+
+    Raises: BadRequestError.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadRequestError(f"the media type of {what} is a string, not {shown(value)}")
+    return _require_length(value, what=f"the media type of {what}")
+
+
+def _require_length(text: str, *, what: str) -> str:
+    # The server keeps such texts in caches, whose memory is bounded by their count.
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise BadRequestError(
+            f"{what} has at most {TEXT_CHARACTERS_MAX} characters, not {len(text)}"
+        )
+    return text
 
 
 def query_pairs(query: object) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,38 @@
+"""What the access guard keeps in memory."""
+
+import weakref
+from pathlib import Path
+
+from access.principals import hash_of
+from process.access_guard import AccessGuard
+from tuff.protocol.exchange import Request
+
+FILE = f"""
+[principals.a]
+tokens = ["sha256:{hash_of("token")}"]
+[[principals.a.rights]]
+allow = ["read"]
+"""
+
+
+class Name(str):
+    """A text that tells when it is freed."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_a_name_that_is_too_long_for_a_topic_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(FILE)
+    guard = AccessGuard(file, now_s=lambda: 0.0)
+    name = Name("t" * 1_000)
+    parameters = {"ns": "default", "t": name}
+    kept = weakref.ref(name)
+
+    guard.require_head(
+        "POST /v1/namespaces/{ns}/topics/{t}/poll",
+        Request(parameters, (), None, None, b"", authorization="Bearer token"),
+    )
+    del name, parameters
+
+    assert kept() is None

@@ -25,7 +25,7 @@ from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.disk.event_loop import FutureTask
 from tuff.protocol.errors import TuffError, UnavailableError
-from tuff.protocol.ids import GROUP_LOG, SHARE_LOG, TopicId
+from tuff.protocol.ids import GROUP_LOG, SHARE_LOG, Offset, TopicId
 from tuff.protocol.transaction import POINTERS_PER_MS
 
 log = logging.getLogger(__name__)
@@ -265,17 +265,26 @@ class TransactionRows:
                 self._publish_again(found, entry, batch)
 
     def _publish_again(self, topic: Topic, entry: IndexedRange, batch: WriteBatch) -> None:
-        rows = entry.pointer, entry.prefix, entry.first, entry.last
         if not topic.id.is_delayed_log:
+            # What has expired has no payloads any more, if a retention pass was here.
+            first = max(entry.first, self._first_live(topic))
+            if first > entry.last:
+                return
             # Stored payloads stay as long as a message that references them.
             self._state.raise_longest_transaction(batch.now_ms - entry.pointer // POINTERS_PER_MS)
             at, _ = batch.next_offsets(entry.count)
-            batch.publish_again(*rows, at=at)
+            batch.publish_again(entry.pointer, entry.prefix, first, entry.last, at=at)
             batch.touch(topic)
             return
         home = self._state.topics.find(topic.id.home)
-        batch.delay_again(*rows, prefix=home.prefix(home.require_decided().generation))
+        prefix = home.prefix(home.require_decided().generation)
+        batch.delay_again(entry.pointer, entry.prefix, entry.first, entry.last, prefix=prefix)
         batch.on_durable(partial(self._state.look_times.note, home.id, AT_ONCE))
+
+    def _first_live(self, topic: Topic) -> Offset:
+        record = topic.require_decided()
+        live_from = topic.rule_of(record).live_from(now_ms=self._state.expiry_ms())
+        return max(record.log_start.offset, live_from)
 
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))

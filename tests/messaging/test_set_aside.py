@@ -119,6 +119,24 @@ async def test_stored_and_delayed_messages_return_too(
     assert waiting.row.payload == b"late"
 
 
+async def test_what_expires_while_it_is_aside_does_not_return(
+    world: World, service: MessagingService
+) -> None:
+    """A retention pass may have dropped the payloads already."""
+    world.transactions.start(POINTER)
+    await service.publisher.store(AUDIT, request(b"stored", pointer=POINTER))
+    await publish(service, pointer=POINTER)
+    await service.rows.set_aside([POINTER])
+    world.clock.now_ms += 60_000
+    await publish(service, b"later", pointer=POINTER)
+    await service.rows.set_aside([POINTER])
+    world.clock.now_ms += 60_000
+
+    await commit(world, service)
+
+    assert await polled(service, COMMITTED) == [b"later"]
+
+
 async def test_a_topic_that_was_created_again_gets_none(
     world: World, service: MessagingService
 ) -> None:

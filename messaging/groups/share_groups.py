@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from messaging.groups.share_reads import AHEAD_COUNT_MIN, Read, WindowReader
 from messaging.groups.share_records import (
@@ -130,7 +131,8 @@ class ShareGroups:
         self._offsets = offsets
         self.window = window
         self._groups: dict[TopicId, _Group] = {}
-        self._turns: dict[TopicId, asyncio.Lock] = {}
+        # A lock is there as long as a request has it, or waits for it.
+        self._turns: WeakValueDictionary[TopicId, asyncio.Lock] = WeakValueDictionary()
         self._is_stopping = False
         self.waiting_count = 0  # requests that wait for messages now
 
@@ -375,7 +377,8 @@ class ShareGroups:
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError.
         """
         log_id = self._find_log(topic, group).id
-        async with self._turns.setdefault(log_id, asyncio.Lock()):
+        turn = self._turns.setdefault(log_id, asyncio.Lock())
+        async with turn:
             found = self._find_log(topic, group)
             generation = found.require_durable().generation
             loaded = self._groups.get(log_id)

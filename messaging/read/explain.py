@@ -41,7 +41,11 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_object
 from tuff.protocol.ids import DELAYED_ID_SIZE, FIRST_ID, DelayedId, MessageId, Offset, TopicId
-from tuff.protocol.json_forms import pointer_to_json, transaction_from_json
+from tuff.protocol.json_forms import (
+    pointer_to_json,
+    transaction_from_json,
+    transaction_status_to_json,
+)
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction, TransactionStatus
 
@@ -361,23 +365,10 @@ def explanation_form(id: str, found: Explained) -> dict[str, object]:
         "detail": explanation.detail,
         "advice": explanation.advice,
         "blockedBy": None if blocked_by is None else pointer_to_json(blocked_by),
-        "transaction": None if status is None else _status_form(status),
+        "transaction": None if status is None else transaction_status_to_json(status),
     }
     if explanation.elsewhere:
         form["elsewhere"] = [
             {"namespace": each.namespace, "topic": each.name} for each in explanation.elsewhere
         ]
     return form
-
-
-def _status_form(status: TransactionStatus) -> dict[str, object]:
-    return {
-        "transactionId": pointer_to_json(status.transaction_id),
-        "state": status.state,
-        "reason": status.reason,
-        "client": status.client,
-        "startedAt": status.started_at_ms,
-        "endedAt": status.ended_at_ms,
-        "expiresAt": status.expires_at_ms,
-        "database": status.database,
-    }

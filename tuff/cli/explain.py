@@ -18,7 +18,12 @@ from tuff.explain_calls import explanation_from
 from tuff.launch import DAMAGE, Row, ServerCommandError, inspect, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError
 from tuff.protocol.ids import TopicId
-from tuff.protocol.json_forms import parse_json, pointer_to_json, transaction_from_json
+from tuff.protocol.json_forms import (
+    parse_json,
+    pointer_to_json,
+    transaction_from_json,
+    transaction_status_to_json,
+)
 from tuff.protocol.requests import Isolation
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tuff.replies import Explanation
@@ -137,23 +142,10 @@ def _form(found: Explanation) -> dict[str, object]:
         "detail": found.detail,
         "advice": found.advice,
         "blockedBy": None if found.blocked_by is None else pointer_to_json(found.blocked_by),
-        "transaction": None if status is None else _status_form(status),
+        "transaction": None if status is None else transaction_status_to_json(status),
         "elsewhere": [
             {"namespace": each.namespace, "topic": each.name} for each in found.elsewhere
         ],
-    }
-
-
-def _status_form(status: TransactionStatus) -> dict[str, object]:
-    return {
-        "transactionId": pointer_to_json(status.transaction_id),
-        "state": status.state,
-        "reason": status.reason,
-        "client": status.client,
-        "startedAt": status.started_at_ms,
-        "endedAt": status.ended_at_ms,
-        "expiresAt": status.expires_at_ms,
-        "database": status.database,
     }
 
 

@@ -37,6 +37,7 @@ from tuff.protocol.requests import (
 from tuff.protocol.transaction import (
     NO_SHORT_IN_PROGRESS,
     Transaction,
+    TransactionStatus,
     TransactionType,
     VisibilityLevel,
 )
@@ -630,6 +631,20 @@ def _bytes_of(transaction: bytes | str) -> bytes:
         raise InvalidTransactionError(
             f"transaction is base64 of TTransaction bytes, not {shown(transaction)}"
         ) from None
+
+
+def transaction_status_to_json(status: TransactionStatus) -> dict[str, object]:
+    """The transaction that wrote a message, in an explanation (protocol §3.14)."""
+    return {
+        "transactionId": pointer_to_json(status.transaction_id),
+        "state": status.state,
+        "reason": status.reason,
+        "client": status.client,
+        "startedAt": status.started_at_ms,
+        "endedAt": status.ended_at_ms,
+        "expiresAt": status.expires_at_ms,
+        "database": status.database,
+    }
 
 
 def transaction_from_json(value: object) -> Transaction:

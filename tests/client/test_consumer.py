@@ -28,12 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.Client(server.url, client_id="tests") as made:
-        yield made
-
-
-@pytest.fixture
 def topic(client: tuff.Client) -> tuff.TopicId:
     """A topic with four partitions."""
     made = tuff.TopicId("groups", f"topic-{next(_numbers)}")

@@ -17,25 +17,6 @@ Make = Callable[..., tuff.ShareConsumer]
 GROUP = "billing"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serve(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[tuff.Client]:
-    with tuff.Client(server.url, client_id="tests") as made:
-        yield made
-
-
-@pytest.fixture
-def topic(client: tuff.Client) -> tuff.TopicId:
-    made = tuff.TopicId("shared", f"topic-{next(_numbers)}")
-    client.topics.create(made)
-    return made
-
-
 @pytest.fixture
 def make(client: tuff.Client, topic: tuff.TopicId) -> Iterator[Make]:
     """Workers of a group of the topic; they are closed at the end."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "access", "process")
+COPIED = ("tuff", "tx", "messaging", "metadata", "cluster", "access", "console", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,6 +629,18 @@ def replay_output(history: Path, directory: Path) -> str:
     return _output(directory, "--replay", str(history))
 
 
+def first_failure(directory: Path, module: str, *, seed_count: int, event_count: int) -> str:
+    """The first seed that fails, of a simulation in this copy that has `failures`, and why."""
+    program = (
+        f"{_ONLY_THE_COPY}from {module} import failures; "
+        f"print(next(failures(range({seed_count}), {event_count}), 'nothing'))"
+    )
+    arguments = [sys.executable, "-P", "-c", program]
+    return subprocess.run(
+        arguments, cwd=directory, capture_output=True, check=True, text=True
+    ).stdout
+
+
 def _output(directory: Path, *arguments: str) -> str:
     program = [sys.executable, "-P", "-c", _START, *arguments]
     done = subprocess.run(program, cwd=directory, capture_output=True, check=False)
@@ -637,7 +649,5 @@ def _output(directory: Path, *arguments: str) -> str:
 
 
 # Only the copy is on the path, however the project itself was installed.
-_START = (
-    "import sys; sys.path.insert(0, '.'); "
-    "from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"
-)
+_ONLY_THE_COPY = "import sys; sys.path.insert(0, '.'); "
+_START = f"{_ONLY_THE_COPY}from tests.simulation.__main__ import main; sys.exit(main(sys.argv[1:]))"

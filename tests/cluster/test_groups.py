@@ -11,7 +11,7 @@ from cluster.other_owners import OtherOwners
 from messaging.groups.coordinator import GroupCoordinator
 from messaging.groups.decisions import Heartbeat, Join
 from messaging.groups.state import GroupState
-from tests.cluster.nodes import AUDIT, Node, call, client, nodes
+from tests.cluster.nodes import AUDIT, Node, call, nodes
 from tests.messaging.members import Member, new_tables
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, TuffError
 from tuff.protocol.ids import NO_FLOOR, MessageId, TopicId
@@ -30,12 +30,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
         await owner.components.messaging.topics.create(AUDIT, {})
         front.owners.of_topics[GROUP_LOG] = owner.owner
         yield front, owner
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with client() as made:
-        yield made
 
 
 async def test_the_owner_of_the_log_coordinates_the_group(

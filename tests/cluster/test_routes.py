@@ -13,7 +13,7 @@ from cluster import routes
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import MetadataStore
 from process.openapi import ENDPOINTS, Endpoint
-from tests.cluster.nodes import Answered, call, client
+from tests.cluster.nodes import Answered, call
 from tests.cluster.operated import CLUSTER_ID, STARTED_MS, Server, operated
 from tests.process.served import until
 from tuff.protocol.ids import TopicId
@@ -32,12 +32,6 @@ def store(tmp_path: Path) -> Iterator[MetadataStore]:
 @pytest.fixture
 async def servers(store: MetadataStore) -> AsyncIterator[list[Server]]:
     async with operated(store, "s1", "s2", "s3") as made:
-        yield made
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with client() as made:
         yield made
 
 

@@ -24,7 +24,6 @@ from tests.cluster.nodes import (
     Node,
     Owners,
     call,
-    client,
     nodes,
 )
 from tests.cluster.raw_server import Behaviour, answer_half, closed_url, hang_up, raw_server, wait
@@ -54,12 +53,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
         front.owners.of_topics[TopicId("default", "g:group")] = owner.owner
         front.owners.leading = owner.owner
         yield front, owner
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with client() as made:
-        yield made
 
 
 def problem(body: bytes) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.cluster.nodes import AUDIT, Node, call, client, nodes
+from tests.cluster.nodes import AUDIT, Node, call, nodes
 from tests.process.served import until
 from tuff.protocol.requests import PublishRequest
 
@@ -22,12 +22,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
         await owner.components.messaging.topics.create(AUDIT, {})
         front.owners.of_topics[AUDIT] = owner.owner
         yield front, owner
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with client() as made:
-        yield made
 
 
 async def test_requests_to_another_server_reach_the_owner_of_the_topic(

@@ -27,6 +27,7 @@ class AsyncpgDatabase:
         self._dsn = dsn
         # Poolers keep no prepared statements.
         self._options = {"statement_cache_size": 0, **options}
+        self._origins: dict[object, _Origin] = {}
 
     async def connect(self) -> "_Block":
         return _Block(await asyncpg.connect(self._dsn, **self._options), origin=None)
@@ -38,7 +39,20 @@ class AsyncpgDatabase:
                 "the connection is in a transaction; commit it before the block begins, and don't "
                 "nest blocks"
             )
-        return _Block(connection, origin=connection)
+        return _Block(connection, origin=self._origin_of(connection))
+
+    def _origin_of(self, connection: Any) -> "_Origin":
+        # A pool wraps the connection in a new object each time; its settings stay the same object.
+        settings = connection.get_settings()
+        origin = self._origins.get(settings)
+        if origin is None:
+            origin = self._origins[settings] = _Origin()
+            connection.add_termination_listener(lambda _: self._origins.pop(settings, None))
+        return origin
+
+
+class _Origin:
+    """Stands for a connection to the database, in or out of a pool, until it is closed."""
 
 
 class _Block:

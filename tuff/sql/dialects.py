@@ -75,8 +75,11 @@ def insert(pointer: int) -> str:
 
 
 def select_identity() -> str:
-    """Finds the negative number, if there is one."""
-    return f"SELECT pointer FROM {TABLE} WHERE pointer < 0"
+    """Finds the negative number, if there is one.
+
+    The order makes PostgreSQL read the index. Without statistics it would read the whole table.
+    """
+    return f"SELECT pointer FROM {TABLE} WHERE pointer < 0 ORDER BY pointer LIMIT 2"
 
 
 def select_commits(count: int) -> str:

@@ -7,6 +7,7 @@ import asyncpg
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
 from tuff.sql.database import checked_name
+from tuff.sql.dialects import Dialect
 
 
 class AsyncpgDatabase:
@@ -69,6 +70,9 @@ class _Block:
 
     async def execute(self, statement: str) -> None:
         await self._connection.execute(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self._connection.execute(dialect.insert_of_commit("$1::bigint"), pointer)
 
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.fetch(statement)]

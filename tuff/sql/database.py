@@ -39,6 +39,10 @@ class SqlConnection(Protocol):
         """Run a statement in the transaction."""
         ...
 
+    def record(self, dialect: Dialect, pointer: int) -> Awaitable[None] | None:
+        """Insert the pointer of a transaction, by a prepared statement if the driver keeps them."""
+        ...
+
     def fetch(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
         """Run a query; returns the first column."""
         ...
@@ -302,6 +306,9 @@ class DbApiConnection:
             cursor.execute(statement)
         finally:
             cursor.close()
+
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
 
     def fetch(self, statement: str) -> list[Any]:
         cursor = self._connection.cursor()

@@ -9,6 +9,7 @@ from psycopg.pq import TransactionStatus
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
 from tuff.sql.database import DbApiConnection, checked_name
+from tuff.sql.dialects import Dialect
 
 _IN_TRANSACTION = (
     "the connection is in a transaction; commit it before the block begins, and don't nest blocks"
@@ -65,6 +66,9 @@ class _Block(DbApiConnection):
         self._block = self._connection.transaction()
         self._block.__enter__()
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self._connection.cursor().execute(dialect.insert_of_commit("%s"), [pointer])
+
     def commit(self) -> None:
         block, self._block = self._block, None
         block.__exit__(None, None, None)
@@ -109,6 +113,9 @@ class _AsyncConnection:
 
     async def execute(self, statement: str) -> None:
         await self._connection.cursor().execute(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self._connection.cursor().execute(dialect.insert_of_commit("%s"), [pointer])
 
     async def fetch(self, statement: str) -> list[Any]:
         cursor = await self._connection.cursor().execute(statement)

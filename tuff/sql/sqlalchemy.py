@@ -149,6 +149,9 @@ class _Connection:
     def execute(self, statement: str) -> None:
         self._connection.exec_driver_sql(statement)
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._connection.exec_driver_sql(statement)]
 
@@ -185,6 +188,9 @@ class _Block:
     def execute(self, statement: str) -> None:
         self._session.connection().exec_driver_sql(statement)
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._session.connection().exec_driver_sql(statement)]
 
@@ -218,6 +224,9 @@ class _AsyncConnection:
 
     async def execute(self, statement: str) -> None:
         await self._connection.exec_driver_sql(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self.execute(dialect.insert_of_commit(pointer))
 
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.exec_driver_sql(statement)]
@@ -255,6 +264,9 @@ class _AsyncBlock:
 
     async def execute(self, statement: str) -> None:
         await (await self._session.connection()).exec_driver_sql(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self.execute(dialect.insert_of_commit(pointer))
 
     async def fetch(self, statement: str) -> list[Any]:
         rows = await (await self._session.connection()).exec_driver_sql(statement)

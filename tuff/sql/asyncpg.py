@@ -6,7 +6,7 @@ import asyncpg
 
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import checked_name
+from tuff.sql.database import CLOSED, checked_name, require_connection
 from tuff.sql.dialects import Dialect
 
 
@@ -35,6 +35,13 @@ class AsyncpgDatabase:
 
     def joined(self, connection: Any) -> "_Block":
         """`connection`: one of `asyncpg.connect` or of a pool."""
+        require_connection(connection, asyncpg.Connection)
+        try:
+            is_closed = connection.is_closed()
+        except asyncpg.InterfaceError as error:  # it went back to its pool
+            raise WrongStateError(CLOSED) from error
+        if is_closed:
+            raise WrongStateError(CLOSED)
         if connection.is_in_transaction():
             raise WrongStateError(
                 "the connection is in a transaction; commit it before the block begins, and don't "

@@ -5,7 +5,7 @@ import pytest
 
 from access.operations import REQUIREMENTS, Scope, require
 from access.principals import Principal, Right, Rights
-from process.openapi import ENDPOINTS
+from process.endpoints import ENDPOINTS
 from tuff.protocol.errors import ForbiddenError
 
 OPEN = {

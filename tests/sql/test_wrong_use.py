@@ -312,8 +312,9 @@ class TestWrongArguments:
                 client.sql_transaction(AsyncpgDatabase(dsn, "shop"), connection)
 
     def test_what_is_no_engine_is_refused(self) -> None:
-        engine: Any = create_engine("sqlite:///shop.sqlite")
+        url: Any = "sqlite:///shop.sqlite"
+        engine: Any = create_engine(url)
         with pytest.raises(TypeError, match="give an Engine of SQLAlchemy, and not a str"):
-            SqlAlchemyDatabase("sqlite:///shop.sqlite", "shop")  # type: ignore[arg-type]
+            SqlAlchemyDatabase(url, "shop")
         with pytest.raises(TypeError, match="give an AsyncEngine of SQLAlchemy, and not a Engine"):
             AsyncSqlAlchemyDatabase(engine, "shop")

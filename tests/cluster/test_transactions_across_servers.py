@@ -549,8 +549,9 @@ async def test_owners_refuse_an_earlier_leader(cluster: Cluster) -> None:
     await cluster.elect("s2")  # and s1 has not noticed
 
     calls: dict[str, dict[str, object]] = {
-        "close": {"joins": [1], "finals": []},
+        "close": {"joins": [1], "writes": []},
         "final": {"number": 1, "entries": []},
+        "aside": {"number": 1, "pointers": [tx.transaction_id], "topics": [str(C)]},
         "end": {"committed": [tx.transaction_id], "ended": [], "topics": []},
         "acknowledge": {},
     }

@@ -253,7 +253,7 @@ class OwnedRows:
         return served
 
     async def _require_owned(self, entries: Sequence[PublishEntry]) -> None:
-        for topic in sorted({entry.topic for entry in entries}):
+        for topic in sorted({entry.topic.unit for entry in entries}):
             await self._serve(topic)
 
     async def _serve(self, topic: TopicId) -> None:

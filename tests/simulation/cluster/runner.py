@@ -262,7 +262,8 @@ class OperationRunner:
         # With other messages in the tables a new leader would know of the commit.
         owned = leader.ownership.topics()
         topics = [each for each in self.world.topics if each.id.unit not in owned][:1]
-        self.world.late_calls["/v1/cluster/final"] = late_ms = (3_000, 22_000)[self.c % 2]
+        late_ms = (3_000, 22_000)[self.c % 2]
+        self.world.late_calls["/v1/cluster/final"] = [late_ms]
         self.world.request(leader, self.clients.commit(leader, tx, topics=topics))
         self.world.run(200)
         if self.c % 2:
@@ -371,15 +372,31 @@ class OperationRunner:
             outcome = "commit" if self.c % 3 else "abort"
             self.send(lambda process: self.clients.resolve(process, tx, outcome))
 
+    def late_aside(self) -> None:
+        """The call that sets messages aside reaches an owner after the transaction has committed,
+        and the owner learns of the commit even later."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.prepare(leader, tx))
+        self.world.run(300)
+        self.world.late_calls["/v1/cluster/aside"] = [3_000]
+        self.world.pass_time(MAX_BLOCK_MS + 1_000)
+        self.world.late_calls["/v1/cluster/end"] = [6_000] * 8
+        self.world.request(leader, self.clients.resolve(leader, tx, "commit"))
+        self.world.run(400)
+        self._read_committed_everywhere()
+        self.world.pass_time(12_000)
+        self._read_committed_everywhere()
+
     def set_aside(self) -> None:
-        """A prepared transaction holds readers back too long, and is resolved while topics move,
-        the leader ends, or the call that sets its messages aside is late."""
+        """A prepared transaction holds readers back too long, and is resolved while topics move or
+        the leader ends."""
         tx = self._tx_with_rows()
         if tx is None:
             return
         self.send(lambda process: self.clients.prepare(process, tx, topics=self.topics()))
         self.world.run(300)
-        self.world.late_calls["/v1/cluster/aside"] = (0, 3_000, 40_000)[self.a % 3]
         self.world.pass_time(MAX_BLOCK_MS + (0, 2_000, 5_000)[self.b % 3])
         match self.c % 4:
             case 0:
@@ -396,7 +413,6 @@ class OperationRunner:
             self.world.request(process, self.clients.resolve(process, tx, outcome))
         self.world.run(self.b % 300)
         self._read_committed_everywhere()
-        self.world.late_calls.clear()
 
     def two_commits(self) -> None:
         """Two transactions with one change, through different servers."""

@@ -82,7 +82,7 @@ class World:
         self._depth = 0
         self._network: list[Exchange] = []
         self._waiting: list[Exchange] = []  # received, and not answered yet
-        self.late_calls: dict[str, int] = {}  # paths: the next such request is so many ms late
+        self.late_calls: dict[str, list[int]] = {}  # by path: how many ms the next ones are late
         self._late: list[tuple[int, Exchange]] = []  # given up by their senders; when they arrive
         self._building: Process | None = None
         self._processes: list[Process] = []  # all that ever ran
@@ -277,7 +277,8 @@ class World:
     def _deliver(self) -> None:
         exchange = self._network.pop(below(len(self._network), self.chance))
         if exchange.reply is None:
-            late_ms = self.late_calls.pop(exchange.target, None)
+            lates = self.late_calls.get(exchange.target)
+            late_ms = lates.pop(0) if lates else None
             if late_ms is None and self.fails(LATE_SHARE):
                 late_ms = below(LATE_MS_MAX, self.chance)
             if late_ms is not None:

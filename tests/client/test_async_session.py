@@ -28,6 +28,28 @@ async def test_frequent_calls_use_one_session_and_the_others_http(
     assert invalids.prunable == ()
 
 
+async def test_lost_replies_of_prepare_and_resolve_are_asked_for_again(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    entry = tuff.PublishEntry(topic=topic, payloads=[b"one"])
+    with losing(server.url) as (url, losses):
+        losses.lose_reply("prepare")
+        losses.lose_reply("resolve")
+        async with tuff.AsyncClient(url, transport="auto") as client:
+            tx = await client.transactions.start()
+            prepared = await client.transactions.prepare(tx, "shop", publish=[entry])
+            state = await client.transactions.resolve(tx, "commit")
+            read = await client.poll(topic)
+
+    assert (prepared.database, [each.pointer for each in prepared.published]) == (
+        "shop",
+        [tx.write_pointer],
+    )
+    assert (str(state), [each.payload for each in read]) == ("committed", [b"one"])
+    assert (losses.seen.count("prepare"), losses.seen.count("resolve")) == (2, 2)
+    assert losses.sessions == 3
+
+
 async def test_without_a_session_all_calls_use_http(
     server: ServerProcess, topic: tuff.TopicId
 ) -> None:

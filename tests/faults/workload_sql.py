@@ -23,6 +23,8 @@ ORDERS = tuff.TopicId("faults", "orders")
 DATABASE = "shop"
 AGAIN_S = 0.05  # seconds between attempts while PostgreSQL or the server is away
 RESOLVE_EVERY_S = 0.2  # seconds
+# The last one: PostgreSQL ended the connection while it was idle.
+ERRORS_OF_ASYNCPG = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 TASKS = 16  # of a seller on an event loop, with a connection each
 
 
@@ -70,7 +72,7 @@ async def _sell_on_loop(name: str, url: str, dsn: str) -> None:
                     async with client.sql_transaction(shop, connection) as tx:
                         await connection.execute("INSERT INTO orders VALUES ($1)", item)
                         await tx.publish(ORDERS, item)
-            except (TuffError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except (TuffError, OSError, *ERRORS_OF_ASYNCPG):
                 await asyncio.sleep(AGAIN_S)
 
     async with (

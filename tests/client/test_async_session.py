@@ -10,7 +10,12 @@ from access.principals import hash_of
 from tests.client.proxy import Losses, losing
 from tests.http.client import until
 from tests.http.process import ServerProcess, serve
+from tuff.address import Address
+from tuff.aio.session import AsyncSession
+from tuff.protocol.session_frames import Kind, frame
+from tuff.session_calls import SessionCall
 
+ADDRESS = Address(url="http://127.0.0.1:1", timeout_s=9, connect_timeout_s=9)
 MANY = 200  # more polls than a session takes
 
 
@@ -170,3 +175,39 @@ async def test_closing_fails_the_calls_that_wait(
         await waiting
     with pytest.raises(tuff.ClientClosedError):
         await client.publish(topic, "m")
+
+
+class Recorder(asyncio.Transport):
+    """Notes the writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # of one kind of bytes
+        self.writes.append(data)
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+
+async def test_calls_that_tasks_make_at_once_are_one_write() -> None:
+    transport, session = Recorder(), AsyncSession()
+    session.connection_made(transport)
+    limits = {"version": "1", "calls": 9, "polls": 9, "frameBytes": 999, "idle": 60}
+    begun = asyncio.ensure_future(session.begin(ADDRESS))
+    await asyncio.sleep(0)
+    session.data_received(b"HTTP/1.1 101 -\r\n\r\n" + frame(int(Kind.GREETING), limits))
+    await begun
+    transport.writes.clear()
+    call = SessionCall(24, ["7"], None, None, None, None)
+
+    calls = [asyncio.ensure_future(session.exchange(call, within_s=9)) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    session.connection_lost(None)
+
+    frames = [frame(int(Kind.CALL), number, *call) for number in range(1, 5)]
+    assert transport.writes == [frames[0], b"".join(frames[1:])]
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in ended} == {ConnectionResetError}

@@ -199,9 +199,7 @@ class AccessGuard:
             usage = self._usages[principal.name] = Usage(quota)
         return usage
 
-    def _charge(
-        self, principal: Principal, usage: Usage, size_bytes: int, *, count: int
-    ) -> None:
+    def _charge(self, principal: Principal, usage: Usage, size_bytes: int, *, count: int) -> None:
         """Raises: QuotaExceededError."""
         exceeded = usage.exceeded(now_s=self._now_s())
         if exceeded is not None:

@@ -96,7 +96,7 @@ def doctor(
 def _own_secrets(session: Session) -> Iterator[Finding]:
     files = session.tls_files
     for file in (session.token_file, files.key_file or files.certificate_file):
-        rights = None if file is None else rights_of_others(file, READ | WRITE)
+        rights = None if file is None else rights_of_others(Path(file), READ | WRITE)
         if rights is not None:
             detail = f"every user of this machine may {rights} it"
             yield Finding(f"file {file}", WARNING, detail, "take the rights away: chmod o-rw")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,13 @@ def documented() -> set[str]:
     return set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
 
 
+def events_in(server: ServerProcess) -> list[dict[str, Any]]:
+    found = map(json.loads, server.stderr().splitlines())
+    return [each for each in found if "code" in each]
+
+
 def codes_in(server: ServerProcess) -> list[str]:
-    lines = server.stderr().splitlines()
-    return [found["code"] for line in lines if "code" in (found := json.loads(line))]
+    return [each["code"] for each in events_in(server)]
 
 
 def test_the_page_lists_the_codes_of_the_source() -> None:
@@ -78,7 +83,7 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
         until(lambda: "damage_found" in codes_in(second))
 
     seen = {*codes_in(first), *codes_in(second)}
-    assert documented() - seen - NOT_HERE == {"file_read_again"}
+    assert documented() - seen - NOT_HERE == {"file_exposed", "file_read_again"}
     ends = [each for each in codes_in(second) if each.startswith("server_sto")]
     assert ends == ["server_stopping", "server_stopped"]
 
@@ -90,6 +95,17 @@ def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
         file.write_text(access_file({"reader": "", "another": ""}))
         os.kill(running.pid, signal.SIGHUP)
         until(lambda: "file_read_again" in codes_in(running))
+
+
+def test_an_access_file_that_every_user_may_write_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"reader": ""}))
+    file.chmod(0o646)
+    with serve(tmp_path, AS_JSON, f"server.access_file={file}") as running:
+        (exposed,) = (each for each in events_in(running) if each["code"] == "file_exposed")
+
+    assert exposed["event"] == f"every user of this machine may write {file}; chmod o-rw {file}"
+    assert exposed["fields"] == {"setting": "server.access_file", "file": str(file)}
 
 
 def test_many_reads_of_one_damaged_record_are_one_line(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ test-release: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
-# Every attack on the promises: twenty minutes on two cores. prove-long takes hours.
+# Every attack on the promises: up to twenty-five minutes on two cores. prove-long takes hours.
 prove: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove
 

@@ -176,8 +176,7 @@ class Server:
         _log_start(self._settings, self._directories)
         try:
             await self._open_stores(port)
-            if not self._stop.is_set():
-                await listener.started()
+            await self._unless_stopped(listener.started())
         except (DirectoryLockedError, CannotJoinError, ListenerStartError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
@@ -220,6 +219,15 @@ class Server:
         finally:
             if giving_up is not None:
                 giving_up.cancel()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for the end of the work, or a stop."""
+        ways = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
+        done, left = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for each in left:
+            each.cancel()
+        for each in done:
+            each.result()
 
     async def _serve(self, port: int, listener: "Listener | Workers") -> int:
         garbage_collection.settle()

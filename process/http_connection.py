@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from fcntl import ioctl
+from functools import partial
 from http import HTTPStatus
 from termios import TIOCOUTQ
 from typing import NamedTuple, Protocol
@@ -190,8 +191,8 @@ SWITCHING = 101  # the status of the reply with which HTTP ends
 
 
 RequireAccess = Callable[[str, Request], None]
-# Returns the refusal, or None.
-HeadCheck = Callable[[str, Request], Awaitable[Reply | None]]
+# Answers a request whose body has not arrived yet: its operation, its head, and a way to the body.
+Upload = Callable[[str, Request, Callable[[], Awaitable[bytes]]], Awaitable[Reply]]
 
 
 def require_nothing(_operation: str, _head: Request) -> None:
@@ -211,14 +212,17 @@ class HttpService:
         max_request_bytes: int,
         now_ms: Callable[[], int],
         require_access: RequireAccess = require_nothing,
-        head_check: HeadCheck | None = None,
+        upload: Upload | None = None,
+        holds_bodies: bool = True,
         connections: "Connections | None" = None,
     ) -> None:
         """`require_access` is called with the head of a request, before its body is read. It raises
-        the refusal of a request that no body makes allowed. `head_check` does the same where
-        another process has to be asked."""
+        the refusal of a request that no body makes allowed. `upload` is called in its place where
+        another process decides. `holds_bodies`: the rest of the body of a plain request is waited
+        for without a parser."""
         self.require_access = require_access
-        self.head_check = head_check
+        self.upload = upload
+        self.holds_bodies = holds_bodies
         self.loop = asyncio.get_running_loop()
         self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
@@ -454,8 +458,8 @@ class HttpConnection(asyncio.Protocol):
         self._work.go_on()
 
     def _has_access(self, operation: str, head: Request) -> bool:
-        if self._service.head_check is not None:
-            return False  # it is not known yet, and the parser waits for the answer
+        if not self._service.holds_bodies:
+            return False  # it is not known yet
         try:
             self._service.require_access(operation, head)
         except TuffError:
@@ -839,13 +843,12 @@ class _Call:
             parsed.fields.get("traceparent", [None])[0],
             upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )
-        self._service.require_access(self._served, head)
-        if self._service.head_check is not None and not parsed.is_whole:
-            refusal = await self._service.head_check(self._served, head)
-            if refusal is not None:
-                return refusal
-        request = head._replace(body=await connection.body_of(parsed))
         stream = self._service.streams.get(self.operation)
+        if self._service.upload is not None and not parsed.is_whole and stream is None:
+            body = partial(connection.body_of, parsed)
+            return await self._service.upload(self._served, head, body)
+        self._service.require_access(self._served, head)
+        request = head._replace(body=await connection.body_of(parsed))
         if stream is None:
             return await found(request)
         sending = ReplyStream(connection.send, parsed, self._service.replies)

@@ -47,7 +47,7 @@ def _bind_address(
     for number, group in enumerate(groups):
         bound = socket.socket(family, socket.SOCK_STREAM)
         group.append(bound)
-        bound.setblocking(False)
+        bound.settimeout(0)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -5,7 +5,7 @@ main process does. So admission, rights, quotas, errors and metrics have one imp
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from process.dispatch import Dispatcher, ends_with_connection
@@ -17,8 +17,7 @@ from process.http_connection import (
     StreamRoute,
 )
 from tuff.disk.event_loop import LightTask
-from tuff.protocol.errors import TuffError
-from tuff.protocol.exchange import EMPTY_REPLY, Handler, Reply, Request, Route
+from tuff.protocol.exchange import Handler, Reply, Request, Route
 from workers.link_frames import (
     CALL,
     REPLY,
@@ -41,6 +40,9 @@ class _Callee(NamedTuple):
     names: tuple[str, ...]
     handler: Handler | None
     stream: StreamHandler | None
+
+
+_Handler = Callable[[Request], Awaitable[Reply | ReplyParts]]
 
 
 class Answering:
@@ -85,6 +87,7 @@ class WorkerLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._under_way: dict[int, _UnderWay] = {}
         self._streams: dict[int, _RemoteStream] = {}
+        self._bodies: dict[int, asyncio.Future[bytes]] = {}  # of the calls that wait for them
         self.unanswered_count = 0  # pings in a row
 
     # What the event loop calls.
@@ -106,7 +109,10 @@ class WorkerLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         for call in [each for each in self._under_way.values() if each.ends_with_connection]:
-            self._cancel(call.call_id)
+            self._give_up(call.call_id)
+        bodies, self._bodies = self._bodies, {}
+        for body in bodies.values():
+            body.set_exception(_client_lost())
         for stream in tuple(self._streams.values()):
             stream.fail(ConnectionResetError("the worker process has ended"))
         self._lost()
@@ -147,17 +153,10 @@ class WorkerLink(asyncio.Protocol):
 
     def _take(self, kind: int, elements: list[Any]) -> None:
         match kind:
-            case Kind.CHECK:
-                self._check(elements)
-            case Kind.CANCEL:
-                call = self._under_way.get(elements[0])
-                if call is not None and call.ends_with_connection:
-                    self._cancel(call.call_id)
-            case Kind.TAKEN:
-                if (stream := self._streams.get(elements[0])) is not None:
-                    stream.go_on()
-            case Kind.LOST:
-                self._fail_stream(*elements)
+            case Kind.OPEN:
+                self._open(elements)
+            case Kind.BODY | Kind.CANCEL | Kind.TAKEN | Kind.LOST:
+                self._go_on(kind, *elements)
             case Kind.ANSWERED:
                 self._answering.dispatcher.count(*elements)
             case Kind.PONG:
@@ -167,17 +166,47 @@ class WorkerLink(asyncio.Protocol):
             case _:
                 raise AssertionError(f"a worker sends no frame of kind {kind}")
 
+    def _go_on(self, kind: int, call_id: int, told: Any = None) -> None:
+        """What the worker says about a call that is under way, or has just ended."""
+        call, stream = self._under_way.get(call_id), self._streams.get(call_id)
+        body = self._bodies.pop(call_id, None) if kind in (Kind.BODY, Kind.CANCEL) else None
+        if body is not None and kind == Kind.BODY:
+            body.set_result(told)
+        elif body is not None:
+            body.set_exception(_client_lost())
+        elif kind == Kind.CANCEL and call is not None and call.ends_with_connection:
+            self._give_up(call_id)
+        elif kind == Kind.TAKEN and stream is not None:
+            stream.go_on()
+        elif kind == Kind.LOST and stream is not None:
+            stream.fail(TimeoutError() if told else _client_lost())
+
     def _begin(self, elements: list[Any]) -> None:
         call_id, number, *rest = elements
-        operation, names, handler, stream = self._answering.callees[number]
-        request = request_of(rest, names)
-        dispatcher = self._answering.dispatcher
-        if handler is not None:
-            work: Coroutine[Any, Any, Reply | _RemoteStream]
-            work = dispatcher.answer(operation, handler, request)
-        else:
-            assert stream is not None
-            work = dispatcher.answer(operation, self._streamed(call_id, stream), request)
+        callee = self._answering.callees[number]
+        handler: _Handler | None = callee.handler
+        if handler is None:
+            handler = self._streamed(call_id, callee)
+        self._start(call_id, callee.operation, handler, request_of(rest, callee.names))
+
+    def _open(self, elements: list[Any]) -> None:
+        """Begin a call whose body follows."""
+        call_id, number, *rest = elements
+        operation, names, handler, _ = self._answering.callees[number]
+        assert handler is not None
+
+        async def handle(head: Request) -> Reply:
+            self._answering.require_access(operation, head)
+            body: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            self._bodies[call_id] = body
+            self.write((Kind.CONTINUE, call_id))
+            reply: Reply = await handler(head._replace(body=await body))
+            return reply
+
+        self._start(call_id, operation, handle, request_of(rest, names))
+
+    def _start(self, call_id: int, operation: str, handler: _Handler, request: Request) -> None:
+        work = self._answering.dispatcher.answer(operation, handler, request)
         try:
             awaited = work.send(None)
         except StopIteration as end:  # nothing had to be waited for, so no task is needed
@@ -189,30 +218,18 @@ class WorkerLink(asyncio.Protocol):
             self._under_way[call_id] = call = _UnderWay(self, call_id, work, is_read)
             call.wait_for(awaited)
 
-    def _streamed(
-        self, call_id: int, handler: StreamHandler
-    ) -> Callable[[Request], Coroutine[Any, Any, "Reply | _RemoteStream"]]:
-        async def handle(request: Request) -> Reply | _RemoteStream:
+    def _streamed(self, call_id: int, callee: _Callee) -> _Handler:
+        async def handle(request: Request) -> Reply | ReplyParts:
+            assert callee.stream is not None
             stream = self._streams[call_id] = _RemoteStream(self, call_id)
             try:
-                return await handler(request, stream) or stream
+                return await callee.stream(request, stream) or stream
             finally:
                 del self._streams[call_id]
 
         return handle
 
-    def _check(self, elements: list[Any]) -> None:
-        """Answer whether a request may send its body."""
-        call_id, number, *rest = elements
-        operation, names, _, _ = self._answering.callees[number]
-        reply = EMPTY_REPLY
-        try:
-            self._answering.require_access(operation, request_of(rest, names))
-        except TuffError as error:
-            reply = self._answering.dispatcher.refuse(operation, error)
-        self._reply(call_id, reply)
-
-    def answered(self, call_id: int, reply: "Reply | _RemoteStream") -> None:
+    def answered(self, call_id: int, reply: Reply | ReplyParts) -> None:
         del self._under_way[call_id]
         self._reply(call_id, reply)
 
@@ -220,7 +237,7 @@ class WorkerLink(asyncio.Protocol):
         del self._under_way[call_id]
         self._fail(call_id, error)
 
-    def _reply(self, call_id: int, reply: "Reply | _RemoteStream") -> None:
+    def _reply(self, call_id: int, reply: Reply | ReplyParts) -> None:
         if self._transport is None:
             return
         if isinstance(reply, Reply):
@@ -233,14 +250,13 @@ class WorkerLink(asyncio.Protocol):
         if not isinstance(error, ConnectionError | asyncio.CancelledError):
             raise error
 
-    def _cancel(self, call_id: int) -> None:
+    def _give_up(self, call_id: int) -> None:
+        self._bodies.pop(call_id, None)
         self._under_way.pop(call_id).give_up()
 
-    def _fail_stream(self, call_id: int, is_timeout: bool) -> None:  # noqa: FBT001 - of a frame
-        stream = self._streams.get(call_id)
-        if stream is not None:
-            lost = ConnectionResetError("the client has closed the connection")
-            stream.fail(TimeoutError() if is_timeout else lost)
+
+def _client_lost() -> ConnectionResetError:
+    return ConnectionResetError("the client has closed the connection")
 
 
 class _UnderWay(LightTask[Reply | ReplyParts]):
@@ -260,7 +276,7 @@ class _UnderWay(LightTask[Reply | ReplyParts]):
         self.ends_with_connection = ends_with_connection
         super().__init__(work, returned=self._return, failed=self._raise, refusals=REFUSALS)
 
-    def _return(self, reply: Any) -> None:
+    def _return(self, reply: Reply | ReplyParts) -> None:
         self._link.answered(self.call_id, reply)
 
     def _raise(self, error: BaseException) -> None:

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from process.http_connection import ReplyParts, StreamRoute
+from process.http_connection import ReplyParts, StreamRoute, Upload
 from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, problem_reply
 from workers.link_frames import (
     CALL,
-    CHECK,
     REPLY,
     STREAMED,
     Frames,
@@ -98,43 +97,62 @@ class MainLink(asyncio.Protocol):
             for number, (method, path) in enumerate(hello.streams, len(hello.routes))
         ]
 
-    def head_check(self, hello: Hello) -> Callable[[str, Request], Awaitable[Reply | None]]:
-        """Asks whether a request may send its body; the refusal, or None."""
-        numbers = {
-            f"{method} {path}": number
-            for number, (method, path) in enumerate([*hello.routes, *hello.streams])
-        }
+    def upload(self, hello: Hello) -> Upload:
+        """Forwards a request whose body has not arrived yet."""
+        numbers = {f"{method} {path}": n for n, (method, path) in enumerate(hello.routes)}
 
-        async def ask(operation: str, head: Request) -> Reply | None:
-            reply = await self._call(CHECK, numbers[operation], head)
-            return None if reply.status < 400 else reply
+        async def forward(
+            operation: str, head: Request, body: Callable[[], Awaitable[bytes]]
+        ) -> Reply:
+            return await self._upload(numbers[operation], head, body)
 
-        return ask
+        return forward
 
     # Calls.
 
     def _forwards(self, number: int) -> Callable[[Request], Awaitable[Reply]]:
-        def forward(request: Request) -> Awaitable[Reply]:
-            return self._call(CALL, number, request)
+        async def forward(request: Request) -> Reply:
+            call_id = self._next_id()
+            waiting = self._expect(call_id)
+            self._write((CALL, *call_elements(call_id, number, request)))
+            try:
+                return _reply_of(await waiting)
+            finally:
+                self._give_up(call_id)
 
         return forward
 
-    async def _call(self, kind: int, number: int, request: Request) -> Reply:
-        self._last_id = call_id = self._last_id + 1
+    async def _upload(
+        self, number: int, head: Request, body: Callable[[], Awaitable[bytes]]
+    ) -> Reply:
+        call_id = self._next_id()
         waiting = self._expect(call_id)
-        self._write((kind, *call_elements(call_id, number, request)))
+        self._write((Kind.OPEN, *call_elements(call_id, number, head)))
         try:
-            return _reply_of(await waiting)
+            frame = await waiting
+            if frame[0] != REPLY:
+                waiting = self._expect(call_id)
+                self._write((Kind.BODY, call_id, await body()))
+                frame = await waiting
+            return _reply_of(frame)
         finally:
-            # The connection has given the call up; only a poll ends with that.
-            if self._waiting.pop(call_id, None) is not None:
-                self._write((Kind.CANCEL, call_id))
+            self._give_up(call_id)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _give_up(self, call_id: int) -> None:
+        """Say that nothing waits for a call, if it is not answered. It ends with that if it is a
+        poll, or its body never comes."""
+        if self._waiting.pop(call_id, None) is not None:
+            self._write((Kind.CANCEL, call_id))
 
     def _forwards_stream(
         self, number: int
     ) -> Callable[[Request, ReplyParts], Coroutine[Any, Any, Reply | None]]:
         async def forward(request: Request, sending: ReplyParts) -> Reply | None:
-            self._last_id = call_id = self._last_id + 1
+            call_id = self._next_id()
             waiting = self._expect(call_id)
             self._write((CALL, *call_elements(call_id, number, request)))
             try:
@@ -170,7 +188,7 @@ class MainLink(asyncio.Protocol):
 
     def _take(self, kind: int, elements: list[Any]) -> None:
         match kind:
-            case Kind.PART | Kind.ABORT:
+            case Kind.PART | Kind.CONTINUE | Kind.ABORT:
                 self._pass_on(kind, elements)
             case Kind.PING:
                 self._note_time(elements[0])
@@ -190,10 +208,10 @@ class MainLink(asyncio.Protocol):
         waiting = self._waiting.pop(elements[0], None)
         if waiting is None or waiting.done():
             return
-        if kind == Kind.PART:
-            waiting.set_result([kind, *elements])
-        else:
+        if kind == Kind.ABORT:
             waiting.set_exception(ConnectionResetError("the call was given up"))
+        else:
+            waiting.set_result([kind, *elements])
 
     def _note_time(self, now_ms: int) -> None:
         self._now_ms, self._told_s = now_ms, self._loop.time()

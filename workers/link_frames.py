@@ -3,20 +3,22 @@
 Both ends run the same version, and the socket pair between them has no address. So the frames are
 no public format. Each is an array in MessagePack, and its first element is its kind:
 
-    of the main process                              of the worker
-    hello  := {name: value} (class Hello)            ready    :=
-    reply  := id status type body fields             call     := id route values query type accept body more
-    part   := id seconds type | nil, bytes | nil     check    := the same
-    abort  := id                                     cancel   := id
-    ping   := now_ms                                 taken    := id
-    ending :=                                        lost     := id is_timeout
-    close  := seconds                                answered := operation status seconds
-                                                     pong     :=
+    of the main process                     of the worker
+    hello    := {name: value}               ready    :=
+    reply    := id status type body fields  call     := id route values query type accept body more
+    continue := id                          open     := the same, less the body, which is empty
+    part     := id seconds type | nil       body     := id bytes
+                bytes | nil                 cancel   := id
+    abort    := id                          taken    := id
+    ping     := now_ms                      lost     := id is_timeout
+    ending   :=                             answered := operation status seconds
+    close    := seconds                     pong     :=
 
-    more   := nil | [is_forwarded wants_redirect authorization certificate traceparent upgrade]
+    more     := nil | [is_forwarded wants_redirect authorization certificate traceparent upgrade]
 
-A call names its route by its position in the list of the hello. A reply of status 0 ends one that
-was sent in parts.
+A call names its route by its position in the list of the hello. A request whose body has not
+arrived yet is *opened* with its head: the main process admits it and checks its rights, and says
+whether it continues with the body. A reply of status 0 ends one that was sent in parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,17 +41,19 @@ class Kind(IntEnum):
     PING = 4
     ENDING = 5
     CLOSE = 6
+    CONTINUE = 7
     READY = 16
     CALL = 17
-    CHECK = 18
+    OPEN = 18
     CANCEL = 19
     TAKEN = 20
     LOST = 21
     ANSWERED = 22
     PONG = 23
+    BODY = 24
 
 
-CALL, CHECK, REPLY = int(Kind.CALL), int(Kind.CHECK), int(Kind.REPLY)  # packed faster as integers
+CALL, REPLY = int(Kind.CALL), int(Kind.REPLY)  # packed faster as integers
 STREAMED = 0  # the status of a reply that was sent in parts
 
 
@@ -110,7 +114,7 @@ class Frames:
 
 
 def call_elements(call_id: int, route: int, request: Request) -> tuple[object, ...]:
-    """The elements of a call or a check, without the kind."""
+    """The elements of a call, without the kind."""
     (
         parameters, query, content_type, accept, body, is_forwarded, wants_redirect, authorization,
         certificate, traceparent, _, upgrade, _, _,

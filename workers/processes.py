@@ -196,7 +196,7 @@ class Workers:
         link_end, theirs = socket.socketpair()
         receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (link_end, receiving):
-            each.setblocking(False)
+            each.settimeout(0)
         with theirs, sending, receiving:
             listening = [each.fileno() for each in self._sockets[number]]
             hello = replace(
@@ -219,7 +219,7 @@ class Workers:
                 loop.remove_reader(receiving)
                 self.counts.note(number, 0)
         process.kill()  # also where it has closed the link and goes on
-        while (code := process.poll()) is None:
+        while (code := process.poll()) is None:  # noqa: ASYNC110 - no event says it
             await asyncio.sleep(POLL_S)
         del self.running[number]
         return code

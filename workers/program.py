@@ -69,7 +69,8 @@ class Worker:
             AllowedHosts(hello.allowed_hosts),
             max_request_bytes=hello.max_request_bytes,
             now_ms=link.now_ms,
-            head_check=link.head_check(hello) if hello.checks_heads else None,
+            upload=link.upload(hello),
+            holds_bodies=not hello.checks_heads,
             connections=connections,
         )
         if hello.has_sessions:

@@ -130,7 +130,7 @@ class Handover:
                 ours.close()
                 relay.abort()
                 return
-        ours.setblocking(False)
+        ours.settimeout(0)
         self._spawn(_connect(ours, relay))
 
 
@@ -158,7 +158,7 @@ def receive(receiving: socket.socket) -> tuple[socket.socket, Request] | None:
         if said and descriptors:
             authorization, certificate = msgpack.unpackb(said)
             arrived = socket.socket(fileno=descriptors[0])
-            arrived.setblocking(False)
+            arrived.settimeout(0)
             head = Request(
                 {}, (), None, None, b"", authorization=authorization, certificate=tuple(certificate)
             )

@@ -150,7 +150,7 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server]'
 	# pip compiles a wheel, but not an editable install; with PYTHONDONTWRITEBYTECODE each start would compile everything.
-	$(BIN)/python -m compileall -q process tx messaging admin tuff
+	$(BIN)/python -m compileall -q process workers tx messaging admin tuff
 	touch $@
 
 $(VENV)/.installed-prove: $(VENV)/.installed-dev

@@ -2,25 +2,35 @@
 
     python -m benchmarks.workers [--seconds S] [--rounds N] [--conns N] [--workers 0,1,2]
 
-Servers with different numbers of workers get the same calls in turns, over HTTP, from the load
-generator. Prints the processor time of the main process and of all workers per call, which other
-load on the machine changes least. From both follows the most that a machine with so many cores can
-do: each process uses one core at most, and all of them together no more than there are.
+Servers with different numbers of workers get the same calls in turns, over HTTP from the load
+generator, and over a new connection with TLS for each call. Prints the processor time of the main
+process and of all workers per call, less what they take when idle: other load on the machine
+changes it least. From both follows the most that a machine with so many cores can do. Each process
+uses one core at most, and all of them together no more than there are.
 """
 
 import argparse
 import os
+import socket
+import ssl
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import trustme
+
 from benchmarks.generator import Run, measure, number
 from benchmarks.processes import Running, tuff
 
-SCENARIOS = ("publish", "poll", "transaction")  # in this order: the polls read what was published
+SCENARIOS = ("publish", "start", "transaction")
+IDLE_S = 1.0  # in which a server has no calls
+TLS = "new TLS connection"
+_REQUEST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 CORES = (2, 4, 8)
 
 
@@ -43,14 +53,54 @@ def workers_of(pid: int) -> list[int]:
     return [int(child) for path in lists for child in path.read_text().split()]
 
 
-def cost_of(run: Run, server: Running) -> Cost:
-    """Measure once."""
-    workers = workers_of(server.pid)
-    before = own_s(server.pid), sum(map(own_s, workers))
-    calls = number(measure(run, server), "calls")
-    after = own_s(server.pid), sum(map(own_s, workers))
-    main_s, workers_s = (b - a for a, b in zip(before, after, strict=True))
+def cost_of(load: Callable[[], float], server: Running) -> Cost:
+    """Measure once. `load` returns the number of its calls."""
+    idle = _shares(server, lambda: time.sleep(IDLE_S))
+    calls = 0.0
+
+    def work() -> None:
+        nonlocal calls
+        calls = load()
+
+    busy = _shares(server, work)
+    main_s, workers_s = (
+        max(0.0, (b - a) * busy.seconds) for a, b in zip(idle[1:], busy[1:], strict=True)
+    )
     return Cost(main_s / calls * 1e6, workers_s / calls * 1e6)
+
+
+class _Shares(NamedTuple):
+    """Processor time per second."""
+
+    seconds: float
+    main: float
+    workers: float
+
+
+def _shares(server: Running, work: Callable[[], None]) -> _Shares:
+    workers = workers_of(server.pid)
+    began_s = time.perf_counter()
+    before = own_s(server.pid), sum(map(own_s, workers))
+    work()
+    after = own_s(server.pid), sum(map(own_s, workers))
+    seconds = time.perf_counter() - began_s
+    main_s, workers_s = (b - a for a, b in zip(before, after, strict=True))
+    return _Shares(seconds, main_s / seconds, workers_s / seconds)
+
+
+def tls_connections(server: Running, context: ssl.SSLContext, *, seconds: float) -> float:
+    """Make one call over each of many connections; returns their number."""
+    host, _, port = server.addr.partition(":")
+    until_s, count = time.perf_counter() + seconds, 0
+    while time.perf_counter() < until_s:
+        with (
+            socket.create_connection((host, int(port))) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            connection.sendall(_REQUEST)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        count += 1
+    return count
 
 
 def calls_per_s(cost: Cost, *, workers: int, cores: int) -> float:
@@ -79,41 +129,85 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workers", default="0,1,2")
     options = parser.parse_args(arguments)
     counts = [int(each) for each in options.workers.split(",")]
-    for scenario, costs in _measure(options, counts).items():
+    with tempfile.TemporaryDirectory(prefix="tuff-workers-") as home:
+        found = {
+            **_plain(Path(home), options, counts),
+            TLS: _with_tls(Path(home), options, counts),
+        }
+    for scenario, costs in found.items():
         _show(scenario, costs)
     return 0
 
 
-def _measure(options: argparse.Namespace, counts: list[int]) -> dict[str, dict[int, Cost]]:
+def _plain(
+    home: Path, options: argparse.Namespace, counts: list[int]
+) -> dict[str, dict[int, Cost]]:
     found: dict[str, dict[int, list[Cost]]] = {
         each: {count: [] for count in counts} for each in SCENARIOS
     }
-    with tempfile.TemporaryDirectory(prefix="tuff-workers-") as home, ExitStack() as stack:
-        servers = {
-            count: stack.enter_context(
-                tuff(Path(home) / str(count), settings=[f"server.workers={count}"])
-            )
-            for count in counts
-        }
+    with ExitStack() as stack:
+        servers = _servers(home / "plain", counts, [], stack)
         for count, server in servers.items():
             sizes = [_resident_mib(pid) for pid in (server.pid, *workers_of(server.pid))]
             shown = ", ".join(f"{size:.0f}" for size in sizes)
             print(f"{count} workers: ready in {server.start_s:.2f} s; MiB resident: {shown}")
         for _ in range(options.rounds):
-            for scenario in SCENARIOS:
-                flags = ("-warm", "0")
-                run = Run(scenario=scenario, connections=options.conns, seconds=options.seconds,
-                          flags=flags)  # fmt: skip
+            for scenario, by_count in found.items():
+                run = Run(
+                    scenario=scenario,
+                    connections=options.conns,
+                    seconds=options.seconds,
+                    flags=("-warm", "0"),
+                )
                 for count, server in servers.items():
-                    found[scenario][count].append(cost_of(run, server))
+                    by_count[count].append(cost_of(_load(run, server), server))
+    return {scenario: _medians(by_count) for scenario, by_count in found.items()}
+
+
+def _load(run: Run, server: Running) -> Callable[[], float]:
+    return lambda: number(measure(run, server), "calls")
+
+
+def _with_tls(home: Path, options: argparse.Namespace, counts: list[int]) -> dict[int, Cost]:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    key, certificate, trusted = home / "key.pem", home / "certificate.pem", home / "ca.pem"
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    authority.cert_pem.write_to_path(trusted)
+    settings = [f"server.tls_key_file={key}", f"server.tls_certificate_file={certificate}"]
+    context = ssl.create_default_context(cafile=trusted)
+    found: dict[int, list[Cost]] = {count: [] for count in counts}
+    with ExitStack() as stack:
+        servers = _servers(home / "tls", counts, settings, stack)
+        for _ in range(options.rounds):
+            for count, server in servers.items():
+                found[count].append(cost_of(_connections(server, context, options), server))
+    return _medians(found)
+
+
+def _connections(
+    server: Running, context: ssl.SSLContext, options: argparse.Namespace
+) -> Callable[[], float]:
+    return lambda: tls_connections(server, context, seconds=options.seconds)
+
+
+def _servers(
+    home: Path, counts: list[int], settings: list[str], stack: ExitStack
+) -> dict[int, Running]:
     return {
-        scenario: {count: _median(costs) for count, costs in by_count.items()}
-        for scenario, by_count in found.items()
+        count: stack.enter_context(
+            tuff(home / str(count), settings=[*settings, f"server.workers={count}"])
+        )
+        for count in counts
     }
 
 
-def _median(costs: list[Cost]) -> Cost:
-    return Cost(median(c.main_us for c in costs), median(c.workers_us for c in costs))
+def _medians(found: dict[int, list[Cost]]) -> dict[int, Cost]:
+    return {
+        count: Cost(median(c.main_us for c in costs), median(c.workers_us for c in costs))
+        for count, costs in found.items()
+    }
 
 
 def _resident_mib(pid: int) -> float:
@@ -124,7 +218,7 @@ def _resident_mib(pid: int) -> float:
 def _show(scenario: str, costs: dict[int, Cost]) -> None:
     for count, cost in costs.items():
         print(
-            f"{scenario:12} {count} workers: main {cost.main_us:6.1f} us/call, "
+            f"{scenario:20} {count} workers: main {cost.main_us:6.1f} us/call, "
             f"workers {cost.workers_us:6.1f} us/call"
         )
     if 0 not in costs or len(costs) < 2:
@@ -133,7 +227,7 @@ def _show(scenario: str, costs: dict[int, Cost]) -> None:
     for cores in CORES:
         count, rate = best_count(costs[0], with_workers, cores=cores)
         alone = calls_per_s(costs[0], workers=0, cores=cores)
-        print(f"{scenario:12} {cores} cores: {alone:.0f}/s without, {rate:.0f}/s with {count}")
+        print(f"{scenario:20} {cores} cores: {alone:.0f}/s without, {rate:.0f}/s with {count}")
 
 
 if __name__ == "__main__":

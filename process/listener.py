@@ -5,8 +5,9 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Protocol
 from weakref import ReferenceType, ref
 
 from process import listening_sockets
@@ -23,9 +24,20 @@ class ListenerStartError(Exception):
     """Connections can't be accepted; the message is one sentence."""
 
 
+class SharedCounts(Protocol):
+    """Counts the connections of several processes, which tell each other theirs."""
+
+    def total(self) -> int:
+        """All connections, and all handshakes that are under way."""
+
+    def note_handshakes(self, count: int) -> None:
+        """This process has so many handshakes under way."""
+
+
 class Listener:
     """The listening sockets, with a bound on open connections. `tls` None: it speaks HTTP only.
-    `open_count` counts the connections that the bound is about; None: those of this process."""
+    `shared` counts the connections of several processes, which the bound is about; None: those of
+    this one."""
 
     def __init__(
         self,
@@ -34,12 +46,12 @@ class Listener:
         connections_max: int,
         tls: ServerTls | None = None,
         unix_socket: str = "",
-        open_count: Callable[[], int] | None = None,
+        shared: SharedCounts | None = None,
     ) -> None:
         self._service = service
         self._connections_max = connections_max
         self._tls = tls
-        self._open_count = open_count or service.connections.__len__
+        self._shared = shared
         # Connections whose handshake may be under way: they are not among those of the service. One
         # whose handshake fails is not told, but freed.
         self._in_handshake: set[ReferenceType[HttpConnection]] = set()
@@ -87,17 +99,31 @@ class Listener:
         self._servers.append(server)
 
     def _accept(self) -> asyncio.BaseProtocol:
-        if self._open_count() + len(self._in_handshake) >= self._connections_max:
+        if self._open_count() >= self._connections_max:
             return _Refusal(self._connections_max, self._service.replies)
         if self._tls is None:
             return HttpConnection(self._service)
-        forget = self._in_handshake.discard
+        forget = self._forget
         connection = HttpConnection(self._service, opened=lambda opened: forget(ref(opened)))
         reference = ref(connection, forget)
         self._in_handshake.add(reference)
+        self._note_handshakes()
         # By then it has ended in any case, also where what has failed is freed later.
         asyncio.get_running_loop().call_later(HANDSHAKE_S_MAX, forget, reference)
         return connection
+
+    def _open_count(self) -> int:
+        if self._shared is not None:
+            return self._shared.total()
+        return len(self._service.connections) + len(self._in_handshake)
+
+    def _forget(self, reference: ReferenceType[HttpConnection]) -> None:
+        self._in_handshake.discard(reference)
+        self._note_handshakes()
+
+    def _note_handshakes(self) -> None:
+        if self._shared is not None:
+            self._shared.note_handshakes(len(self._in_handshake))
 
     async def started(self) -> None:
         """Wait until connections are accepted: they are since `listen`."""

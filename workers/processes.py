@@ -217,7 +217,7 @@ class Workers:
                 await ended.wait()
             finally:
                 loop.remove_reader(receiving)
-                self.counts.note(number, 0)
+                self.counts.clear(number)
         process.kill()  # also where it has closed the link and goes on
         while (code := process.poll()) is None:  # noqa: ASYNC110 - no event says it
             await asyncio.sleep(POLL_S)

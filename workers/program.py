@@ -59,9 +59,9 @@ class Worker:
         self._link = link
         self._hello = hello
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counts = ConnectionCounts(hello.counts, hello.workers)
+        counts = ConnectionCounts(hello.counts, hello.workers).own(hello.number)
         self._tls = _server_tls(hello)
-        connections = Connections(lambda count: self._counts.note(hello.number, count))
+        connections = Connections(counts.note)
         self._service = HttpService(
             link.routes(hello),
             link.streams(hello),
@@ -80,7 +80,7 @@ class Worker:
             self._service,
             connections_max=hello.max_connections,
             tls=self._tls,
-            open_count=self._counts.total,
+            shared=counts,
         )
 
     async def run(self) -> int:

@@ -29,7 +29,10 @@ class Relay:
         self._main: asyncio.Transport | None = None
         connections.add(self)
         client.pause_reading()  # until there is where the bytes go
-        client.set_protocol(_Side(self._of_main, self._client_lost))
+        # A client that makes no more calls gets the replies to those under way; TLS can't do that.
+        # The main process closes a session as a whole.
+        half_closes = client.can_write_eof()
+        client.set_protocol(_Side(self._of_main, self._client_lost, half_closes=half_closes))
 
     def connected(self) -> asyncio.Protocol:
         """The protocol of the main process's side, once it is connected."""
@@ -75,10 +78,12 @@ class _Side(asyncio.Protocol):
         lost: Callable[[], None],
         *,
         made: Callable[[asyncio.Transport], None] | None = None,
+        half_closes: bool = False,
     ) -> None:
         self._other = other
         self._lost = lost
         self._made = made
+        self._half_closes = half_closes
 
     def connection_made(  # type: ignore[override]  # a stream's, in uvloop not by its class
         self, transport: asyncio.Transport
@@ -92,7 +97,7 @@ class _Side(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         other = self._other()
-        if other is None or not other.can_write_eof():  # TLS can't
+        if not self._half_closes or other is None:
             return False
         other.write_eof()
         return True

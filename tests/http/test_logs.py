@@ -19,7 +19,7 @@ from tests.http.test_damaged_records import damage
 ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
-COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
+COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "workers", "tuff")
 # Found elsewhere: tests of failed writes, of the end of a run, of clusters and of slow clients.
 NOT_HERE = {
     "bug", "backup_failed", "changes_not_written", "cluster_joined", "delayed_wait",

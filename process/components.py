@@ -184,9 +184,8 @@ class Components:
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
-        if self.cluster is None:
-            begin = session.route()
-            routes = [*routes, begin if access is None else access.guarded(begin)]
+        begin = session.route()
+        routes = [*routes, begin if access is None else access.guarded(begin)]
         if self._spans is not None:
             routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
@@ -198,15 +197,14 @@ class Components:
             now_ms=self._clock.now_ms,
             require_access=require_nothing if access is None else access.require_head,
         )
-        if self.cluster is None:
-            self._sessions = session.Sessions(
-                routes,
-                self._dispatcher,
-                service.connections,
-                max_request_bytes=server.max_request_bytes,
-                refusal=_no_refusal if access is None else access.refusal,
-            )
-            service.switch = self._sessions.begin
+        self._sessions = sessions = session.Sessions(
+            routes,
+            self._dispatcher,
+            service.connections,
+            max_request_bytes=server.max_request_bytes,
+            refusal=_no_refusal if access is None else access.refusal,
+        )
+        service.switch = sessions.begin
         listener = Listener(
             service,
             connections_max=server.max_connections,
@@ -215,33 +213,35 @@ class Components:
         )
         if not server.workers:
             return listener
-        self._workers = self._make_workers(listener, routes, streams)
-        return self._workers
+        self._workers = workers = self._make_workers(listener, routes, streams, sessions)
+        self._metrics.watch_more(workers.gauges())
+        return workers
 
     def _make_workers(
-        self, local: Listener, routes: list[Route], streams: list[StreamRoute]
+        self,
+        local: Listener,
+        routes: list[Route],
+        streams: list[StreamRoute],
+        sessions: session.Sessions,
     ) -> "Workers":
         from workers.answering import Answering
-        from workers.processes import Workers, hello_of
+        from workers.processes import Workers
 
-        access, server = self._security.access, self._settings.server
+        access = self._security.access
         answering = Answering(
             routes,
             streams,
             self._dispatcher,
             require_access=require_nothing if access is None else access.require_head,
         )
-        workers = Workers(
-            server.workers,
+        return Workers(
+            self._settings,
             answering,
             local,
-            hello_of(self._settings, answering, has_sessions=self._sessions is not None),
             spawn=self._runtime.spawn,
             now_ms=self._clock.now_ms,
-            sessions=self._sessions,
+            begin_session=sessions.begin,
         )
-        self._metrics.watch_more(workers.gauges())
-        return workers
 
     def _routes(self) -> list[Route]:
         messaging = self.messaging

@@ -70,7 +70,6 @@ class Hello:
     workers: int
     routes: Sequence[Sequence[str]]
     streams: Sequence[Sequence[str]]
-    has_sessions: bool
     host: str
     addresses: Sequence[str]
     allowed_hosts: Sequence[str]

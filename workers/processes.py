@@ -19,13 +19,12 @@ from process import listening_sockets
 from process.health import Check, Status
 from process.listener import LISTEN_BACKLOG, Listener, ListenerStartError
 from process.metrics import Gauge
-from process.session import Sessions
 from process.settings import Settings
 from tuff.log_events import event
 from workers.answering import Answering, WorkerLink
 from workers.connection_counts import ConnectionCounts, new_descriptor
 from workers.link_frames import Hello
-from workers.relays import Arriving, receive
+from workers.relays import Arriving, BeginSession, receive
 
 log = logging.getLogger(__name__)
 
@@ -46,24 +45,23 @@ class Workers:
 
     def __init__(
         self,
-        count: int,
+        settings: Settings,
         answering: Answering,
         local: Listener,
-        hello: Hello,
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         now_ms: Callable[[], int],
-        sessions: Sessions | None,
+        begin_session: BeginSession,
     ) -> None:
-        """`hello` is what workers are told; numbers and descriptors are filled in."""
+        count = settings.server.workers
         descriptor = new_descriptor(count)
         self.counts = ConnectionCounts(descriptor, count)
-        self._hello = replace(hello, workers=count, counts=descriptor)
+        self._hello = replace(_hello_of(settings, answering), workers=count, counts=descriptor)
         self._answering = answering
         self._local = local
         self._spawn = spawn
         self._now_ms = now_ms
-        self._sessions = sessions
+        self._begin_session = begin_session
         self._sockets: list[list[socket.socket]] = []
         self._stop = asyncio.Event()
         self._all_ready = asyncio.Event()
@@ -236,11 +234,7 @@ class Workers:
         if arrived is None:
             return
         connection, head = arrived
-        if self._sessions is None:
-            connection.close()
-            return
-        begin = self._sessions.begin
-        self._spawn(_accept(connection, lambda: Arriving(begin, head)))
+        self._spawn(_accept(connection, Arriving(self._begin_session, head)))
 
     async def _watch(self) -> None:
         """End a worker that answers no ping for long. Pings are counted, and not seconds: after a
@@ -279,11 +273,11 @@ def _start(link: int, inherited: list[int]) -> subprocess.Popen[bytes]:
     )
 
 
-async def _accept(connection: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-    await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+async def _accept(connection: socket.socket, protocol: asyncio.Protocol) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
 
 
-def hello_of(settings: Settings, answering: Answering, *, has_sessions: bool) -> Hello:
+def _hello_of(settings: Settings, answering: Answering) -> Hello:
     """What workers are told, without what differs between them."""
     server = settings.server
     files = (server.tls_certificate_file, server.tls_key_file, server.tls_client_ca_file)
@@ -295,7 +289,6 @@ def hello_of(settings: Settings, answering: Answering, *, has_sessions: bool) ->
         workers=0,
         routes=answering.routes,
         streams=answering.streams,
-        has_sessions=has_sessions,
         host="",
         addresses=(),
         allowed_hosts=(*server.allowed_hosts, *settings.cluster.hosts()),

@@ -73,9 +73,8 @@ class Worker:
             holds_bodies=not hello.checks_heads,
             connections=connections,
         )
-        if hello.has_sessions:
-            sending = socket.socket(fileno=hello.handover)
-            self._service.switch = Handover(sending, connections, spawn=self._spawn).begin
+        sending = socket.socket(fileno=hello.handover)
+        self._service.switch = Handover(sending, connections, spawn=self._spawn).begin
         self._listener = Listener(
             self._service,
             connections_max=hello.max_connections,

@@ -18,6 +18,7 @@ from tuff.protocol.exchange import Request
 HEAD_BYTES_MAX = 1 << 16  # of what a request says about its client: two of its longest fields
 
 Spawn = Callable[..., object]
+BeginSession = Callable[[asyncio.Transport, Request], None]
 
 
 class Relay:
@@ -146,7 +147,7 @@ async def _connect(ours: socket.socket, relay: Relay) -> None:
 class Arriving(asyncio.Protocol):
     """A session that a worker has sent; `begin` continues it."""
 
-    def __init__(self, begin: Callable[[asyncio.Transport, Request], None], head: Request) -> None:
+    def __init__(self, begin: BeginSession, head: Request) -> None:
         self._begin = begin
         self._head = head
 

@@ -9,9 +9,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -21,12 +21,13 @@ from process.http_connection import Connections, HttpService
 from process.listener import Listener
 from process.logging_setup import log_to
 from process.tls import ServerTls
-from tuff.disk.event_loop import InThread
 from tuff.log_events import event
 from workers.connection_counts import ConnectionCounts
 from workers.forwarding import ForwardingDispatcher, MainLink
 from workers.link_frames import Hello
 from workers.relays import Handover
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,8 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
 
-_in_thread: InThread = lambda function: asyncio.get_running_loop().run_in_executor(None, function)  # noqa: E731
+def _in_thread(function: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.get_running_loop().run_in_executor(None, function)
 
 
 def _server_tls(hello: Hello) -> ServerTls | None:

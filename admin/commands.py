@@ -17,7 +17,7 @@ from pathlib import Path
 from admin import doctor, explain, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
-from admin.findings import CorruptDataError, Finding, RefusedError
+from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
 from admin.salvage import salvage
 from messaging.read.poll import Poll
@@ -66,6 +66,9 @@ def main(
     except DirectoryLockedError as error:
         advice = "" if options.command == "restore" else f"; {_RUNNING}"
         return _fail(f"{error}{advice}", EXIT_REFUSED)
+    except StoreMissingError as error:
+        advice = f"; {error.advice}" if error.option in options else ""
+        return _fail(f"{error}{advice}", EXIT_REFUSED)
     except _REFUSALS as error:
         return _fail(str(error), EXIT_REFUSED)
     except OSError as error:
@@ -76,9 +79,10 @@ def main(
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     if options.command == "restore" and options.directory.is_file():
         return _restore_archive(options.directory, options.new, now_ms=now_ms)
-    # A backup always contains both stores.
-    layout = DataDirectory.of if options.command == "restore" else DataDirectory.locate
-    data = layout(options.directory, options.snapshots)
+    if options.command == "restore":  # a backup contains both stores
+        data = DataDirectory.of(options.directory)
+    else:
+        data = DataDirectory.locate(options.directory, options.snapshots)
     with ExitStack() as locks:
         data.require_stores(with_messages=not options.without_messages)
         data.lock_out_servers(locks)
@@ -207,7 +211,9 @@ def _parser() -> argparse.ArgumentParser:
     why = commands.add_parser("explain", help="say why a reader does not receive a message")
     for command in (fsck, salvaging, backup, restore, why):
         command.add_argument("directory", type=Path, metavar="DIR")
+    for command in (fsck, salvaging, backup, why):
         command.add_argument("--snapshots", type=Path, metavar="DIR")
+    for command in (fsck, salvaging, backup, restore):
         command.add_argument("--without-messages", action="store_true")
     for name in ("namespace", "topic", "id"):
         why.add_argument(name)

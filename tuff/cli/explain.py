@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tuff.cli.fsck_and_backup import SNAPSHOTS
 from tuff.cli.options import (
     TRANSACTION,
     Session,
@@ -53,6 +54,7 @@ _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
     metavar="DIR",
     help="Ask no server: read the data directory of a stopped one.",
 )
+@SNAPSHOTS
 @server_options
 @output_options
 @session
@@ -65,16 +67,24 @@ def explain(
     tx: int | None,
     snapshot: Path | None,
     data: Path | None,
+    snapshots: Path | None,
     as_json: bool,
 ) -> None:
     """Say whether a reader of TOPIC receives the message ID, and why.
 
     ID is a message id (40 hex digits), or the id of a delayed message (36).
+
+    Exit code 0: there is an answer, visible or not. 1: the server refused the request. 2: an
+    option, the id or the directory is wrong, or a server uses the directory. 3: the server can't
+    be reached.
     """
     _require_one_reader(isolation, tx, snapshot, data)
+    if snapshots is not None and data is None:
+        raise click.UsageError("--snapshots needs --data")
     level = None if isolation is None else Isolation(isolation)
     if data is not None:
-        found = _explained_in(data, topic, id, level, tx)
+        files = [str(data), *([] if snapshots is None else ["--snapshots", str(snapshots)])]
+        found = _explained_in(files, topic, id, level, tx)
     else:
         read_in = None if snapshot is None else _snapshot_in(snapshot)
         with session.client() as client:
@@ -94,12 +104,12 @@ def _require_one_reader(
 
 
 def _explained_in(
-    data: Path, topic: TopicId, id: str, isolation: Isolation | None, tx: int | None
+    files: list[str], topic: TopicId, id: str, isolation: Isolation | None, tx: int | None
 ) -> Explanation:
     """Raises: BadRequestError: a server uses the directory, or it can't be read."""
     reader = ["--isolation", (isolation or Isolation.COMMITTED).value] if tx is None else []
     of_tx = [] if tx is None else ["--tx", str(tx), "--isolation", "all"]
-    words = [str(data), topic.namespace, topic.name, id, *reader, *of_tx]
+    words = [*files, topic.namespace, topic.name, id, *reader, *of_tx]
     try:
         (row,) = server_rows(["explain", *words])
     except ServerCommandError as error:

@@ -63,17 +63,21 @@ def main(
         return _run(options, now_ms=now_ms, new_store_id=new_store_id)
     except CorruptDataError as error:
         return _fail(str(error), EXIT_CORRUPT)
-    except DirectoryLockedError as error:
-        advice = "" if options.command == "restore" else f"; {_RUNNING}"
-        return _fail(f"{error}{advice}", EXIT_REFUSED)
-    except StoreMissingError as error:
-        advice = f"; {error.advice}" if error.option in options else ""
-        return _fail(f"{error}{advice}", EXIT_REFUSED)
     except _REFUSALS as error:
-        return _fail(str(error), EXIT_REFUSED)
+        return _fail(_refusal(error, options), EXIT_REFUSED)
     except OSError as error:
         path = error.filename or options.directory
         return _fail(f"{path} can't be used: {error.strerror}", EXIT_REFUSED)
+
+
+def _refusal(error: Exception, options: argparse.Namespace) -> str:
+    match error:
+        case DirectoryLockedError() if options.command != "restore":
+            return f"{error}; {_RUNNING}"
+        case StoreMissingError() if error.option in options:
+            return f"{error}; {error.advice}"
+        case _:
+            return str(error)
 
 
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:

@@ -79,9 +79,10 @@ def test_a_directory_that_is_no_data_directory_is_refused(tmp_path: Path) -> Non
     assert "--snapshots" in said.stderr
     assert "there is no message store" in without_messages.stderr
     assert "--without-messages" not in without_messages.stderr
-    assert "contains transaction files" in tuff_command(
-        "explain", str(TOPIC), "0" * 40, *elsewhere
-    ).stderr
+    assert (
+        "contains transaction files"
+        in tuff_command("explain", str(TOPIC), "0" * 40, *elsewhere).stderr
+    )
     alone = tuff_command("explain", str(TOPIC), "0" * 40, "--snapshots", tmp_path)
     assert "--snapshots needs --data" in alone.stderr
 

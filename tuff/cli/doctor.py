@@ -64,8 +64,8 @@ def doctor(
 
     With --data, --config or --set also this machine: settings, permissions, free space, inodes, the
     time of a sync, the limit of open files, memory, libraries, the clock, and the servers that the
-    settings name. The server need not run then. Give what `tuff serve` is given, and run the command
-    in the working directory of the server if a path is relative.
+    settings name. The server need not run then. Give what `tuff serve` is given, and run the
+    command in the working directory of the server if a path is relative.
 
     Exit code 0: there is no problem, warnings at most. 1: there is one. 3: the server can't be
     reached, and none of these options is given.

@@ -72,17 +72,7 @@ def doctor(
     """
     is_local = data is not None or config is not None or bool(assignments)
     found = list(_machine(data, config, assignments)) if is_local else []
-    try:
-        with session.client() as client:
-            found += _server(client, session.tls_files)
-    except ServerNotTrustedError as error:
-        if not is_local:
-            raise
-        found.append(Finding("certificate", PROBLEM, error.detail, RENEW))
-    except ConnectionLostError as error:
-        if not is_local:
-            raise
-        found.append(Finding("server", WARNING, error.detail, "start it, unless it is stopped"))
+    found += _server(session, may_be_stopped=is_local)
     has_problem = any(each.level == PROBLEM for each in found)
     rows = [(each.level, each.check, each.detail, each.advice) for each in found]
     counts = {level: sum(each.level == level for each in found) for level in (PROBLEM, WARNING, OK)}
@@ -109,7 +99,20 @@ def _machine(
         raise BadRequestError(str(error), code="command_refused") from None
 
 
-def _server(client: Client, tls_files: TlsFiles) -> Iterator[Finding]:
+def _server(session: Session, *, may_be_stopped: bool) -> list[Finding]:
+    """Raises: ConnectionLostError: no server answers, and it may not be stopped."""
+    try:
+        with session.client() as client:
+            return list(_running_server(client, session.tls_files))
+    except ConnectionLostError as error:
+        if not may_be_stopped:
+            raise
+        if isinstance(error, ServerNotTrustedError):
+            return [Finding("certificate", PROBLEM, error.detail, RENEW)]
+        return [Finding("server", WARNING, error.detail, "start it, unless it is stopped")]
+
+
+def _running_server(client: Client, tls_files: TlsFiles) -> Iterator[Finding]:
     health = client.health()
     yield _version(health)
     for name, check in health.checks.items():

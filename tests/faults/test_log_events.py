@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.faults.disk import Shim, failing, slow
 from tests.faults.test_hang_ups_and_stops import hang_up
-from tests.faults.workload_disk import metrics_of
-from tests.http.calls import begin, created, entry
+from tests.http.calls import begin, created, entry, metrics_of
 from tests.http.client import ok, refused, until
 from tests.http.process import ServerProcess, serve
 from tests.http.test_damaged_records import damage

@@ -87,7 +87,7 @@ with _server_libraries():
     from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import Listener, listen_failure
     from process.logging_setup import log_to
-    from process.security import protected_files
+    from process.protected_files import protected_files
     from process.settings import (
         LOOPBACK_HOSTS,
         ServerSettings,

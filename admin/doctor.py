@@ -18,7 +18,7 @@ from admin import diagnosis
 from admin.diagnosis import Diagnosis, Level
 from process.directory_locks import DataDirectories, DirectoryNameError
 from process.disk_space import Space
-from process.security import protected_files
+from process.protected_files import protected_files
 from process.settings import Settings, SettingsError, changed, load
 from tx.files import DamagedFilesError, FileKind, known_file, list_files
 

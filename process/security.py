@@ -1,8 +1,8 @@
 """What protects the server: the access file and TLS, as far as they are set."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from process.access_guard import AccessGuard
 from process.health import Check
@@ -10,34 +10,8 @@ from process.settings import ServerSettings, Settings, SettingsError
 from process.tls import ServerTls
 from process.watched_files import WatchedFileError
 from tuff.disk.event_loop import InThread
-from tuff.disk.file_modes import READ, WRITE, rights_of_others
 
 SECRET_CHARACTERS_MIN = 32  # as hexadecimal digits they are 128 bits
-
-
-class ProtectedFile(NamedTuple):
-    """A file that not every user of the machine should read or write. `setting` names it; `rights`
-    are those that every user has nevertheless: `read`, `write` or both; None: none of them."""
-
-    setting: str
-    file: Path
-    rights: str | None
-
-
-def protected_files(settings: Settings) -> Iterator[ProtectedFile]:
-    """The files of the settings on which the security depends, with their modes. Blocks."""
-    for section, key, unwanted in (
-        ("server", "tls_key_file", READ | WRITE),
-        ("cluster", "secret_file", READ | WRITE),
-        # They are no secrets, and who writes them can give rights and certificates.
-        ("server", "access_file", WRITE),
-        ("server", "tls_client_ca_file", WRITE),
-        ("cluster", "tls_ca_file", WRITE),
-    ):
-        name = getattr(getattr(settings, section), key)
-        if name:
-            rights = rights_of_others(Path(name), unwanted)
-            yield ProtectedFile(f"{section}.{key}", Path(name), rights)
 
 
 class Threads(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from process.settings import SettingsError, load
-from tests.http.calls import begin, created
+from tests.http.calls import begin, created, entry
 from tests.http.client import ok, refused, until
 from tests.http.process import ServerProcess, serve
 from tests.http.test_access import access_file
@@ -86,7 +86,9 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
         until(lambda: "damage_found" in codes_in(second))
 
     seen = {*codes_in(first), *codes_in(second)}
-    assert documented() - seen - found_by_others() == {"file_exposed", "file_read_again"}
+    assert documented() - seen - found_by_others() == {
+        "file_exposed", "file_read_again", "messages_set_aside",
+    }  # fmt: skip
     ends = [each for each in codes_in(second) if each.startswith("server_sto")]
     assert ends == ["server_stopping", "server_stopped"]
 
@@ -98,6 +100,16 @@ def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
         file.write_text(access_file({"reader": "", "another": ""}))
         os.kill(running.pid, signal.SIGHUP)
         until(lambda: "file_read_again" in codes_in(running))
+
+
+def test_messages_of_a_prepared_transaction_that_are_set_aside_are_logged(tmp_path: Path) -> None:
+    with serve(tmp_path, AS_JSON, "messaging.max_block=0.2") as running:
+        orders = created(running.client(), "default", "orders")
+        prepared = begin(orders.client)
+        ok(orders.client.post(
+            f"{prepared.path}/prepare", {"database": "d", "publish": [entry(orders, "a")]}
+        ))  # fmt: skip
+        until(lambda: "messages_set_aside" in codes_in(running))
 
 
 def test_an_access_file_that_every_user_may_write_is_logged(tmp_path: Path) -> None:

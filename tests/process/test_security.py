@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from process.security import protected_files
+from process.protected_files import protected_files
 from process.settings import Settings
 
 

@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 READ, WRITE = stat.S_IROTH, stat.S_IWOTH
+_NAMES = ((READ, "read"), (WRITE, "write"))
 
 
 def rights_of_others(file: Path, unwanted: int) -> str | None:
@@ -17,6 +18,3 @@ def rights_of_others(file: Path, unwanted: int) -> str | None:
     except OSError:
         return None
     return " and ".join(name for right, name in _NAMES if found & right) or None
-
-
-_NAMES = ((READ, "read"), (WRITE, "write"))

@@ -235,13 +235,6 @@ BUGS = (
         "            if server.owner is None\n",
     ),
     planted(
-        "messages-that-are-aside-unknown-to-a-new-leader",
-        "messaging/write/settle_and_mark.py",
-        "            for pointer in (*index.pointers(), *index.settling)\n",
-        "            for pointer in (*index.pointers(), *index.settling)\n"
-        "            if not index.aside_ranges(pointer)\n",
-    ),
-    planted(
         "prepared-transaction-invalidated-by-a-new-leader",
         "tx/manager.py",
         "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",

@@ -12,8 +12,8 @@ from messaging.storage.rows import TOPICS
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
-    CountingStore,
     NOON_MS,
+    CountingStore,
     FlakyWorld,
     World,
     payloads,

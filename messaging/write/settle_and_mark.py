@@ -218,7 +218,7 @@ class TransactionRows:
         ranges = [each for each in index.message_ranges(pointer) if each.topic == topic]
         if pointer in self._unmarked or not ranges:
             return  # it has been aborted, or they are set aside
-        self._invert(ranges, batch)
+        self._invert(ranges, batch, is_aside=True)
         # After the asides are discarded: what is undone last is named first.
         batch.on_lost(partial(index.load, ranges, now_ms=batch.now_ms))
         for entry in ranges:
@@ -299,10 +299,12 @@ class TransactionRows:
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))
 
-    def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
+    def _invert(
+        self, ranges: Sequence[IndexedRange], batch: WriteBatch, *, is_aside: bool = False
+    ) -> None:
         self._require_own_topics(ranges)
         for entry in ranges:
-            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
+            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last, is_aside=is_aside)
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
                 batch.touch(topic)

@@ -284,3 +284,18 @@ async def test_the_end_of_a_topic_is_found_without_a_scan_from_what_is_aside() -
             await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
         ).blocked_by is None
         assert store.read_count - before < 10
+
+
+async def test_what_was_rolled_back_before_does_not_return(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    published = await publish(service, b"rolled back", b"too", pointer=POINTER)
+    await publish(service, b"kept", pointer=POINTER)
+    assert published.rollback is not None
+    await service.publisher.rollback(AUDIT, published.rollback)
+    await service.rows.set_aside([POINTER])
+
+    await commit(world, service)
+
+    assert await polled(service, COMMITTED) == [b"kept"]

@@ -1,4 +1,4 @@
-"""Sends calls over HTTP, from any thread, over connections that are kept open.
+"""Sends calls from any thread, over a session or over HTTP, on connections that are kept open.
 
 It sends each call once, and reports a lost connection as `ConnectionLostError`. `tuff.retries`
 decides which calls are repeated.
@@ -9,11 +9,12 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ssl import SSLContext, SSLError, SSLSocket, create_default_context
 from threading import Lock
 from time import perf_counter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -21,8 +22,12 @@ from tuff.address import Address
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError
 from tuff.flows import Stop, wait_for
-from tuff.protocol.errors import TuffError
+from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.servers import Servers, subject_of, with_owner
+from tuff.session_offers import NoSessionError, upgrade_fields
+
+if TYPE_CHECKING:
+    from tuff.blocking.session import Session, Sessions
 
 T = TypeVar("T")
 
@@ -90,6 +95,7 @@ class Transport:
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
+        self._sessions = self._sessions_of(address)
         _open.add(self)
 
     def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
@@ -100,17 +106,26 @@ class Transport:
             TuffError: the class of the server's refusal.
             StoppedError: `stop` was set before the response came.
         """
+        if self._closed:
+            raise ClientClosedError
+        sessions, request = self._sessions, call.request
+        response = None if sessions is None else sessions.response(request, stop)
+        if response is None:
+            response = self._response_over_http(request, stop)
+        return self._address.answer(call, response)
+
+    def _response_over_http(self, request: Request, stop: Stop | None) -> Response:
         connection = self._take()
         try:
-            _bounded(connection).begin(self._address.answer_within_s(call.request), stop=stop)
-            self._send(connection, call.request)
-            response = self._receive(connection, call.request)
+            _bounded(connection).begin(self._address.answer_within_s(request), stop=stop)
+            self._send(connection, request)
+            response = self._receive(connection, request)
         except BaseException:
             # The rest of a response may still come, and must not be read as that of the next call.
             connection.close()
             raise
         self._give_back(connection)
-        return self._address.answer(call, response)
+        return response
 
     def close(self) -> None:
         """Close all connections; calling it again is harmless."""
@@ -118,6 +133,8 @@ class Transport:
             idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
             connection.close()
+        if self._sessions is not None:
+            self._sessions.close()
 
     def leave_inherited(self) -> None:
         """In a process that was just forked: close the inherited connections, which stay open in
@@ -126,6 +143,44 @@ class Transport:
         inherited, self._idle, self._lock = self._idle, [], Lock()
         for connection in inherited:
             connection.close()
+        if self._sessions is not None:
+            self._sessions.leave_inherited()
+
+    def _sessions_of(self, address: Address) -> "Sessions | None":
+        if not address.with_sessions:
+            return None
+        from tuff.blocking.session import Sessions  # it loads msgpack, which HTTP does not need
+
+        return Sessions(address, self._open_session)
+
+    def _open_session(self) -> "Session":
+        """A new session. A connection whose server offers none is kept for HTTP.
+
+        Raises:
+            NoSessionError: the server offers none.
+            ServerUnreachableError, ServerNotTrustedError: there is no connection.
+        """
+        from tuff.blocking.session import Session
+        from tuff.protocol.session_frames import PATH
+
+        connection = self._connect()
+        within_s = self._address.connect_timeout_s
+        try:
+            _bounded(connection).begin(within_s, stop=None)
+            connection.request("GET", self._prefix + PATH, headers=upgrade_fields(self._address))
+            with connection.getresponse() as reply:
+                if reply.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                    received = reply.peek()
+                    return Session(_bounded(connection).unbounded, received, within_s=within_s)
+                reply.read()
+        except (OSError, HTTPException, BadRequestError) as error:
+            connection.close()
+            raise NoSessionError(None, f"{type(error).__name__}: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection)
+        raise NoSessionError(reply.status, f"it answered {reply.status}")
 
     def _take(self) -> HTTPConnection:
         while True:
@@ -161,7 +216,9 @@ class Transport:
     def _send(self, connection: HTTPConnection, request: Request) -> None:
         headers = self._address.headers(request)
         try:
-            connection.request(request.method, self._prefix + request.path, request.body, headers)
+            connection.request(
+                request.method, self._prefix + request.path, request.content, headers
+            )
         except OSError as error:
             # No server carries out a request whose body is cut short of its Content-Length.
             raise self._address.lost(request, error, was_sent=False) from error
@@ -224,6 +281,11 @@ class BoundedSocket:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def unbounded(self) -> socket.socket:
+        """The socket itself."""
+        return self._socket
 
     def close(self) -> None:
         self._socket.close()

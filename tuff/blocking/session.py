@@ -10,19 +10,22 @@ import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from itertools import count
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from threading import Lock
 from time import perf_counter
 
 from tuff.address import Address
+from tuff.blocking.bounded_socket import bounded
 from tuff.calls import Request, Response
 from tuff.client_errors import ClientClosedError
 from tuff.flows import Stop, wait_for
 from tuff.protocol.errors import BadRequestError
-from tuff.protocol.session_frames import FrameReader, Greeting, Kind, frame, greeting_of
+from tuff.protocol.session_frames import PATH, FrameReader, Greeting, Kind, frame, greeting_of
 from tuff.session_calls import SessionCall, call_frame, response_of, session_call
-from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers
+from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
 
 log = logging.getLogger(__name__)
 
@@ -332,6 +335,35 @@ class Session:
         for _, elements in frames[1:]:
             self._take(elements)
         return greeting_of(frames[0][1])
+
+
+def begin_session(connection: HTTPConnection, address: Address, *, prefix: str) -> Session:
+    """Ask for a session over a connection, which is the session's from then on.
+
+    Raises:
+        NoSessionError: the server offers none; the connection can still be used for HTTP, unless
+            it is closed.
+    """
+    within_s = address.connect_timeout_s
+    try:
+        bounded(connection).begin(within_s, stop=None)
+        connection.request("GET", prefix + PATH, headers=upgrade_fields(address))
+        with connection.getresponse() as reply:
+            if reply.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                sock = bounded(connection).unbounded
+                session = Session(sock, reply.peek(), within_s=within_s)
+                connection.sock = None
+                return session
+            reply.read()
+    except (OSError, HTTPException, BadRequestError) as error:
+        connection.close()
+        raise NoSessionError(None, f"{type(error).__name__}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    if reply.will_close:
+        connection.close()
+    raise NoSessionError(reply.status, f"it answered {reply.status}")
 
 
 class Sessions:

@@ -4,14 +4,11 @@ It sends each call once, and reports a lost connection as `ConnectionLostError`.
 decides which calls are repeated.
 """
 
-import io
 import os
 import select
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from http import HTTPStatus
+from collections.abc import Iterable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ssl import SSLContext, SSLError, SSLSocket, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -19,12 +16,12 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from tuff.address import Address
+from tuff.blocking.bounded_socket import BoundedSocket, bounded
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError
-from tuff.flows import Stop, wait_for
-from tuff.protocol.errors import BadRequestError, TuffError
+from tuff.flows import Stop
+from tuff.protocol.errors import TuffError
 from tuff.servers import Servers, subject_of, with_owner
-from tuff.session_offers import NoSessionError, upgrade_fields
 
 if TYPE_CHECKING:
     from tuff.blocking.session import Session, Sessions
@@ -95,7 +92,7 @@ class Transport:
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
-        self._sessions = self._sessions_of(address)
+        self._sessions: Sessions | None = None
         _open.add(self)
 
     def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
@@ -108,7 +105,7 @@ class Transport:
         """
         if self._closed:
             raise ClientClosedError
-        sessions, request = self._sessions, call.request
+        sessions, request = self._used_sessions(), call.request
         response = None if sessions is None else sessions.response(request, stop)
         if response is None:
             response = self._response_over_http(request, stop)
@@ -117,7 +114,7 @@ class Transport:
     def _response_over_http(self, request: Request, stop: Stop | None) -> Response:
         connection = self._take()
         try:
-            _bounded(connection).begin(self._address.answer_within_s(request), stop=stop)
+            bounded(connection).begin(self._address.answer_within_s(request), stop=stop)
             self._send(connection, request)
             response = self._receive(connection, request)
         except BaseException:
@@ -146,12 +143,13 @@ class Transport:
         if self._sessions is not None:
             self._sessions.leave_inherited()
 
-    def _sessions_of(self, address: Address) -> "Sessions | None":
-        if not address.with_sessions:
-            return None
-        from tuff.blocking.session import Sessions  # it loads msgpack, which HTTP does not need
+    def _used_sessions(self) -> "Sessions | None":
+        if self._sessions is None and self._address.with_sessions:
+            from tuff.blocking.session import Sessions  # it loads msgpack; HTTP does not need it
 
-        return Sessions(address, self._open_session)
+            with self._lock:
+                self._sessions = self._sessions or Sessions(self._address, self._open_session)
+        return self._sessions
 
     def _open_session(self) -> "Session":
         """A new session. A connection whose server offers none is kept for HTTP.
@@ -160,27 +158,13 @@ class Transport:
             NoSessionError: the server offers none.
             ServerUnreachableError, ServerNotTrustedError: there is no connection.
         """
-        from tuff.blocking.session import Session
-        from tuff.protocol.session_frames import PATH
+        from tuff.blocking.session import begin_session
 
         connection = self._connect()
-        within_s = self._address.connect_timeout_s
         try:
-            _bounded(connection).begin(within_s, stop=None)
-            connection.request("GET", self._prefix + PATH, headers=upgrade_fields(self._address))
-            with connection.getresponse() as reply:
-                if reply.status == HTTPStatus.SWITCHING_PROTOCOLS:
-                    received = reply.peek()
-                    return Session(_bounded(connection).unbounded, received, within_s=within_s)
-                reply.read()
-        except (OSError, HTTPException, BadRequestError) as error:
-            connection.close()
-            raise NoSessionError(None, f"{type(error).__name__}: {error}") from error
-        except BaseException:
-            connection.close()
-            raise
-        self._give_back(connection)
-        raise NoSessionError(reply.status, f"it answered {reply.status}")
+            return begin_session(connection, self._address, prefix=self._prefix)
+        finally:
+            self._give_back(connection)
 
     def _take(self) -> HTTPConnection:
         while True:
@@ -247,85 +231,6 @@ class Transport:
             connection.close()
 
 
-class BoundedSocket:
-    """A socket that limits the time of a whole exchange. Belongs to one thread at a time.
-
-    The timeout of a plain socket is for each read, so a server that sends one byte a second would
-    never exceed it. This class has the methods that `http.client` uses.
-    """
-
-    def __init__(self, sock: socket.socket, *, elapsed_s: Callable[[], float]) -> None:
-        self._socket = sock
-        self._elapsed_s = elapsed_s
-        self._deadline_s = 0.0
-        self._stop: Stop | None = None
-
-    def begin(self, seconds: float, *, stop: Stop | None) -> None:
-        """Give the next exchange so many seconds in all.
-
-        After that every call raises TimeoutError, and once `stop` is set StoppedError.
-        """
-        self._deadline_s = self._elapsed_s() + seconds
-        self._stop = stop
-
-    def sendall(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            self._socket.settimeout(self._left_s())
-            view = view[self._socket.send(view) :]
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb", "a response is read as bytes"
-        raw = self._socket.makefile("rb", buffering=0)
-        return io.BufferedReader(_ResponseReader(raw, self._before_reading))
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    @property
-    def unbounded(self) -> socket.socket:
-        """The socket itself."""
-        return self._socket
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _before_reading(self) -> None:
-        if self._stop is not None and not self._holds_bytes():
-            wait_for(self.fileno(), self._stop, self._left_s())
-        self._socket.settimeout(self._left_s())
-
-    def _holds_bytes(self) -> bool:
-        # Bytes that TLS has decrypted already don't make the descriptor readable.
-        return isinstance(self._socket, SSLSocket) and self._socket.pending() > 0
-
-    def _left_s(self) -> float:
-        left_s = self._deadline_s - self._elapsed_s()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        return left_s
-
-
-class _ResponseReader(io.RawIOBase):
-    """The reading side: before each read it sets the time that is left."""
-
-    def __init__(self, raw: socket.SocketIO, before_reading: Callable[[], None]) -> None:
-        super().__init__()
-        self._raw = raw
-        self._before_reading = before_reading
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int | None:  # type: ignore[override]  # of all buffers, those it is given
-        self._before_reading()
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 _open: WeakSet[Transport] = WeakSet()
 
 
@@ -345,11 +250,6 @@ def _ssl_context() -> SSLContext:
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
-
-
-def _bounded(connection: HTTPConnection) -> BoundedSocket:
-    assert isinstance(connection.sock, BoundedSocket), "it was connected here"
-    return connection.sock
 
 
 def _is_dropped(connection: HTTPConnection) -> bool:

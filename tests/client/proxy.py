@@ -201,10 +201,8 @@ class _Relay:
         assert isinstance(operation, int)
         assert isinstance(parameters, list)
         name = OPERATIONS[operation].path.rpartition("/")[2]
-        self._names[call_id] = parameters[0] if name == "{tx}" else name
-        return not self._between.server.is_dead and not self._losses.takes_request(
-            self._names[call_id]
-        )
+        self._names[call_id] = name = parameters[0] if name == "{tx}" else name
+        return not (self._between.server.is_dead or self._losses.takes_request(name))
 
     def _is_held(self, elements: list[object]) -> bool:
         held = self._losses.held.get(self._names.get(elements[1], "") if elements[1:] else "")

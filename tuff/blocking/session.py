@@ -141,13 +141,14 @@ class Session:
                 return None
             self._send(data, sent_s + within_s)
             waiter.is_sent = True
-            return self._response(waiter, sent_s + within_s)
-        except TimeoutError:
-            if self._heard_s < sent_s:
-                self.abort()  # the other end is gone: the next call gets another session
-            raise
-        finally:
+            response = self._response(waiter, sent_s + within_s)
             self._leave(call_id, waiter, call)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and self._heard_s < sent_s:
+                self.abort()  # the other end is gone: the next call gets another session
+            self._leave(call_id, waiter, call)  # an interrupt may have come instead of the first
+            raise
+        return response
 
     def abort(self) -> None:
         """Close the connection now; the calls that wait are lost."""
@@ -195,10 +196,8 @@ class Session:
                 self._socket.close()
 
     def _cancel(self, call_id: int) -> None:
-        try:
+        with suppress(OSError):  # the session has ended
             self._send(frame(int(Kind.CANCEL), call_id), perf_counter() + CANCEL_WITHIN_S)
-        except OSError:
-            self.abort()
 
     def _response(self, waiter: _Waiter, deadline_s: float) -> Response:
         while waiter.outcome is None:
@@ -230,8 +229,10 @@ class Session:
                 self._leader = reading
             if _is_ready(self._socket, select.POLLIN, 0):
                 self._read()
-        finally:
             self._step_down(reading)
+        except BaseException:
+            self._step_down(reading)  # an interrupt may have come instead of the first
+            raise
 
     def _read(self) -> None:
         """Take all frames that are there. Only the leader may."""
@@ -292,18 +293,14 @@ class Session:
 
     def _send(self, data: bytes, deadline_s: float) -> None:
         """Raises: OSError: it was not sent, or not whole."""
-        if not self._sending.acquire(timeout=max(0.0, deadline_s - perf_counter())):
-            raise TimeoutError("timed out")
         view = memoryview(data)
         try:
-            while view:
-                view = view[self._sent(view, deadline_s) :]
-        except BaseException as error:
-            if len(view) < len(data) or not isinstance(error, TimeoutError):
-                self.abort()  # a part of a frame
+            with self._sending:
+                while view:
+                    view = view[self._sent(view, deadline_s) :]
+        except BaseException:
+            self.abort()  # it may have sent a part of a frame
             raise
-        finally:
-            self._sending.release()
 
     def _sent(self, view: memoryview, deadline_s: float) -> int:
         """How many bytes could be sent."""

@@ -147,8 +147,10 @@ class Transport:
         if self._sessions is None and self._address.with_sessions:
             from tuff.blocking.session import Sessions  # it loads msgpack; HTTP does not need it
 
+            made = Sessions(self._address, self._open_session)
             with self._lock:
-                self._sessions = self._sessions or Sessions(self._address, self._open_session)
+                if self._sessions is None:
+                    self._sessions = made
         return self._sessions
 
     def _open_session(self) -> "Session":

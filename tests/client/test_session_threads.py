@@ -136,7 +136,7 @@ def test_a_client_that_sends_still_reads() -> None:
         played.caller.sendall(frame(int(Kind.REPLY), 2**40, 200, {}, b"x" * 20_000_000))
         played.answer_all()
 
-    with playing(replies_first) as url, tuff.Client(url, retries=0) as client:
+    with playing(replies_first) as url, tuff.Client(url, timeout=10, retries=0) as client:
         client.publish(TOPIC, b"x" * 10_000_000)
 
 

@@ -23,8 +23,9 @@ from messaging.topic_changes import routes as topic_routes
 from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health, session, settings_reply
+from process.endpoints import ENDPOINTS
 from process.http_connection import StreamRoute
-from process.openapi import ENDPOINTS, address
+from process.openapi import address
 from process.settings import SECTIONS, Settings, key_of
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve

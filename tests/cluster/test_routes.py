@@ -12,7 +12,7 @@ import pytest
 from cluster import routes
 from metadata.leveldb import LevelDbMetadataStore
 from metadata.store import MetadataStore
-from process.openapi import ENDPOINTS, Endpoint
+from process.endpoints import ENDPOINTS, Endpoint
 from tests.cluster.nodes import Answered, call
 from tests.cluster.operated import CLUSTER_ID, STARTED_MS, Server, operated
 from tests.process.served import until

@@ -15,7 +15,7 @@ from cluster.routing import Owner, proven_route, target_of, topic_route
 from console.files import files
 from messaging.topics import TOPIC_PATH
 from process.dispatch import RouteTree
-from process.openapi import ENDPOINTS, Endpoint
+from process.endpoints import ENDPOINTS, Endpoint
 from process.request_parser import read_target
 from tests.cluster.nodes import (
     AUDIT,

@@ -12,7 +12,7 @@ import pytest
 
 from access.operations import REQUIREMENTS, Scope
 from access.principals import Right, hash_of
-from process.openapi import ENDPOINTS, Endpoint
+from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.client import JSON, Client, Reply, ok, refused, until
 from tests.http.process import ServerProcess, serve
 from tuff import Client as TuffClient

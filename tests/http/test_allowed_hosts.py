@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from process.openapi import ENDPOINTS, Endpoint
+from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.conftest import NewServer

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from process.openapi import ENDPOINTS, Endpoint
+from process.endpoints import ENDPOINTS, Endpoint
 from tests.http.calls import TRANSACTIONS, Topic, Tx, begin, entry
 from tests.http.client import JSON, Client, ok, problem_of, refused
 from tests.http.process import ServerProcess

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from process.openapi import ENDPOINTS
+from process.endpoints import ENDPOINTS
 from tests.http.calls import Topic
 from tests.http.client import Client, ok
 from tests.http.process import ServerProcess

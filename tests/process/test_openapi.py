@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from process.openapi import ENDPOINTS, SCHEMAS, document
+from process.endpoints import ENDPOINTS
+from process.openapi import document
+from process.schemas import SCHEMAS
 from tests.http import contract
 from tuff.protocol.errors import BY_CODE
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.operations import REQUIREMENTS
-from process.openapi import ENDPOINTS
+from process.endpoints import ENDPOINTS
 from tuff.protocol.errors import BadRequestError, RequestTooLargeError
 from tuff.protocol.session_frames import OPERATIONS, FrameReader, Kind, call_of, frame
 

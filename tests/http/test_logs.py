@@ -20,14 +20,15 @@ from tests.http.test_damaged_records import damage
 ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
-COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
+COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "workers", "tuff")
 # Found elsewhere: tests of failed writes, of the end of a run, of clusters, of slow clients, and of
-# prepared transactions.
+# prepared transactions; and those of worker processes.
 NOT_HERE = {
     "backup_failed", "bug", "changes_not_written", "cluster_joined", "delayed_wait",
     "leader_elected", "messages_set_aside", "process_ended", "publish_lost", "requests_cut_off",
     "retention_failed", "rows_not_marked", "server_fenced", "session_ended", "slow_client_closed",
-    "snapshot_failed", "store_opened_again", "store_write_failed", "task_failed",
+    "snapshot_failed", "store_opened_again", "store_write_failed", "task_failed", "worker_ended",
+    "worker_hangs", "worker_orphaned", "worker_ready",
 }  # fmt: skip
 
 

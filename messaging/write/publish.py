@@ -627,11 +627,12 @@ def _put_messages(
 ) -> tuple[Offset, Offset]:
     """`offsets`: those that are assigned already."""
     prefix, entry = target.topic.prefix(target.generation), target.entry
+    if entry.pointer is None and entry.attributes is None and not any(entry.ttls_s or ()):
+        return batch.put_plain(prefix, entry.payloads)
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = _values(keys, entry, pointer=entry.pointer)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
-    batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
+    batch.put_rows(NewRows(prefix, keys, values, is_plain=False))
     return offsets
 
 

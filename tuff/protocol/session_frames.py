@@ -4,6 +4,7 @@ A frame is its length in four bytes, big-endian, and an array in MessagePack. Th
 its kind. Server and client use the same code for both directions.
 """
 
+import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
@@ -76,9 +77,19 @@ class Greeting(NamedTuple):
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
 
 
+class _Packers(threading.local):
+    """A packer for each thread: to make one takes as long as to pack a reply."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer().pack
+
+
+_PACKERS = _Packers()
+
+
 def frame(*elements: object) -> bytes:
     """A frame with these elements."""
-    packed: bytes = msgpack.packb(elements)
+    packed: bytes = _PACKERS.pack(elements)
     return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
 
 
@@ -165,12 +176,17 @@ def path_parameters(values: object, names: tuple[str, ...]) -> dict[str, str]:
         raise BadRequestError(
             f"the operation takes {len(names)} parameters ({', '.join(names)}), not {shown(values)}"
         )
-    for value in values:
-        if type(value) is not str and type(value) is not int:
-            raise BadRequestError(f"a parameter is a string or a number, not {shown(value)}")
+    found: dict[str, str] = {}
+    for name, value in zip(names, values, strict=True):
         if type(value) is str:
-            _require_length(value, what="a parameter")
-    return dict(zip(names, map(str, values), strict=True))
+            if len(value) > TEXT_CHARACTERS_MAX:
+                raise _too_long("a parameter", value)
+            found[name] = value
+        elif type(value) is int:
+            found[name] = str(value)
+        else:
+            raise BadRequestError(f"a parameter is a string or a number, not {shown(value)}")
+    return found
 
 
 def media_type(value: object, *, what: str) -> str | None:
@@ -182,16 +198,14 @@ def media_type(value: object, *, what: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise BadRequestError(f"the media type of {what} is a string, not {shown(value)}")
-    return _require_length(value, what=f"the media type of {what}")
+    if len(value) > TEXT_CHARACTERS_MAX:
+        raise _too_long(f"the media type of {what}", value)
+    return value
 
 
-def _require_length(text: str, *, what: str) -> str:
+def _too_long(what: str, text: str) -> BadRequestError:
     # The server keeps such texts in caches, whose memory is bounded by their count.
-    if len(text) > TEXT_CHARACTERS_MAX:
-        raise BadRequestError(
-            f"{what} has at most {TEXT_CHARACTERS_MAX} characters, not {len(text)}"
-        )
-    return text
+    return BadRequestError(f"{what} has at most {TEXT_CHARACTERS_MAX} characters, not {len(text)}")
 
 
 def query_pairs(query: object) -> tuple[tuple[str, str], ...]:

@@ -431,7 +431,7 @@ class _UnderWay(LightTask[Reply]):
         self.call_id = call_id
         self.size = size
         self.is_poll = is_poll
-        super().__init__(work, returned=self._return, failed=session.fail, refusals=REFUSALS)
+        super().__init__(work, self._return, session.fail, REFUSALS)
 
     def _return(self, reply: Reply) -> None:
         self._session.answered(self, reply)

@@ -477,7 +477,8 @@ def _transaction_object(
     form["timeout"] = _seconds(opened.timeout_ms)
     form["startedAt"] = opened.started_at_ms
     form["expiresAt"] = opened.expires_at_ms
-    form |= _prepared_members(opened)
+    if opened.prepared is not None:
+        form |= _prepared_members(opened)
     if opened.lease_ms is not None:
         form |= _lease_members(opened, lease_ends_at_ms)
     return form

@@ -87,13 +87,15 @@ class _Routes:
     async def publish(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        form = reply_form(request.accept, asked_in=asked_in)
+        media_type = asked_in
+        if request.accept is not None:
+            media_type = reply_form(request.accept, asked_in=asked_in).media_type
         ack = _named_ack(request, publish) if request.query else None
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish)
             return Reply(headers=(("Tuff-Ack", ack.value),))
         published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
-        reply = _published(request, published, form.media_type)
+        reply = _published(request, published, media_type)
         if ack is None:
             return reply
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
@@ -118,7 +120,7 @@ class _Routes:
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
     asked_in, schema = body_form(request.content_type, body)
-    query = dict(request.query)
+    query = dict(request.query) if request.query else {}
     of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
         decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
@@ -155,7 +157,7 @@ def _published(request: Request, published: "Published", media_type: MediaType) 
     if published.partitions:
         headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
     if published.rollback is None:
-        return Reply(headers=headers)
+        return Reply(200, None, b"", headers)
     if media_type is MediaType.AVRO:
         body = avro.encode_rollback_detail(published.rollback)
         return Reply(200, media_type.value, body, headers)

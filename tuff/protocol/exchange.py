@@ -160,6 +160,7 @@ class Form(NamedTuple):
 
 SCHEMAS = {"1": 1, "2": 2}  # the known versions, by their text
 BODY_TYPES = (MediaType.JSON, MediaType.AVRO)
+_JSON_FORM = Form(MediaType.JSON)
 POLL_TYPES = (MediaType.JSON, MediaType.AVRO, MediaType.ARROW)
 BROWSE_TYPES = (MediaType.JSON, MediaType.ARROW)
 
@@ -190,7 +191,7 @@ def body_form(content_type: str | None, body: bytes) -> Form:
     if named is not None:
         return named
     if not body:
-        return Form(MediaType.JSON)
+        return _JSON_FORM
     essence = (content_type or "").split(";")[0].strip().lower()
     raise UnsupportedMediaTypeError(
         f"the content type is {essence or 'missing'}; send {MediaType.JSON.value}, or to the "

@@ -300,11 +300,13 @@ class Write(Generic[T]):
 
     The committer releases the permit when the write is durable or proven not to be on the disk,
     even if the caller was cancelled. An `internal` write is never refused for overload: other
-    writes wait for its effect. `ack` says when the caller is answered, with `NONE` by itself.
+    writes wait for its effect. It is of one request, or of several that are answered together.
+    `ack` says when the caller is answered, with `NONE` by itself.
     """
 
     __slots__ = (
-        "ack", "build", "error", "future", "internal", "permit", "size_bytes", "value",
+        "ack", "build", "error", "future", "internal", "permit", "requests_count", "size_bytes",
+        "value",
     )  # fmt: skip
 
     def __init__(  # by hand: one is made for each publish, and a dataclass takes twice as long
@@ -315,12 +317,14 @@ class Write(Generic[T]):
         permit: WritePermit | None = None,
         internal: bool = False,
         ack: Ack = Ack.DURABLE,
+        requests_count: int = 1,
     ) -> None:
         self.build = build
         self.size_bytes = size_bytes
         self.permit = permit
         self.internal = internal
         self.ack = ack
+        self.requests_count = requests_count
         self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         # The answer for the caller once the batch is written: one or the other.
         self.value: T | None = None
@@ -426,7 +430,7 @@ class GroupCommitter:
         except TuffError:
             _release(write)
             raise
-        self._pending_count += 1
+        self._pending_count += write.requests_count
         self._pending_bytes += write.size_bytes
         self._group.put(write)
 
@@ -502,7 +506,7 @@ class GroupCommitter:
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
-        self._observe("store_batch_requests", len(writes))
+        self._observe("store_batch_requests", sum(write.requests_count for write in writes))
         self._complete(batch, writes)
 
     def _finish(self, batch: WriteBatch) -> None:
@@ -552,7 +556,7 @@ class GroupCommitter:
     def _answer(self, writes: list[Write[Any]]) -> None:
         for write in writes:
             _release(write)
-            self._pending_count -= 1
+            self._pending_count -= write.requests_count
             self._pending_bytes -= write.size_bytes
             if write.error is not None:
                 self._fail(write, write.error)

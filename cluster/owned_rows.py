@@ -8,15 +8,15 @@ are found wherever their topic has moved.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from cluster.calls import Handler, settle_future
 from cluster.membership import Identity
 from cluster.peers import Spawn
 from cluster.routing import Owner, Ownership
 from cluster.transactions_of_leader import TransactionsOfLeader
-from metadata.json_values import Fields
+from metadata.json_values import Fields, topic_from
 from tuff.protocol import json_forms
 from tuff.protocol.errors import (
     OwnershipMovingError,
@@ -27,9 +27,10 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import PublishEntry, RollbackDetail
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-DONE_COUNT_MAX = 100  # final writes whose call is not executed again if it is delivered twice
+DONE_COUNT_MAX = 100  # numbered writes whose call is not executed again if it is delivered twice
 REPORT_COUNT_MAX = 10_000  # pointers of one report; the others wait for the next one
 
 
@@ -51,6 +52,7 @@ class LocalRows(Protocol):
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
     async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]: ...
+    async def set_aside(self, transaction_pointers: Collection[int]) -> None: ...
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None: ...
     def settle(self, transaction_pointers: Collection[int]) -> None: ...
     def wake_readers(self, transaction_pointers: Collection[int]) -> None: ...
@@ -76,9 +78,9 @@ class OwnedRows:
         self._rows = rows
         self._ownership = ownership
         self._spawn = spawn
-        # The final writes of commits, by their numbers. A call may arrive twice, or long after the
-        # leader gave it up, so numbers are not forgotten when a leader is acknowledged.
-        self._finals: dict[int, asyncio.Future[list[RollbackDetail]]] = {}
+        # What the leader has this server write, by its numbers. A call may arrive twice, or long
+        # after the leader gave it up, so numbers are not forgotten when a leader is acknowledged.
+        self._writes: dict[int, asyncio.Future[Any]] = {}
         self._refused: set[int] = set()  # closed before they came; there is one for each lost call
         self._done: deque[int] = deque(maxlen=DONE_COUNT_MAX)
 
@@ -89,6 +91,7 @@ class OwnedRows:
             "close": self._close,
             "check": self._check,
             "final": self._final,
+            "aside": self._set_aside,
             "end": self._end,
             "wake": self._wake,
         }
@@ -120,17 +123,17 @@ class OwnedRows:
         self._require_me(form)
         epoch = form.integer("epoch")
         await self._transactions.acknowledge(epoch)
-        await self._ended(list(self._finals.values()))
+        await self._ended(list(self._writes.values()))
         self._transactions.require_epoch(epoch)  # another leader may have come meanwhile
         # Nothing is waited for between the last write and this.
         return {"carried": self._carried(), "reading": sorted(self._rows.reading_pointers())}
 
     async def _close(self, form: Fields) -> dict[str, object]:
         self._require(form)
-        finals = form.integers("finals")
-        self._refused.update(finals)
+        writes = form.integers("writes")
+        self._refused.update(writes)
         await self._transactions.close(form.integers("joins"))
-        await self._ended([self._finals[each] for each in finals if each in self._finals])
+        await self._ended([self._writes[each] for each in writes if each in self._writes])
         return {}
 
     async def _check(self, form: Fields) -> dict[str, object]:
@@ -151,32 +154,59 @@ class OwnedRows:
     ) -> list[RollbackDetail]:
         """Write the entries of a commit that belong to this server. Goes on if the caller gives
         up, and `close` waits for it."""
-        self._require(form)
-        writing = self._finals.get(number)
-        if writing is None:
-            self._require_not_refused(number)
-            writing = self._finals[number] = asyncio.get_running_loop().create_future()
-            self._spawn(self._write_final(form, number, entries, writing))
-        return await asyncio.shield(writing)
 
-    async def _write_final(
+        async def publish(require_wanted: Callable[[], None]) -> list[RollbackDetail]:
+            await self._require_owned(entries)
+            require_wanted()
+            return await self._rows.publish_final(entries)
+
+        return await self._numbered(form, number, publish)
+
+    async def _set_aside(self, form: Fields) -> dict[str, object]:
+        topics = [topic_from(str(each)) for each in form.values("topics")]
+
+        async def set_aside(require_wanted: Callable[[], None]) -> None:
+            served = await self._served(topics)
+            require_wanted()
+            await self._rows.set_aside(form.integers("pointers"))
+            if len(served) < len(topics):
+                raise OwnershipMovingError("another server owns some of the topics")
+
+        await self._numbered(form, form.integer("number"), set_aside)
+        return {}
+
+    async def _numbered(
         self,
         form: Fields,
         number: int,
-        entries: Sequence[PublishEntry],
-        writing: "asyncio.Future[list[RollbackDetail]]",
-    ) -> None:
-        async def write() -> list[RollbackDetail]:
-            await self._require_owned(entries)
-            self._require(form)
-            self._require_not_refused(number)
-            return await self._rows.publish_final(entries)
+        write: Callable[[Callable[[], None]], Awaitable[T]],
+    ) -> T:
+        """Do this write of the leader once. It is passed a function that raises if the leader has
+        given it up meanwhile, or another server leads."""
 
-        try:
-            await settle_future(writing, write())
-        finally:
-            del self._finals[number]
-            self._done.append(number)
+        def require_wanted() -> None:
+            self._require(form)
+            if number in self._refused or number in self._done:
+                raise TransactionsUnavailableError(
+                    f"the write {number} was given up by the leader, or is done; nothing was "
+                    "written"
+                )
+
+        async def run(writing: "asyncio.Future[T]") -> None:
+            try:
+                await settle_future(writing, write(require_wanted))
+            finally:
+                del self._writes[number]
+                self._done.append(number)
+
+        self._require(form)
+        writing = self._writes.get(number)
+        if writing is None:
+            require_wanted()
+            writing = self._writes[number] = asyncio.get_running_loop().create_future()
+            self._spawn(run(writing))
+        result: T = await asyncio.shield(writing)
+        return result
 
     async def _end(self, form: Fields) -> dict[str, object]:
         self._require(form)
@@ -223,7 +253,7 @@ class OwnedRows:
         return served
 
     async def _require_owned(self, entries: Sequence[PublishEntry]) -> None:
-        for topic in sorted({entry.topic for entry in entries}):
+        for topic in sorted({entry.topic.unit for entry in entries}):
             await self._serve(topic)
 
     async def _serve(self, topic: TopicId) -> None:
@@ -244,14 +274,7 @@ class OwnedRows:
                 f"{incarnation}"
             )
 
-    def _require_not_refused(self, number: int) -> None:
-        if number in self._refused or number in self._done:
-            raise TransactionsUnavailableError(
-                f"the final write {number} was given up by the leader, or is done; nothing was "
-                "written"
-            )
-
-    async def _ended(self, writes: "Iterable[asyncio.Future[list[RollbackDetail]]]") -> None:
+    async def _ended(self, writes: "Iterable[asyncio.Future[Any]]") -> None:
         for writing in writes:
             await asyncio.wait([writing])
 

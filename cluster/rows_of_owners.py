@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -110,7 +111,7 @@ class RowsOfOwners:
         self._carried: dict[int, _Carried] = {}
         self._first_publish_ms: dict[int, int] = {}
         self._readers: dict[int, set[Server]] = {}
-        self._last_number = 0  # of a final write
+        self._last_number = 0  # of a write at an owner
         self._delivering: dict[TopicId, dict[int, bool]] = {}  # pointers that ended: committed?
         self._outboxes: dict[str, _Outbox] = {}  # of the servers that have acknowledged the epoch
         self._changed = asyncio.Event()
@@ -127,7 +128,7 @@ class RowsOfOwners:
         it once, after the leader record has this epoch."""
         assert not self.epoch, "a process leads once: without its session it ends"
         self.epoch = epoch
-        self._last_number = epoch << 32  # no two leaders give final writes the same number
+        self._last_number = epoch << 32  # no two leaders give writes the same number
         # A server that obeyed an earlier leader was a member before the record had this epoch.
         await self._repeat(self.acknowledge_new)
         await self._repeat(self._read_shared_index)
@@ -200,11 +201,11 @@ class RowsOfOwners:
         self._readers.setdefault(pointer, set()).add(server)
 
     async def close(
-        self, server: Server, *, joins: Collection[int] = (), finals: Collection[int] = ()
+        self, server: Server, *, joins: Collection[int] = (), writes: Collection[int] = ()
     ) -> None:
         """Close what a server joined or was asked to write: when this returns, no such write is
         under way any more, and none will come. Waits until the server answers, or is fenced."""
-        form = {"joins": list(joins), "finals": list(finals)}
+        form = {"joins": list(joins), "writes": list(writes)}
         while True:
             try:
                 # Not for long: the server may have ended, and then nobody answers. Asked again, it
@@ -279,9 +280,19 @@ class RowsOfOwners:
             # A report that was sent before the end may have brought a pointer back.
             self._end(transaction_pointers, committed=False)
 
-    async def set_aside(self, _transaction_pointers: Collection[int]) -> None:
-        """Nothing yet: in a cluster, readers wait until a prepared transaction is resolved
-        (decision 0045, section 2)."""
+    async def set_aside(self, transaction_pointers: Collection[int]) -> None:
+        """As MessageRows. When this raises, no such write is under way any more."""
+        pointers = sorted(transaction_pointers)
+        carried = [self._carried[each] for each in pointers if each in self._carried]
+        by_server: dict[Server, list[TopicId]] = {}
+        for topic in sorted({topic for each in carried for topic in each.topics}):
+            with suppress(TopicNotFoundError):  # no topic ever had this name, so there are no rows
+                by_server.setdefault(await self._owner_of(topic), []).append(topic)
+        await _all(
+            self._set_aside_at(server, pointers, topics) for server, topics in by_server.items()
+        )
+        for pointer in pointers:
+            self._first_publish_ms.pop(pointer, None)
 
     def settle(self, transaction_pointers: Collection[int]) -> None:
         self._local.settle(transaction_pointers)
@@ -431,11 +442,30 @@ class RowsOfOwners:
             if not error.was_sent:
                 raise OwnershipMovingError(f"{error}; nothing was written") from None
             # It may still be written, or arrive late, and must not be when the rows are marked.
-            await self.close(server, finals=[number])
+            await self.close(server, writes=[number])
             raise StorageUnavailableError(
                 f"the messages of the commit may or may not be at {server.server_id}: {error}"
             ) from None
         return [json_forms.rollback_detail_from_json(each) for each in reply.values("details")]
+
+    async def _set_aside_at(
+        self, server: Server, pointers: Sequence[int], topics: Sequence[TopicId]
+    ) -> None:
+        self._last_number += 1
+        number = self._last_number
+        form = {"number": number, "pointers": pointers, "topics": list(map(str, topics))}
+        try:
+            await self._call(server, "aside", form)
+        except OwnershipMovingError:
+            for topic in topics:
+                self._ownership.forget(topic)
+            raise
+        except PeerUnansweredError as error:
+            if error.was_sent:
+                # The transaction may commit next. Readers would get a message twice if it were set
+                # aside after they had received it, and returned.
+                await self.close(server, writes=[number])
+            raise StorageUnavailableError(str(error)) from None
 
     def _end(self, pointers: Iterable[int], *, committed: bool) -> None:
         for pointer in pointers:

@@ -102,7 +102,8 @@ class EndedRows:
         self._rows = rows
         self._spawn = spawn
         self._under_way: dict[int, asyncio.Future[bool]] = {}
-        self._setting_aside: set[int] = set()
+        # Prepared transactions whose messages are set aside, or are about to be.
+        self._aside: set[int] = set()
         self._to_wake: deque[tuple[int, int]] = deque()  # LSN, and the pointer that committed by it
 
     def synced(self, lsn: int, changes: Iterable[ViewChange]) -> None:
@@ -114,6 +115,7 @@ class EndedRows:
         for change in changes:
             if change.state is None:
                 continue
+            self._aside.discard(change.transaction_id)
             pointers = change.ended or change.cleared
             if change.state is EndedState.COMMITTED:
                 committed += pointers
@@ -136,6 +138,7 @@ class EndedRows:
         rows of ended transactions from being settled or marked, and readers from being woken."""
         self._rows.note_durable(state.lsn)
         self._to_wake.clear()
+        self._aside.clear()  # an end that was not durable may be undone
         ended: set[int] = set()
         # This looks at the rows: few have any left, and a million transactions may have ended.
         for pointer in self._concerned():
@@ -187,9 +190,9 @@ class EndedRows:
 
     def set_aside(self, opened: OpenTransaction, *, is_open: Callable[[], bool]) -> None:
         """Let readers pass the rows of a prepared transaction, in the background, unless it ends
-        before. A resolve waits until that is done."""
-        if opened.transaction_id not in self._setting_aside:
-            self._setting_aside.add(opened.transaction_id)
+        before. A resolve waits until that is done. Once is enough: it writes no more rows."""
+        if opened.transaction_id not in self._aside:
+            self._aside.add(opened.transaction_id)
             self._spawn(self._set_aside(opened, is_open))
 
     async def _set_aside(self, opened: OpenTransaction, is_open: Callable[[], bool]) -> None:
@@ -198,10 +201,10 @@ class EndedRows:
             if is_open():
                 await self._rows.set_aside(opened.pointers)
         except TuffError as error:
+            self._aside.discard(opened.transaction_id)
             log.info("messages of %d are not set aside yet: %s", opened.transaction_id, error)
         finally:
             self._locks.open(opened.transaction_id)
-            self._setting_aside.discard(opened.transaction_id)
 
     def _is_carried(self, pointers: Sequence[int]) -> bool:
         return any(map(self._rows.is_carried, pointers))

@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
-from tuff.protocol.ids import MessageId, Offset, TopicId
+from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
 from tx.outcomes import EndedState, Outcome
@@ -143,6 +143,21 @@ async def test_a_commit_publishes_at_three_owners(cluster: Cluster) -> None:
     assert await all_committed(cluster) == [[b"final", b"final"], [b"final"], [b"final"]]
     await cluster.until(lambda: not s1.rows.is_carried(tx.transaction_id))
     assert not any(each.messaging.state.index.settling for each in cluster.servers.values())
+
+
+async def test_a_commit_publishes_to_one_partition_of_another_owner(cluster: Cluster) -> None:
+    s1, s2, _ = cluster.servers.values()
+    topic = TopicId("ns", "d")
+    cluster.owners[topic] = "s2"
+    await s2.handover.take([topic], NO_FLOOR)
+    await s2.messaging.topics.create(topic, {}, partition_count=2)
+    tx = await s1.begin()
+
+    await s1.manager.completion.commit(
+        tx.transaction_id, changes=[], publish=entries(topic.partition(1))
+    )
+
+    assert await s2.committed(topic.partition(1)) == [b"final"]
 
 
 async def test_the_leader_refuses_joins_with_its_own_errors(cluster: Cluster) -> None:
@@ -549,8 +564,9 @@ async def test_owners_refuse_an_earlier_leader(cluster: Cluster) -> None:
     await cluster.elect("s2")  # and s1 has not noticed
 
     calls: dict[str, dict[str, object]] = {
-        "close": {"joins": [1], "finals": []},
+        "close": {"joins": [1], "writes": []},
         "final": {"number": 1, "entries": []},
+        "aside": {"number": 1, "pointers": [tx.transaction_id], "topics": [str(C)]},
         "end": {"committed": [tx.transaction_id], "ended": [], "topics": []},
         "acknowledge": {},
     }

@@ -269,6 +269,40 @@ def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cl
         assert cluster.leader() not in (None, before)
 
 
+def test_messages_that_are_set_aside_return_although_the_leader_is_killed(
+    hbase: LocalHBase, tmp_path: Path
+) -> None:
+    """Readers at every server pass a prepared transaction after `max_block`."""
+    cluster = Cluster(tmp_path, deploy(settings_of(hbase.ports)), "messaging.max_block=2")
+
+    def committed() -> list[list[bytes]]:
+        return [
+            [each.payload for each in client.poll(topic, isolation="committed").messages]
+            for topic in TOPICS
+        ]
+
+    try:
+        for server_id in ("s1", "s2", "s3"):
+            cluster.start(server_id)
+        with tuff.Client(cluster.urls, retries=30) as client:
+            create_all(client, cluster)
+            tx = client.transactions.start(timeout=30)
+            held = [tuff.PublishEntry(topic=topic, payloads=[b"held"]) for topic in TOPICS]
+            client.transactions.prepare(tx, "db", publish=held)
+            for topic in TOPICS:
+                client.publish(topic, b"later")
+            until(lambda: committed() == [[b"later"]] * len(TOPICS), within_s=WITHIN_S)
+
+            leader = cluster.leader()
+            assert leader is not None
+            cluster.servers[leader].kill()
+            client.transactions.resolve(tx, "commit")
+
+            until(lambda: committed() == [[b"later", b"held"]] * len(TOPICS), within_s=WITHIN_S)
+    finally:
+        cluster.end()
+
+
 def test_a_rolling_restart_fails_no_request(cluster: Cluster) -> None:
     with tuff.Client(cluster.urls, retries=30) as client, ThreadPoolExecutor(1) as pool:
         create_all(client, cluster)

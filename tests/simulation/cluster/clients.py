@@ -15,7 +15,7 @@ from tests.simulation.cluster.observations import (
     Truncation,
 )
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.observations import Applied, Tx
+from tests.simulation.observations import NEVER, Applied, Tx
 from tuff.protocol.exchange import Reply
 from tuff.protocol.exchange import Request as HttpRequest
 from tuff.protocol.ids import MessageId, TopicId
@@ -30,7 +30,8 @@ _NOTHING_DONE = frozenset(
     {"ownership_moving", "topic_not_found", "topic_already_exists", "overloaded", "starting"}
 )
 _ENDED = ("committed", "aborted", "invalid")
-_ENDED_BY_CODE = {
+_STATES = {
+    "transaction_prepared": "prepared",
     "transaction_committed": "committed",
     "transaction_aborted": "aborted",
     "transaction_invalidated": "invalid",
@@ -71,7 +72,7 @@ class Clients:
     ) -> Publish:
         """Publish a message, in a transaction if one is given."""
         publish = self.new_publish(topic, tx)
-        has_ended = tx is not None and tx.is_over
+        has_ended = tx is not None and (tx.is_over or tx.state == "prepared")
         body: dict[str, object] = {"messages": [publish.payload]}
         if tx is not None:
             body["transactionWritePointer"] = str(tx.id)
@@ -161,11 +162,62 @@ class Clients:
     ) -> bool:
         """Commit with a message to each of these topics; whether that was done."""
         invoked = self._world.moment()
+        tx.commit_invoked = min(tx.commit_invoked, invoked)
+        body = self._commit_body(tx, changes, topics)
+        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/commit", body)
+        self._learn(tx, reply, invoked)
+        if reply.status == 200:
+            self._published(tx, reply)
+        return reply.status == 200
+
+    async def prepare(
+        self,
+        process: Process,
+        tx: Tx,
+        changes: frozenset[str] = frozenset(),
+        topics: Sequence[ObservedTopic] = (),
+    ) -> bool:
+        """Prepare with a message to each of these topics; whether that was done."""
+        invoked = self._world.moment()
+        tx.prepare_invoked = min(tx.prepare_invoked, invoked)
+        body = {**self._commit_body(tx, changes, topics), "database": "db"}
+        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/prepare", body)
+        self._learn(tx, reply, invoked)
+        if reply.status == 200:
+            self._published(tx, reply)
+        return reply.status == 200
+
+    async def resolve(self, process: Process, tx: Tx, outcome: str) -> bool:
+        """End a transaction that may be prepared; whether it has ended then."""
+        invoked = self._world.moment()
+        tx.resolved.add(outcome)
+        if outcome == "commit":
+            tx.commit_invoked = min(tx.commit_invoked, invoked)
+        else:
+            tx.abort_invoked = min(tx.abort_invoked, invoked)
+            tx.cleared = min(tx.cleared, invoked)
+        body = {"outcome": outcome}
+        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/resolve", body)
+        self._learn(tx, reply, invoked)
+        return tx.is_over
+
+    async def end(self, process: Process, tx: Tx) -> bool:
+        """Commit what has committed, once more, and end all others; whether that was done."""
+        if tx.prepare_invoked == NEVER:
+            end = self.commit if tx.state == "committed" else self.abort
+            return await end(process, tx)
+        outcome = "commit" if tx.state == "committed" or tx.id % 2 else "abort"
+        if tx.state in ("prepared", "committed"):
+            return await self.resolve(process, tx, outcome)
+        return await self.resolve(process, tx, "abort")
+
+    def _commit_body(
+        self, tx: Tx, changes: frozenset[str], topics: Sequence[ObservedTopic]
+    ) -> dict[str, object]:
         if tx.surely is None:  # a repetition names the same changes and messages
-            tx.surely, tx.commit_invoked = frozenset(map(str.encode, changes)), invoked
+            tx.surely = frozenset(map(str.encode, changes))
             self._finals[tx.id] = [(topic, self.new_publish(topic, tx)) for topic in topics]
-        finals = self._finals[tx.id]
-        body = {
+        return {
             "changes": sorted(each.decode() for each in tx.surely),
             "publish": [
                 {
@@ -173,19 +225,16 @@ class Clients:
                     "topic": topic.id.name,
                     "messages": [publish.payload],
                 }
-                for topic, publish in finals
+                for topic, publish in self._finals[tx.id]
             ],
         }
-        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/commit", body)
-        self._learn(tx, reply, invoked)
-        if reply.status == 200:
-            for (topic, publish), detail in zip(
-                finals, json.loads(reply.body)["published"], strict=True
-            ):
-                self._end(publish, reply)
-                first = MessageId(detail["startTimestamp"], detail["startSequenceId"])
-                topic.acknowledged(publish, first.to_bytes())
-        return reply.status == 200
+
+    def _published(self, tx: Tx, reply: Reply) -> None:
+        details = json.loads(reply.body)["published"]
+        for (topic, publish), detail in zip(self._finals[tx.id], details, strict=True):
+            self._end(publish, reply)
+            first = MessageId(detail["startTimestamp"], detail["startSequenceId"])
+            topic.acknowledged(publish, first.to_bytes())
 
     async def abort(self, process: Process, tx: Tx) -> bool:
         """Abort; whether it is over then, with all rows marked."""
@@ -213,9 +262,11 @@ class Clients:
             raise BrokenPromiseError(
                 f"outcome: {tx.id} had committed, and a reply does not know it"
             )
-        state = shown.get("state") if reply.status == 200 else _ENDED_BY_CODE.get(shown.get("code"))
+        state = shown.get("state") if reply.status == 200 else _STATES.get(shown.get("code"))
+        world = self._world
+        if state == "prepared":
+            world.transactions.prepared(tx, invoked=invoked, completed=world.moment())
         if state in _ENDED:
-            world = self._world
             world.transactions.ended(
                 tx, state, invoked=invoked, completed=world.moment(), now_ms=world.now_ms()
             )

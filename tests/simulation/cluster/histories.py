@@ -20,6 +20,7 @@ OCCASIONAL = {
     "delete_and_move": 3, "abort_tx": 5, "end_anew": 4, "end_while_moving": 3, "read_in_tx": 5,
     "end_during_write": 3, "late_final": 3, "unheard_leader": 3, "outage": 4,
     "depose_during_sync": 3, "read_at_former_owner": 3, "rows_without_an_owner": 3,
+    "prepare": 6, "resolve": 4, "set_aside": 6, "late_aside": 5,
 }  # fmt: skip
 WAITS_MS = (0, 1, 5, 50, 400, 1_000, 1_500)
 LONG_WAITS_MS = (3_000, 5_500, 7_000, 12_000)

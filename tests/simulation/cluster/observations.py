@@ -30,12 +30,18 @@ class Request:
 @dataclass(slots=True, eq=False, kw_only=True)
 class Publish(Request):
     """A publish of one message. Its id is above `above`, the highest id that was acknowledged for
-    the topic before it was sent."""
+    the topic before it was sent. `places` are the ids at which readers found it."""
 
     payload: str
     above: bytes
     id: bytes | None = None
     tx: Tx | None = None
+    places: set[bytes] = field(default_factory=set)
+
+    @property
+    def may_be_aside(self) -> bool:
+        """Whether it may be set aside, and return behind others: to a second place."""
+        return self.tx is not None and self.tx.prepare_invoked < NEVER
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -129,16 +135,35 @@ class ObservedTopic:
         """Check a read. Raises: BrokenPromiseError."""
         ids = [each for each, _ in read.rows]
         payloads = [payload for _, payload in read.rows]
+        if not read.is_committed and read.reader is None:  # it reads both places of a message
+            payloads = [each for each in payloads if not self._may_be_aside(each)]
         if ids != sorted(set(ids)) or len(set(payloads)) != len(payloads):
             raise BrokenPromiseError(f"once: {self.id} has a row twice, or out of order: {read}")
         for message_id, payload in read.rows:
             self._check_row(read, message_id, payload)
         if not self.may_be_deleted and read.reader is None:
             (self.committed if read.is_committed else self.prefix).check(read, self.id)
-        found = set(payloads)
+        found = {payload for _, payload in read.rows}
         for publish in self.publishes.values():
             if publish.payload not in found:
                 self._check_missing(read, publish)
+
+    def _may_be_aside(self, payload: str) -> bool:
+        return payload in self.publishes and self.publishes[payload].may_be_aside
+
+    def check_prepared(self) -> None:
+        """Readers of what has committed, who have read everything, have found the messages of all
+        transactions that were prepared and committed. Raises: BrokenPromiseError."""
+        found = {payload for _, payload in self.committed.rows}
+        for each in self.publishes.values():
+            if self.may_be_deleted or not each.may_be_aside or each.payload in found:
+                continue
+            assert each.tx is not None
+            if each.applied is Applied.YES and each.tx.state == "committed":
+                raise BrokenPromiseError(
+                    f"lost: {each.payload} of {each.tx.id}, which was prepared and has committed, "
+                    f"is not in {self.id}"
+                )
 
     def check_epochs(self) -> None:
         """Epochs have one owner each, and their ids don't overlap. Raises: BrokenPromiseError."""
@@ -160,12 +185,17 @@ class ObservedTopic:
         publish = self.publishes.get(payload)
         if publish is None or publish.applied is Applied.NO or publish.invoked > read.completed:
             raise BrokenPromiseError(f"once: {self.id} has {payload}, which was refused: {publish}")
-        if publish.id is not None and publish.id != message_id:
+        publish.places.add(message_id)
+        if publish.may_be_aside:
+            if len(publish.places) > 2:
+                raise BrokenPromiseError(f"once: {publish} is at three places in {self.id}")
+        elif publish.id is not None and publish.id != message_id:
             raise BrokenPromiseError(
                 f"once: {payload} was acknowledged at {publish.id.hex()} and is at "
                 f"{message_id.hex()} in {self.id}"
             )
-        publish.id = message_id
+        else:
+            publish.id = message_id
         if publish.tx is not None and (read.is_committed or read.reader is not None):
             self._check_visible(read, publish, publish.tx)
         for deletion in self.deletions:
@@ -191,6 +221,8 @@ class ObservedTopic:
         """A publish whose row the read does not have."""
         if publish.applied is not Applied.YES or publish.id is None or publish.id <= read.start:
             return
+        if publish.may_be_aside and (read.is_committed or read.reader is not None):
+            return  # `check_prepared`
         visible_ms = publish.completed_ms
         if publish.tx is not None and (read.is_committed or read.reader is not None):
             found_ms = self._visible_ms(read, publish, publish.tx)
@@ -263,14 +295,22 @@ class ObservedTransactions:
 
     def ended(self, tx: Tx, state: str, *, invoked: int, completed: int, now_ms: int) -> None:
         """A reply says that it has ended. Raises: BrokenPromiseError."""
-        tx.seen.append((invoked, completed, state, None))
-        require(9, invariants.endings_stand(self.all, tx))
+        self._note(tx, state, invoked, completed)
         require(5, invariants.snapshots_hold_nothing_undecided(self.all, tx))
         if state == "committed":
             if tx.commit_invoked == NEVER:
                 raise BrokenPromiseError(f"transactions: {tx.id} committed without a request")
             self.committed_ms.setdefault(tx.id, now_ms)
             require(5, invariants.no_update_is_lost(self.all, tx))
+
+    def prepared(self, tx: Tx, *, invoked: int, completed: int) -> None:
+        """A reply says that it is prepared. Raises: BrokenPromiseError."""
+        self._note(tx, "prepared", invoked, completed)
+
+    def _note(self, tx: Tx, state: str, invoked: int, completed: int) -> None:
+        tx.seen.append((invoked, completed, state, None))
+        require(9, invariants.endings_stand(self.all, tx))
+        require(9, invariants.only_a_resolve_ends_what_is_prepared(self.all, tx))
 
     def check_snapshots(self) -> None:
         """Raises: BrokenPromiseError."""

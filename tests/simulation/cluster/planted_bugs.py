@@ -203,7 +203,7 @@ BUGS = (
     planted(
         "final-write-after-the-leader-gave-it-up",
         "cluster/owned_rows.py",
-        "        self._refused.update(finals)\n",
+        "        self._refused.update(writes)\n",
         "",
     ),
     planted(
@@ -217,5 +217,33 @@ BUGS = (
         "cluster/rows_of_owners.py",
         "                self._ownership.forget(topic)  # that",
         "                pass  # that",
+    ),
+    planted(
+        "set-aside-after-the-transaction-committed",
+        "cluster/rows_of_owners.py",
+        "                await self.close(server, writes=[number])\n"
+        "            raise StorageUnavailableError(str(error)) from None\n",
+        "                pass\n            raise StorageUnavailableError(str(error)) from None\n",
+    ),
+    planted(
+        "set-aside-at-the-leader-only",
+        "cluster/rows_of_owners.py",
+        "            self._set_aside_at(server, pointers, topics) "
+        "for server, topics in by_server.items()\n",
+        "            self._set_aside_at(server, pointers, topics)\n"
+        "            for server, topics in by_server.items()\n"
+        "            if server.owner is None\n",
+    ),
+    planted(
+        "prepared-transaction-invalidated-by-a-new-leader",
+        "tx/manager.py",
+        "            if opened.prepared is None and not cut_off.isdisjoint(opened.pointers):",
+        "            if not cut_off.isdisjoint(opened.pointers):",
+    ),
+    planted(
+        "owner-of-a-partition-not-found-by-a-commit",
+        "cluster/owned_rows.py",
+        "sorted({entry.topic.unit for entry in entries})",
+        "sorted({entry.topic for entry in entries})",
     ),
 )

@@ -8,7 +8,7 @@ from messaging.storage.store_ownership import LEASE_MS
 from tests.simulation.cluster.histories import LONG_WAITS_MS, WAITS_MS
 from tests.simulation.cluster.node import Process, Work
 from tests.simulation.cluster.observations import ObservedTopic
-from tests.simulation.cluster.world import Slot, World, willing
+from tests.simulation.cluster.world import MAX_BLOCK_MS, Slot, World, willing
 from tests.simulation.observations import Tx
 from tests.simulation.operations import Operation
 
@@ -262,7 +262,8 @@ class OperationRunner:
         # With other messages in the tables a new leader would know of the commit.
         owned = leader.ownership.topics()
         topics = [each for each in self.world.topics if each.id.unit not in owned][:1]
-        self.world.late_calls["/v1/cluster/final"] = late_ms = (3_000, 22_000)[self.c % 2]
+        late_ms = (3_000, 22_000)[self.c % 2]
+        self.world.late_calls["/v1/cluster/final"] = [late_ms]
         self.world.request(leader, self.clients.commit(leader, tx, topics=topics))
         self.world.run(200)
         if self.c % 2:
@@ -353,6 +354,65 @@ class OperationRunner:
     def _commit(self, process: Process, tx: Tx) -> Work:
         changes = frozenset((KEYS[self.c % 3],)) if self.c % 2 else frozenset()
         return self.clients.commit(process, tx, changes, self.topics())
+
+    def prepare(self) -> None:
+        """Prepare a transaction that may have rows."""
+        tx = self.tx()
+        if tx is not None:
+            changes = frozenset((KEYS[self.c % 3],)) if self.c % 2 else frozenset()
+            topics = self.topics()
+            self.send(lambda process: self.clients.prepare(process, tx, changes, topics))
+
+    def resolve(self) -> None:
+        """The database of a prepared transaction has decided, or of one that may be prepared."""
+        found = list(self.world.transactions.by_id.values())
+        prepared = [tx for tx in found if tx.state == "prepared"] or found
+        if prepared:
+            tx = prepared[self.b % len(prepared)]
+            outcome = "commit" if self.c % 3 else "abort"
+            self.send(lambda process: self.clients.resolve(process, tx, outcome))
+
+    def late_aside(self) -> None:
+        """The call that sets messages aside reaches an owner after the transaction has committed,
+        and the owner learns of the commit even later."""
+        tx, leader = self._tx_with_rows(), self.leader()
+        if tx is None or leader is None:
+            return
+        self.world.request(leader, self.clients.prepare(leader, tx))
+        self.world.run(300)
+        self.world.late_calls["/v1/cluster/aside"] = [3_000]
+        self.world.pass_time(MAX_BLOCK_MS + 1_000)
+        self.world.late_calls["/v1/cluster/end"] = [6_000] * 8
+        self.world.request(leader, self.clients.resolve(leader, tx, "commit"))
+        self.world.run(400)
+        self._read_committed_everywhere()
+        self.world.pass_time(12_000)
+        self._read_committed_everywhere()
+
+    def set_aside(self) -> None:
+        """A prepared transaction holds readers back too long, and is resolved while topics move or
+        the leader ends."""
+        tx = self._tx_with_rows()
+        if tx is None:
+            return
+        self.send(lambda process: self.clients.prepare(process, tx, topics=self.topics()))
+        self.world.run(300)
+        self.world.pass_time(MAX_BLOCK_MS + (0, 2_000, 5_000)[self.b % 3])
+        match self.c % 4:
+            case 0:
+                self.kill()
+            case 1:
+                self.move()
+                self.world.run(self.b % 200)
+            case 2 if (leader := self.leader()) is not None:
+                leader.kill()
+        self.world.pass_time((0, 50, 12_000)[self.c % 3])
+        self._read_committed_everywhere()
+        outcome = "commit" if self.c % 5 else "abort"
+        for process in self.world.open:
+            self.world.request(process, self.clients.resolve(process, tx, outcome))
+        self.world.run(self.b % 300)
+        self._read_committed_everywhere()
 
     def two_commits(self) -> None:
         """Two transactions with one change, through different servers."""

@@ -99,7 +99,7 @@ def test_a_publish_whose_reply_was_lost_may_arrive_after_a_deletion() -> None:
         topic = world.topics[-1]
         owner = next(each for each in world.open if topic.id in each.ownership.topics())
         other = next(each for each in world.open if each is not owner)
-        world.late_calls["/v1/namespaces/default/topics/d/publish"] = 3_000
+        world.late_calls["/v1/namespaces/default/topics/d/publish"] = [3_000]
         world.request(other, world.clients.publish(other, topic))
         world.settle()
         world.request(owner, world.clients.delete(owner, topic))

@@ -34,6 +34,7 @@ START_MS = 1_480_000_000_000
 SLICE_MS = 1_000  # a longer time passes in such slices, with ticks
 SLICE_STEPS = 60  # steps within each
 SETTLE_STEPS_MAX = 20_000
+MAX_BLOCK_MS = 30_000  # as long as readers wait for a transaction
 AVAILABLE_MS_MAX = 30_000  # from the end of all faults
 ADOPTED_MS_MAX = 30_000  # likewise: a session ends, and what failed is tried again
 DEPTH_MAX = 2  # of calls within which other servers run
@@ -81,7 +82,7 @@ class World:
         self._depth = 0
         self._network: list[Exchange] = []
         self._waiting: list[Exchange] = []  # received, and not answered yet
-        self.late_calls: dict[str, int] = {}  # paths: the next such request is so many ms late
+        self.late_calls: dict[str, list[int]] = {}  # by path: how many ms the next ones are late
         self._late: list[tuple[int, Exchange]] = []  # given up by their senders; when they arrive
         self._building: Process | None = None
         self._processes: list[Process] = []  # all that ever ran
@@ -276,7 +277,8 @@ class World:
     def _deliver(self) -> None:
         exchange = self._network.pop(below(len(self._network), self.chance))
         if exchange.reply is None:
-            late_ms = self.late_calls.pop(exchange.target, None)
+            lates = self.late_calls.get(exchange.target)
+            late_ms = lates.pop(0) if lates else None
             if late_ms is None and self.fails(LATE_SHARE):
                 late_ms = below(LATE_MS_MAX, self.chance)
             if late_ms is not None:
@@ -365,10 +367,12 @@ class World:
         self._check_adopted()
         self._become_available()
         self._end_after_moves()
+        self._set_aside()
         self.pass_time(LEASE_MS)  # from here on, no read may be old
         self.settle()
         for topic in self.topics:
             self._read_through(topic)
+            topic.check_prepared()
             topic.check_epochs()
         for tx in list(self.transactions.by_id.values()):
             self.require_done(partial(self.clients.ask, tx=tx))
@@ -455,8 +459,7 @@ class World:
         settled or marked, though no client asks for their topics. Raises: BrokenPromiseError."""
         until_ms = self.now_ms() + AVAILABLE_MS_MAX
         for tx in list(self.transactions.by_id.values()):
-            end = self.clients.commit if tx.state == "committed" else self.clients.abort
-            self.require_done(partial(end, tx=tx), until_ms=until_ms)
+            self.require_done(partial(self.clients.end, tx=tx), until_ms=until_ms)
         self.require_done(self._have_ended, until_ms=until_ms)
 
     def _end_after_moves(self) -> None:
@@ -470,6 +473,30 @@ class World:
                 self.require_done(publish, through=slot)
         self._move_all()
         self.require_done(partial(self.clients.abort, tx=tx))
+
+    def _set_aside(self) -> None:
+        """A prepared transaction holds readers back no longer than `max_block`, and its messages
+        arrive if it commits, whichever servers end and whichever topics move meanwhile. Raises:
+        BrokenPromiseError."""
+        self.require_done(self.clients.start)
+        tx = self.transactions.open[-1]
+        self.require_done(partial(self.clients.prepare, tx=tx, topics=self.topics))
+        for topic in self.topics:
+
+            async def publish(process: Process, topic: ObservedTopic = topic) -> bool:
+                return (await self.clients.publish(process, topic)).id is not None
+
+            self.require_done(publish)
+        self.pass_time(MAX_BLOCK_MS + 2 * SLICE_MS)
+        for topic in self.topics:
+            self.require_done(partial(self._read_to_the_end, topic, is_committed=True))
+        match below(4, self.chance):
+            case 0:
+                self.running[0].kill()
+            case 1:
+                self._move_all()
+        self.require_done(partial(self.clients.end, tx=tx))
+        self.require_done(self._have_ended)
 
     def _move_all(self) -> None:
         for process in self.open:

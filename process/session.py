@@ -50,6 +50,7 @@ from tuff.protocol.session_frames import (
     PATH,
     PROTOCOL,
     FrameReader,
+    FrameWriter,
     Kind,
     call_of,
     frame,
@@ -119,6 +120,7 @@ class Sessions:
         self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
         self.callees: Mapping[object, _Callee] = _callees(routes)
         self.open: set[Session] = set()
+        self.frames = FrameWriter()
 
     def begin(self, transport: asyncio.Transport, head: Request) -> None:
         """Continue a connection as a session; `head` is the request that asked for it."""
@@ -404,7 +406,7 @@ class Session(asyncio.Protocol):
                 self._loop.call_soon(self.end, error)
 
     def _reply(self, call_id: int, reply: Reply) -> None:
-        packed = _reply_frame(call_id, reply)
+        packed = self._sessions.frames.frame(_REPLY, call_id, *_reply_elements(reply))
         self._replies.append(packed)
         self._reply_bytes += len(packed)
         if not self._is_writing_later:
@@ -538,7 +540,7 @@ def _request(call: list[object], size: int, names: tuple[str, ...], head: Reques
     )  # fmt: skip
 
 
-def _reply_frame(call_id: int, reply: Reply) -> bytes:
+def _reply_elements(reply: Reply) -> tuple[int, dict[str, str], object]:
     status, content_type, body, headers, form = reply
     fields = dict(headers)
     if form is None and body:
@@ -546,4 +548,4 @@ def _reply_frame(call_id: int, reply: Reply) -> bytes:
             form = orjson.loads(body)
         else:
             form, fields["Content-Type"] = body, content_type or ""
-    return frame(_REPLY, call_id, status, fields, form)
+    return status, fields, form

@@ -4,7 +4,6 @@ A frame is its length in four bytes, big-endian, and an array in MessagePack. Th
 its kind. Server and client use the same code for both directions.
 """
 
-import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
@@ -77,20 +76,21 @@ class Greeting(NamedTuple):
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
 
 
-class _Packers(threading.local):
-    """A packer for each thread: to make one takes as long as to pack a reply."""
+class FrameWriter:
+    """Makes frames, for one thread. A packer is as costly to make as a reply is to pack."""
 
     def __init__(self) -> None:
-        self.pack = msgpack.Packer().pack
+        self._pack = msgpack.Packer().pack
 
-
-_PACKERS = _Packers()
+    def frame(self, *elements: object) -> bytes:
+        """A frame with these elements."""
+        packed: bytes = self._pack(elements)
+        return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
 
 
 def frame(*elements: object) -> bytes:
     """A frame with these elements."""
-    packed: bytes = _PACKERS.pack(elements)
-    return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+    return FrameWriter().frame(*elements)
 
 
 class FrameReader:

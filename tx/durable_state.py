@@ -203,7 +203,9 @@ class DurableState:
         """Wait until this edit is on stable storage, for no longer than `tx.ending_timeout`.
         Raises: as `within_time`."""
         if lsn > self.state.seen:
-            await self.within_time(self._whole_log.synced(lsn))
+            waiter = self._whole_log.waiter(lsn)
+            self._timeout.watch(waiter)
+            await waiter
 
     async def within_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for this work, but no longer than `tx.ending_timeout`. The work itself continues.

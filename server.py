@@ -87,6 +87,7 @@ with _server_libraries():
     from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import Listener, listen_failure
     from process.logging_setup import log_to
+    from process.protected_files import protected_files
     from process.settings import (
         LOOPBACK_HOSTS,
         ServerSettings,
@@ -301,6 +302,7 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
         **changed(settings),
     }
     log.info("server starting", extra={"code": "server_starting", "fields": fields})
+    _warn_of_exposed_files(settings)
     host = settings.server.host
     if host in LOOPBACK_HOSTS:
         return
@@ -317,6 +319,18 @@ def _log_start(settings: Settings, directories: DataDirectories) -> None:
             "authenticates clients in front of it",
             host,
         )
+
+
+def _warn_of_exposed_files(settings: Settings) -> None:
+    for setting, file, rights in protected_files(settings):
+        if rights is not None:
+            log.warning(
+                "every user of this machine may %s %s; chmod o-rw %s",
+                rights,
+                file,
+                file,
+                extra=event("file_exposed", setting=setting, file=file),
+            )
 
 
 def _notify(state: str) -> None:

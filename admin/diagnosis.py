@@ -156,6 +156,14 @@ def permissions(directory: str, *, missing: Sequence[str], parent_is_writable: b
     return Diagnosis(check, Level.PROBLEM, detail, advice)
 
 
+def file_mode(check: str, rights: str | None) -> Diagnosis:
+    """Whether every user of the machine has rights on a file that is to be protected."""
+    if rights is None:
+        return Diagnosis(check, Level.OK, "its mode protects it from other users")
+    detail = f"every user of this machine may {rights} it"
+    return Diagnosis(check, Level.WARNING, detail, "take the rights away: chmod o-rw")
+
+
 def clock(*, is_synchronised: bool | None, now_ms: int, newest_ms: int | None) -> Diagnosis:
     """Whether the clock can be trusted. `newest_ms` is the newest time in the files of a server."""
     if newest_ms is not None and now_ms < newest_ms - BEHIND_FILES_MS_MAX:

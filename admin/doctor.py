@@ -18,6 +18,7 @@ from admin import diagnosis
 from admin.diagnosis import Diagnosis, Level
 from process.directory_locks import DataDirectories, DirectoryNameError
 from process.disk_space import Space
+from process.protected_files import protected_files
 from process.settings import Settings, SettingsError, changed, load
 from tx.files import DamagedFilesError, FileKind, known_file, list_files
 
@@ -52,6 +53,8 @@ def findings(
         yield diagnosis.settings(str(error), 0)
         return
     yield diagnosis.settings(None, len(changed(settings)))
+    for setting, file, rights in protected_files(settings):
+        yield diagnosis.file_mode(f"{setting} {file}", rights)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield diagnosis.open_files(
         None if hard == resource.RLIM_INFINITY else hard,

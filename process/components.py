@@ -182,9 +182,8 @@ class Components:
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
-        if self.cluster is None:
-            begin = session.route()
-            routes = [*routes, begin if access is None else access.guarded(begin)]
+        begin = session.route()
+        routes = [*routes, begin if access is None else access.guarded(begin)]
         if self._spans is not None:
             routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
@@ -196,15 +195,14 @@ class Components:
             now_ms=self._clock.now_ms,
             require_access=require_nothing if access is None else access.require_head,
         )
-        if self.cluster is None:
-            self._sessions = session.Sessions(
-                routes,
-                self._dispatcher,
-                service.connections,
-                max_request_bytes=server.max_request_bytes,
-                refusal=_no_refusal if access is None else access.refusal,
-            )
-            service.switch = self._sessions.begin
+        self._sessions = session.Sessions(
+            routes,
+            self._dispatcher,
+            service.connections,
+            max_request_bytes=server.max_request_bytes,
+            refusal=_no_refusal if access is None else access.refusal,
+        )
+        service.switch = self._sessions.begin
         return Listener(
             service,
             connections_max=server.max_connections,

@@ -123,6 +123,16 @@ def test_settings_that_are_impossible_are_a_problem(tmp_path: Path) -> None:
     assert "server.prot" in wrong.detail
 
 
+def test_an_access_file_that_every_user_may_write_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.touch(mode=0o640)
+    check, setting = f"server.access_file {file}", f"server.access_file={file}"
+    assert found(tmp_path, setting)[check].level is Level.OK
+    file.chmod(0o646)
+
+    assert found(tmp_path, setting)[check].level is Level.WARNING
+
+
 def test_a_gateway_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

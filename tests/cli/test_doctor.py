@@ -28,6 +28,19 @@ def test_a_server_and_its_machine_are_checked(run: Tuff, server: ServerProcess) 
     assert all(each["advice"] for each in said["findings"] if each["level"] != "ok")
 
 
+def test_a_token_file_that_every_user_may_read_is_named(run: Tuff, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret-token-of-nobody")
+    shown = []
+    for mode in (0o600, 0o604):
+        file.chmod(mode)
+        done = run("doctor", "--token-file", str(file))
+        shown.append("every user of this machine may read it" in done.stdout)
+        assert "secret-token" not in done.stdout
+
+    assert shown == [False, True]
+
+
 def test_without_a_server_the_machine_is_checked_alone(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
 COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
-# Found elsewhere: tests of failed writes, of the end of a run, of clusters and of slow clients.
+# Found elsewhere: tests of failed writes, of the end of a run, of clusters, of slow clients, and of
+# prepared transactions.
 NOT_HERE = {
-    "bug", "backup_failed", "changes_not_written", "cluster_joined", "delayed_wait",
-    "leader_elected", "process_ended", "publish_lost", "requests_cut_off", "retention_failed",
-    "rows_not_marked", "server_fenced", "session_ended", "slow_client_closed", "snapshot_failed",
-    "store_opened_again", "store_write_failed", "task_failed",
+    "backup_failed", "bug", "changes_not_written", "cluster_joined", "delayed_wait",
+    "leader_elected", "messages_set_aside", "process_ended", "publish_lost", "requests_cut_off",
+    "retention_failed", "rows_not_marked", "server_fenced", "session_ended", "slow_client_closed",
+    "snapshot_failed", "store_opened_again", "store_write_failed", "task_failed",
 }  # fmt: skip
 
 
@@ -34,9 +36,13 @@ def documented() -> set[str]:
     return set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
 
 
+def events_in(server: ServerProcess) -> list[dict[str, Any]]:
+    found = map(json.loads, server.stderr().splitlines())
+    return [each for each in found if "code" in each]
+
+
 def codes_in(server: ServerProcess) -> list[str]:
-    lines = server.stderr().splitlines()
-    return [found["code"] for line in lines if "code" in (found := json.loads(line))]
+    return [each["code"] for each in events_in(server)]
 
 
 def test_the_page_lists_the_codes_of_the_source() -> None:
@@ -78,7 +84,7 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
         until(lambda: "damage_found" in codes_in(second))
 
     seen = {*codes_in(first), *codes_in(second)}
-    assert documented() - seen - NOT_HERE == {"file_read_again"}
+    assert documented() - seen - NOT_HERE == {"file_exposed", "file_read_again"}
     ends = [each for each in codes_in(second) if each.startswith("server_sto")]
     assert ends == ["server_stopping", "server_stopped"]
 
@@ -90,6 +96,17 @@ def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
         file.write_text(access_file({"reader": "", "another": ""}))
         os.kill(running.pid, signal.SIGHUP)
         until(lambda: "file_read_again" in codes_in(running))
+
+
+def test_an_access_file_that_every_user_may_write_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"reader": ""}))
+    file.chmod(0o646)
+    with serve(tmp_path, AS_JSON, f"server.access_file={file}") as running:
+        (exposed,) = (each for each in events_in(running) if each["code"] == "file_exposed")
+
+    assert exposed["event"] == f"every user of this machine may write {file}; chmod o-rw {file}"
+    assert exposed["fields"] == {"setting": "server.access_file", "file": str(file)}
 
 
 def test_many_reads_of_one_damaged_record_are_one_line(tmp_path: Path) -> None:

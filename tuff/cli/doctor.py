@@ -16,6 +16,7 @@ from tuff.cli.metrics import Sample, samples_in, value_of
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import EXIT_REFUSED, Result, Table, print_result
 from tuff.client_errors import ConnectionLostError
+from tuff.disk.file_modes import READ, WRITE, rights_of_others
 from tuff.launch import ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.replies import Health, HealthStatus
@@ -68,7 +69,9 @@ def doctor(
     reached, and neither --data nor --config is given.
     """
     is_local = data is not None or config is not None
-    found = list(_machine(data, config, assignments)) if is_local else []
+    found = list(_own_secrets(session))
+    if is_local:
+        found += _machine(data, config, assignments)
     try:
         with session.client() as client:
             found += _server(client)
@@ -88,6 +91,15 @@ def doctor(
     exit_code = EXIT_REFUSED if has_problem else 0
     result = Result(json={"counts": counts, "findings": forms}, table=table, exit_code=exit_code)
     print_result(result, as_json=as_json)
+
+
+def _own_secrets(session: Session) -> Iterator[Finding]:
+    files = session.tls_files
+    for file in (session.token_file, files.key_file or files.certificate_file):
+        rights = None if file is None else rights_of_others(Path(file), READ | WRITE)
+        if rights is not None:
+            detail = f"every user of this machine may {rights} it"
+            yield Finding(f"file {file}", WARNING, detail, "take the rights away: chmod o-rw")
 
 
 def _machine(

@@ -60,6 +60,8 @@ OPERATIONS: Mapping[int, Operation] = {
     22: Operation("POST", f"{_TX}/checkpoint"),
     23: Operation("POST", f"{_TX}/renew"),
     24: Operation("GET", _TX),
+    25: Operation("POST", f"{_TX}/prepare"),
+    26: Operation("POST", f"{_TX}/resolve"),
 }
 
 

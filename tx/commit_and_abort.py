@@ -11,7 +11,6 @@ writes rows and records what was decided.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -90,9 +89,7 @@ def with_pointers(opened: OpenTransaction, publish: Sequence[PublishEntry]) -> l
                 f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
             )
     pointer = opened.transaction.write_pointer
-    return [
-        replace(entry, pointer=pointer) if entry.pointer is None else entry for entry in publish
-    ]
+    return [entry.under(pointer) if entry.pointer is None else entry for entry in publish]
 
 
 def abort_edit(

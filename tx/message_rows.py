@@ -111,7 +111,7 @@ class EndedRows:
         Called before any caller that waits for an edit is answered."""
         self._rows.note_durable(lsn)
         committed: list[int] = []
-        ended: list[int] = []
+        to_wake: list[int] = []
         for change in changes:
             if change.state is None:
                 continue
@@ -121,11 +121,11 @@ class EndedRows:
                 committed += pointers
             elif change.state is EndedState.INVALID:
                 self._mark_if_needed(change.transaction_id, pointers)
-            ended += pointers
+            to_wake += pointers
         while self._to_wake and self._to_wake[0][0] <= lsn:
-            ended.append(self._to_wake.popleft()[1])
+            to_wake.append(self._to_wake.popleft()[1])
         self._rows.settle(committed)
-        self._rows.wake_readers(ended)
+        self._rows.wake_readers(to_wake)
 
     def wake_once_durable(self, lsn: int, pointer: int) -> None:
         """Wake the readers in the snapshot of a transaction that committed without writes, by the

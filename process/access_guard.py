@@ -21,7 +21,7 @@ from access.principals import (
 )
 from access.quotas import Usage
 from process.health import Check, Status
-from process.http_connection import ReplyStream, StreamRoute
+from process.http_connection import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
@@ -115,14 +115,14 @@ class AccessGuard:
             return joint(requests)
 
         may_join = joint is not None and not needs_caller
-        return route._replace(handler=handle, joint=handle_jointly if may_join else None)
+        return route.wrapped(handle, joint=handle_jointly if may_join else None)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
         operation, handler = f"{route.method} {route.path}", route.handler
         needed = requirement_of(operation)
 
-        def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
+        def handle(request: Request, stream: ReplyParts) -> Awaitable[Reply | None]:
             self._admit(operation, needed, request)
             return handler(request, stream)
 

@@ -84,7 +84,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route._replace(handler=while_running(manager, route.handler)) for route in need_it),
+        *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
         Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
         Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]

@@ -117,6 +117,11 @@ class Route(NamedTuple):
     handler: Handler
     joint: JointHandler | None = None
 
+    def wrapped(self, handler: Handler, *, joint: JointHandler | None = None) -> "Route":
+        """The route with a handler that calls its own. Without a `joint` that calls its own, each
+        call goes to this handler."""
+        return self._replace(handler=handler, joint=joint)
+
 
 def json_reply(
     form: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()
@@ -234,6 +239,18 @@ def reply_form(
     if refused and not best_quality:
         raise NotAcceptableError(f"{refused}; known: {', '.join(SCHEMAS)}")
     return best
+
+
+@lru_cache(TYPES_COUNT_MAX)
+def require_reply_type(accept: str) -> None:
+    """Check that `accept` names a type that replies have. HTTP ignores other types.
+
+    Raises:
+        NotAcceptableError: it names none.
+    """
+    offered = [each.value for each in POLL_TYPES]
+    if not any(_split_type(part)[0] in (*offered, "*/*") for part in accept.split(",")):
+        raise NotAcceptableError(f"no reply is {shown(accept)}; accept {', '.join(offered)}")
 
 
 def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:

@@ -3,7 +3,7 @@
 Without an access file none of this is in the path of a request.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +106,16 @@ class AccessGuard:
                 return handler(request)
             return _metered(admitted.usage, handler(request))
 
-        return route._replace(handler=handle)
+        joint = route.joint
+
+        def handle_jointly(requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
+            # One session has one principal, and these calls have the same parameters.
+            if joint is None or self._find(operation, needed, requests[0]).usage is not None:
+                return None  # a quota is charged for each call
+            return joint(requests)
+
+        may_join = joint is not None and not needs_caller
+        return route.wrapped(handle, joint=handle_jointly if may_join else None)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""

@@ -452,9 +452,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._operation = operation
         work = service.dispatcher.answer(operation, handler, request)
-        self._work = LightTask(
-            work, returned=self._answer_plain, failed=self._fail, refusals=REFUSALS
-        )
+        self._work = LightTask(work, self._answer_plain, self._fail, REFUSALS)
         self._work.go_on()
 
     def _has_access(self, operation: str, head: Request) -> bool:
@@ -549,7 +547,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer(self._service.dispatcher.refuse(call.operation, foreign))
             return
         work = self._service.dispatcher.answer(call.operation, call.answer, self)
-        self._work = LightTask(work, returned=self._answer, failed=self._fail, refusals=REFUSALS)
+        self._work = LightTask(work, self._answer, self._fail, REFUSALS)
         self._work.go_on()
         if not parsed.is_whole and self._held:
             self._loop.call_soon(self._go_on)

@@ -281,7 +281,7 @@ class DelayedMessages:
         if found.due:
             rows = [each.row for each in found.due]
             first, _ = batch.next_offsets(len(rows))
-            batch.new_rows.append(_message_rows(prefix, first, rows))
+            batch.put_rows(_message_rows(prefix, first, rows))
             batch.published(topic, count=len(rows), size_bytes=found.size_bytes)
             batch.on_durable(partial(self._entered, [each.id.due_ms for each in found.due]))
 

@@ -1,7 +1,7 @@
 """Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
 reply (protocol §3.1 to §3.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -41,6 +41,7 @@ from tuff.protocol.errors import (
     InvalidDelayError,
     InvalidTtlError,
     TopicNotFoundError,
+    TuffError,
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
@@ -74,7 +75,7 @@ def routes(publisher: "Publisher") -> list[Route]:
     """The HTTP routes of publish, store and rollback."""
     handlers = _Routes(publisher)
     return [
-        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish),
+        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish, handlers.publish_jointly),
         Route("POST", f"{TOPIC_PATH}/store", handlers.store),
         Route("POST", f"{TOPIC_PATH}/rollback", handlers.rollback),
     ]
@@ -87,16 +88,35 @@ class _Routes:
     async def publish(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        form = reply_form(request.accept, asked_in=asked_in)
+        media_type = asked_in
+        if request.accept is not None:
+            media_type = reply_form(request.accept, asked_in=asked_in).media_type
         ack = _named_ack(request, publish) if request.query else None
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish)
             return Reply(headers=(("Tuff-Ack", ack.value),))
         published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
-        reply = _published(request, published, form.media_type)
+        reply = _published(request, published, media_type)
         if ack is None:
             return reply
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
+
+    def publish_jointly(self, requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
+        """As `publish`, for calls that have nothing but payloads, which become one write."""
+        payloads: list[bytes] = []
+        counts: list[int] = []
+        for request in requests:
+            try:
+                _, publish = _publish_request(request)
+            except TuffError:
+                return None
+            if not _is_plain(publish):
+                return None
+            payloads += publish.payloads
+            counts.append(len(publish.payloads))
+        topic = topic_of(requests[0])
+        written = self._publisher.publish_jointly(topic, payloads, requests_count=len(counts))
+        return None if written is None else _joint_replies(written, counts)
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
@@ -118,7 +138,7 @@ class _Routes:
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
     asked_in, schema = body_form(request.content_type, body)
-    query = dict(request.query)
+    query = dict(request.query) if request.query else {}
     of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
         decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
@@ -133,6 +153,11 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _is_plain(publish: PublishRequest) -> bool:
+    """Whether it has payloads and nothing else."""
+    return bool(publish.payloads) and publish == PublishRequest(None, publish.payloads)
 
 
 def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
@@ -155,12 +180,32 @@ def _published(request: Request, published: "Published", media_type: MediaType) 
     if published.partitions:
         headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
     if published.rollback is None:
-        return Reply(headers=headers)
+        return Reply(200, None, b"", headers)
     if media_type is MediaType.AVRO:
         body = avro.encode_rollback_detail(published.rollback)
         return Reply(200, media_type.value, body, headers)
     detail = json_forms.rollback_detail_to_json(published.rollback)
     return form_reply(request, detail)._replace(headers=headers)
+
+
+async def _joint_replies(
+    written: Awaitable[list[tuple[Offset, Offset]]], counts: Sequence[int]
+) -> list[Reply]:
+    """The replies to publishes with these counts of messages, written one after the other."""
+    ((offset, _),) = await written
+    number = offset.to_int()
+    replies = []
+    for count in counts:
+        first = _inline_id(number)
+        last = first if count == 1 else _inline_id(number + count - 1)
+        replies.append(Reply(200, None, b"", (("Tuff-First-Id", first), ("Tuff-Last-Id", last))))
+        number += count
+    return replies
+
+
+def _inline_id(number: int) -> str:
+    """The hex digits of the message id of a row at the offset with this number."""
+    return f"{number:020x}{0:020x}"
 
 
 def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
@@ -241,6 +286,19 @@ class Publisher:
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
         delayed = DelayedRange(*ids, len(due_ms))
         return Published(first_id, last_id, detail, delayed, target.numbers or ())
+
+    def publish_jointly(
+        self, topic: TopicId, payloads: Sequence[bytes], *, requests_count: int
+    ) -> Awaitable[list[tuple[Offset, Offset]]] | None:
+        """Write the messages of several publishes with neighbouring offsets; the first and the last
+        one. None: nothing is written, since each publish may go to another partition."""
+        request = PublishRequest(None, payloads)
+        target = self._checked_target(topic, request)
+        if target.numbers is not None:
+            return None
+        put = partial(self._put_all, [target], final=False)
+        write = Write(put, size_bytes=_size(request), requests_count=requests_count)
+        return self._committer.submit(write)
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
@@ -627,11 +685,12 @@ def _put_messages(
 ) -> tuple[Offset, Offset]:
     """`offsets`: those that are assigned already."""
     prefix, entry = target.topic.prefix(target.generation), target.entry
+    if entry.pointer is None and entry.attributes is None and not any(entry.ttls_s or ()):
+        return batch.put_plain(prefix, entry.payloads)
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = _values(keys, entry, pointer=entry.pointer)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
-    batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
+    batch.put_rows(NewRows(prefix, keys, values, is_plain=False))
     return offsets
 
 

@@ -11,6 +11,15 @@ _CLUSTER = "tests/cluster/test_access.py"
 
 ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
+        "publishes that arrive together are charged to no quota",
+        "process/access_guard.py",
+        "            if joint is None or self._find(operation, needed, requests[0]).usage is not None:",
+        "            if joint is None:",
+        (
+            "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
+        ),
+    ),
+    Mutant(
         "the check of the head stands for that of the topics in the body",
         "process/access_guard.py",
         "        if requirement_of(operation).of_topics is None and _is_short(call):",

@@ -7,9 +7,9 @@ import pytest
 import trustme
 
 import tuff
-from access.principals import hash_of
 from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.hbase.marks import NEEDS_HBASE
+from tests.secret_values import CLUSTER_SECRET, hash_of_token, token_of
 
 pytestmark = NEEDS_HBASE
 
@@ -25,10 +25,10 @@ def settings(home: Path) -> list[str]:
     authority.cert_pem.write_to_path(home / "ca.pem")
     issued.private_key_pem.write_to_path(home / "key.pem")
     issued.cert_chain_pems[0].write_to_path(home / "server.pem")
-    (home / "secret").write_text("0123456789abcdef" * 2)
+    (home / "secret").write_text(CLUSTER_SECRET)
     (home / "access.toml").write_text(
         "\n".join(
-            f'[principals.{name}]\ntokens = ["sha256:{hash_of(name)}"]\n'
+            f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n'
             f"[[principals.{name}.rights]]\n{allow}"
             for name, allow in RIGHTS.items()
         )
@@ -54,10 +54,10 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         yield running
 
 
-def client(cluster: LocalCluster, home: Path, server: str, token: str) -> tuff.Client:
+def client(cluster: LocalCluster, home: Path, server: str, name: str) -> tuff.Client:
     """A client of one server, which forwards what it does not own."""
     url = cluster.servers[server].url
-    return tuff.Client(url, token=token, tls_ca_file=home / "ca.pem", retries=20)
+    return tuff.Client(url, token=token_of(name), tls_ca_file=home / "ca.pem", retries=20)
 
 
 def test_every_server_answers_with_the_rights_of_the_principal(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import hash_of
 from tests.http.client import JSON, Reply, ok, refused
 from tests.http.process import ServerProcess, serve
+from tests.secret_values import hash_of_token, token_of
 from tuff import Client as TuffClient
 from tuff import TopicId
 
@@ -19,7 +19,7 @@ CALLS = ("can-commit", "commit", "prepare", "resolve", "abort", "invalidate", "c
 
 def access_file(quotas: str = "") -> str:
     return "\n".join(
-        f'[principals.{name}]\ntokens = ["sha256:{hash_of(name)}"]\n{quotas}\n'
+        f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n{quotas}\n'
         f"[[principals.{name}.rights]]\n{allow}"
         for name, allow in NAMES.items()
     )
@@ -42,7 +42,7 @@ class Home:
         self.server = self._serve()
 
     def send(self, name: str, path: str, body: bytes | None = b"{}", method: str = "POST") -> Reply:
-        headers = {"Authorization": f"Bearer {name}"}
+        headers = {"Authorization": f"Bearer {token_of(name)}"}
         return self.server.client().send(method, path, body, content_type=JSON, headers=headers)
 
     def start(self, name: str, body: bytes = b"{}") -> str:
@@ -160,11 +160,11 @@ def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path
 def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
     home = Home(tmp_path, "bytes_per_second = 100000")
     topic = TopicId("default", "t")
-    with TuffClient(home.server.url, token="alice", retries=5) as client:
+    with TuffClient(home.server.url, token=token_of("alice"), retries=5) as client:
         client.topics.create(topic)
         client.publish(topic, "x" * 250_000)
         client.publish(topic, "after the pause")
-    with TuffClient(home.server.url, token="bob", retries=0) as client:
+    with TuffClient(home.server.url, token=token_of("bob"), retries=0) as client:
         assert len(client.poll(topic)) == 2
     home.server.end()
 

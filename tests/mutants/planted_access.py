@@ -80,7 +80,9 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "access/operations.py",
         "        if principal is not SERVER:\n",
         "        if False:\n",
-        (f"{_CLUSTER}::test_only_servers_make_the_calls_of_servers[Bearer token-of-reader-ForbiddenError]",),
+        (
+            f"{_CLUSTER}::test_only_servers_make_the_calls_of_servers[Bearer token-of-reader-ForbiddenError]",
+        ),
     ),
     Mutant(
         "an old certificate is used for ever",

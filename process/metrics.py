@@ -183,8 +183,10 @@ def register_gauges(
     oldest_log_write_s: Callable[[], float],
     disks: Mapping[str, Disk],
     of_cluster: Iterable[Gauge],
+    of_audit: Iterable[Gauge],
 ) -> None:
-    """Let each scrape read all gauges of the server. `of_cluster`: those of one in a cluster."""
+    """Let each scrape read all gauges of the server. `of_cluster`: those of one in a cluster;
+    `of_audit`: those of the audit topic."""
     of_process = [
         Gauge("store_up", "1 while messages can be stored and read.", lambda: float(is_store_up())),
         Gauge("requests_under_way", "Requests that wait for their answer, polls too.", under_way),
@@ -207,6 +209,7 @@ def register_gauges(
             *of_process,
             *of_disks,
             *of_cluster,
+            *of_audit,
             _build_info(),
         ],
         messaging.topics.figures,

@@ -446,14 +446,14 @@ def _request(rest: list[object], size: int, names: tuple[str, ...], head: Reques
         members = {} if body is None else body
         return Request(
             parameters, pairs, None, accept, b"", authorization=authorization,
-            certificate=certificate, members=members, members_bytes=size,
+            certificate=certificate, address=head.address, members=members, members_bytes=size,
         )  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value
     return Request(
         parameters, pairs, content_type, accept, body, authorization=authorization,
-        certificate=certificate,
+        certificate=certificate, address=head.address,
     )  # fmt: skip
 
 

@@ -100,16 +100,14 @@ class AccessGuard:
         needed = requirement_of(operation)
         if needed.scope is Scope.OPEN:
             return route
-        # Transactions have owners, and a forwarded request has the name of its principal.
-        needs_caller = Right.TRANSACT in needed.rights or self._secret_hash is not None
 
         def handle(request: Request) -> Awaitable[Reply]:
             admitted = self._admit(operation, needed, request)
-            if needs_caller:
-                request = request._replace(
-                    caller=admitted.caller,
-                    is_forwarded=request.is_forwarded and self.is_of_server(request),
-                )
+            # Transactions have owners, and a forwarded request has the name of its principal.
+            request = request._replace(
+                caller=admitted.caller,
+                is_forwarded=request.is_forwarded and self.is_of_server(request),
+            )
             if admitted.usage is None:
                 return handler(request)
             return _metered(admitted.usage, handler(request))

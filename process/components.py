@@ -51,7 +51,7 @@ from tuff.log_events import event
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
-    TransactionUnknownError,
+    TransactionsUnavailableError,
     UnavailableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
@@ -435,10 +435,9 @@ class Components:
     def _owner_of(self, pointer: int) -> str | None:
         """The principal of a transaction; None where this server knows none, as one that does not
         lead transactions."""
-        state = self.transactions.durable.state
         try:
-            return state.owners.of(state.find(pointer).transaction_id)
-        except TransactionUnknownError:
+            return self.transactions.write_permits.owner_of(pointer)
+        except TransactionsUnavailableError:
             return None
 
     def _make_archive(self) -> "ArchiveReader | None":

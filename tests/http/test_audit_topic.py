@@ -86,6 +86,7 @@ class Audited:
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     made = Audited(tmp_path_factory.mktemp("audited"))
+    made.await_act(lambda act: act["kind"] == "start")
     yield made
     made.server.end()
 

@@ -13,7 +13,7 @@ from tuff import Client as TuffClient
 from tuff import TopicId
 
 ALL = 'allow = ["create", "publish", "read", "transact"]'
-NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["transact", "administer"]'}
+NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["publish", "transact", "administer"]'}
 CALLS = ("can-commit", "commit", "prepare", "resolve", "abort", "invalidate", "checkpoint", "renew")
 
 
@@ -89,10 +89,66 @@ def test_a_batch_is_of_its_principal(home: Home) -> None:
     ok(home.send("bob", f"{bobs}/abort"))
 
 
-def test_who_may_administer_ends_the_transactions_of_others(home: Home) -> None:
+def test_who_may_administer_writes_under_and_ends_the_transactions_of_others(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
     path = home.start("alice")
+    body = {"messages": ["m"], "transactionWritePointer": path.rpartition("/")[2]}
 
+    ok(home.send("admin", f"{ORDERS}/publish", json.dumps(body).encode()))
     assert ok(home.send("admin", f"{path}/abort")).json["state"] == "aborted"
+
+
+ORDERS = "/v1/namespaces/shop/topics/orders"
+BILLING = "/v1/namespaces/shop/groups/billing"
+WORKERS = f"{ORDERS}/share-groups/workers"
+JOIN = b'{"memberId": "m", "memberEpoch": 0, "topics": ["orders"]}'
+
+
+def writes_under(home: Home, pointer: str) -> dict[str, bytes]:
+    """The calls that write under a write pointer, with bodies that its owner may send."""
+    transaction = {"transactionWritePointer": pointer}
+    publish = {"messages": ["m"], **transaction}
+    detail = home.send("alice", f"{ORDERS}/publish", json.dumps(publish).encode()).json
+    member = ok(home.send("alice", f"{BILLING}/heartbeat", JOIN)).json
+    leased = ok(home.send("alice", f"{WORKERS}/lease", b'{"count": 1}')).json["messages"]
+    done = [{"id": each["id"], "token": each["token"], "action": "accept"} for each in leased]
+    offsets = {
+        "memberId": "m", "memberEpoch": member["memberEpoch"], "offsets": {"orders:0": "00" * 20},
+        **transaction,
+    }  # fmt: skip
+    bodies = {
+        f"{ORDERS}/publish": publish,
+        f"{ORDERS}/store": publish,
+        f"{ORDERS}/rollback": detail,
+        f"{BILLING}/offsets": offsets,
+        f"{WORKERS}/acknowledge": {"messages": done, **transaction},
+    }
+    return {path: json.dumps(body).encode() for path, body in bodies.items()}
+
+
+def test_nobody_else_writes_under_a_transaction(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
+    ok(home.send("alice", f"{ORDERS}/publish", b'{"messages": ["for the workers"]}'))
+    ok(home.send("alice", WORKERS, b'{"start": "earliest"}', "PUT"))
+    pointer = home.start("alice").rpartition("/")[2]
+
+    for path, body in writes_under(home, pointer).items():
+        wrong = home.send("bob", path, body)
+        refused(wrong, 403, "forbidden", naming=f"transaction {pointer} does not belong")
+        ok(home.send("alice", path, body))
+
+
+def test_a_transaction_without_an_owner_takes_writes_of_each_publisher(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        client = server.client()
+        ok(client.put(ORDERS))
+        started = client.post("/v1/transactions", {"timeout": 600}).json["transactionId"]
+        ok(client.post(f"/v1/transactions/{started}/can-commit", {"changes": ["a"]}))
+    home = Home(tmp_path)
+    body = json.dumps({"messages": ["m"], "transactionWritePointer": started}).encode()
+
+    ok(home.send("bob", f"{ORDERS}/publish", body))
+    home.server.end()
 
 
 def test_nobody_else_takes_an_invalid_transaction_from_the_list(home: Home) -> None:

@@ -189,4 +189,27 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "        if not result:\n",
         (f"{_AUDIT_WRITES}::test_a_forwarded_call_is_recorded_by_the_server_that_got_it",),
     ),
+    Mutant(
+        "each publisher writes under each transaction",
+        "tx/write_permits.py",
+        "        self._require_writer(caller, pointer)\n        return self.join(pointer, recall=None)\n",
+        "        return self.join(pointer, recall=None)\n",
+        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+    ),
+    Mutant(
+        "a commit of offsets is of nobody",
+        "messaging/groups/coordinator.py",
+        "records, pointer=pointer, caller=caller)",
+        "records, pointer=pointer)",
+        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+    ),
+    Mutant(
+        "another owner lets each publisher write under a transaction",
+        "cluster/transactions_of_leader.py",
+        "        require_writer(caller, key.pointer, join.owner)\n",
+        "",
+        (
+            "tests/cluster/test_transactions_across_servers.py::test_another_owner_lets_only_the_principal_of_a_transaction_write",
+        ),
+    ),
 )

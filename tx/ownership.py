@@ -70,7 +70,7 @@ def require_writer(caller: Caller | None, transaction_id: int, owner: str | None
 
     Raises: ForbiddenError: it belongs to another principal.
     """
-    if caller is None or caller.may_administer or owner in (None, caller.principal):
+    if owner is None or caller is None or caller.may_administer or caller.principal == owner:
         return
     raise _not_the_owner(caller, transaction_id)
 

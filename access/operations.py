@@ -35,13 +35,15 @@ class Requirement(NamedTuple):
     """One of `rights` is needed on `scope`; and `of_topics` on each topic that the body names.
 
     `topics_of` lists these, from the namespace of the path and the body. It leaves out what is no
-    name of a topic: the handler refuses that. `deletes_messages`: the audit topic refuses it."""
+    name of a topic: the handler refuses that. `deletes_messages`: the audit topic refuses it.
+    `is_batch`: each of the `calls` in the body counts as a request of a quota."""
 
     scope: Scope
     rights: tuple[Right, ...] = ()
     of_topics: Right | None = None
     topics_of: TopicsOfBody | None = None
     deletes_messages: bool = False
+    is_batch: bool = False
 
 
 def _of_entries(_namespace: str, body: Mapping[str, object]) -> Iterator[Topic]:
@@ -144,7 +146,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "POST /v1/transactions": _TRANSACT,
     "GET /v1/transactions": _ADMINISTER,
     "POST /v1/transactions/run": _COMMIT,
-    "POST /v1/transactions/batch": _COMMIT._replace(topics_of=_of_calls),
+    "POST /v1/transactions/batch": _COMMIT._replace(topics_of=_of_calls, is_batch=True),
     "GET /v1/transactions/prepared": _TRANSACT,  # a resolver of a database needs it
     "GET /v1/transactions/invalid": _ADMINISTER,
     "POST /v1/transactions/invalid/truncate": _ADMINISTER,
@@ -183,6 +185,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /openapi.json": _OPEN,
     # The page and its scripts; they contain no data, and send the token with each call.
     "GET /console": _OPEN,
+    "GET /console/": _OPEN,
     "GET /console/{version}/{file}": _OPEN,
 }
 
@@ -229,6 +232,15 @@ def _may_on_all(principal: Principal, right: Right, namespace: str) -> bool:
     return principal.audit_topic is None and principal.may(right, namespace, EVERY)
 
 
+def request_count(needed: Requirement, body: object) -> int:
+    """As how many requests of a quota a request with this body counts; the body is as for
+    `require`.
+
+    Raises: BadRequestError: a batch is no JSON.
+    """
+    return max(1, len(_list_of(_members(body), "calls"))) if needed.is_batch else 1
+
+
 def _require_topics(principal: Principal, right: Right, topics: Iterable[Topic]) -> None:
     for namespace, name in topics:
         topic = _topic_name(name)
@@ -237,10 +249,13 @@ def _require_topics(principal: Principal, right: Right, topics: Iterable[Topic])
 
 
 def _topics(needed: Requirement, namespace: str, body: object) -> Iterable[Topic]:
-    members = parse_json(body) if isinstance(body, bytes) and body else body
-    if needed.topics_of is None or not isinstance(members, dict):
-        return ()  # the handler refuses such a body
-    return needed.topics_of(namespace, members)
+    return () if needed.topics_of is None else needed.topics_of(namespace, _members(body))
+
+
+def _members(body: object) -> Mapping[str, object]:
+    """The members of a body; none where it is no object, which the handler refuses."""
+    found = parse_json(body) if isinstance(body, bytes) and body else body
+    return found if isinstance(found, dict) else {}
 
 
 def _topic_name(name: str) -> str:

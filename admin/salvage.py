@@ -74,7 +74,12 @@ def _salvage_rows(
 ) -> SalvagedRows:
     store = LevelDbStore(part / "messages", first_whole=first_whole)
     try:
-        messages = MessageSalvage(readable, store, outcome=cache(proven.outcome_of))
+        messages = MessageSalvage(
+            readable,
+            store,
+            outcome=cache(proven.outcome_of),
+            remembers_commit=proven.remembers_commit,
+        )
         rows = messages.copy_rows()
         store_id, highest = _write_transactions(
             part, proven, rows, now_ms=now_ms, new_store_id=new_store_id

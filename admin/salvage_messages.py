@@ -1,7 +1,7 @@
 """Copy the rows of a corrupt message store to a new one: `tuff salvage` (promise 8).
 
 Every readable row is copied, and no row stays undecided (`salvage_visibility.py`), so the new store
-needs no index rows.
+needs no index rows but those of messages that are to return (`salvage_aside.py`).
 """
 
 from collections import Counter
@@ -18,10 +18,11 @@ from admin.readable_rows import (
     ReadRow,
     row_name,
 )
+from admin.salvage_aside import AsideRows
 from admin.salvage_transactions import ProvenOutcome
 from admin.salvage_visibility import RowVisibility
 from messaging.storage.engine import Store, StoreError
-from messaging.storage.pointer_index import IndexedRange
+from messaging.storage.pointer_index import ASIDE_ROWS, IndexedRange
 from messaging.storage.rows import (
     BEFORE_ALL,
     DELAYED,
@@ -66,9 +67,17 @@ class MessageSalvage:
     """Reads a corrupt store, and writes a new one. Blocks."""
 
     def __init__(
-        self, readable: ReadableRows, new: Store, *, outcome: Callable[[int], ProvenOutcome]
+        self,
+        readable: ReadableRows,
+        new: Store,
+        *,
+        outcome: Callable[[int], ProvenOutcome],
+        remembers_commit: Callable[[int], bool],
     ) -> None:
         self._readable = readable
+        self._outcome = outcome
+        self._remembers_commit = remembers_commit
+        self._aside = AsideRows()
         self._new = new
         self._visibility = RowVisibility(readable, outcome)
         self.report = SalvagedRows(
@@ -102,6 +111,8 @@ class MessageSalvage:
                 self._takers.get(found.key[:1], self._copy)(found, found.value)
         for reference in self._references:
             self._keep_reference(reference)
+        for entry in self._aside:
+            self._put(entry.key, entry.to_bytes(entry.key))
         self._keep_topics()
         return self.report
 
@@ -146,6 +157,23 @@ class MessageSalvage:
         entry = IndexedRange.from_bytes(found.key, value)
         self._note_pointer(entry.pointer)
         self._last = max(self._last, entry.last)
+        if entry.kind == ASIDE_ROWS:
+            self._note_aside(entry)
+
+    def _note_aside(self, entry: IndexedRange) -> None:
+        name = f"transaction {entry.pointer}"
+        if self._remembers_commit(entry.pointer):
+            self._aside.add(entry)
+            reason = f"it committed: its messages of {entry.topic} that were set aside return"
+        elif self._outcome(entry.pointer) is ProvenOutcome.COMMITTED:
+            reason = (
+                f"it committed, but its start is lost: its messages of {entry.topic} that were set "
+                "aside do not return; read them with isolation=all, and publish them again"
+            )
+        else:
+            self._visibility.hidden.add(entry.pointer)
+            return
+        self._decide(name, reason)
 
     def _note_pointer(self, pointer: int) -> None:
         self.report.highest_pointer = max(self.report.highest_pointer, pointer)
@@ -161,6 +189,7 @@ class MessageSalvage:
         if row.tx_pointer is not None:
             self._note_pointer(abs(row.tx_pointer))
             row = self._visibility.decided(found, row)
+            self._aside.note_message(row_prefix(found.key), row, offset_in(found.key))
         if row.reference is None:
             self._put(found.key, row.to_bytes(found.key))
             return

@@ -83,6 +83,11 @@ class ProvenState:
         is_forgotten = pointer <= self.state.last_pointer
         return ProvenOutcome.FORGOTTEN if is_forgotten else ProvenOutcome.UNKNOWN
 
+    def remembers_commit(self, pointer: int) -> bool:
+        """Whether a server that starts from this state knows that the pointer committed."""
+        is_committed = self.outcome_of(pointer) is ProvenOutcome.COMMITTED
+        return is_committed and not _is_unknown(self.state, pointer)
+
     @property
     def last_published(self) -> Offset:
         """The highest offset among the messages of remembered commits."""

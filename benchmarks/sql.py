@@ -1,6 +1,6 @@
 """`python -m benchmarks.sql`: rows of PostgreSQL with a message each, in four ways.
 
-    python -m benchmarks.sql [--clients N] [--seconds N]
+    python -m benchmarks.sql [--clients N] [--seconds N] [--processes N] [--ways NAME …]
 
     plain       the row alone: the limit
     separate    the row, then the message: a crash in between loses it
@@ -10,6 +10,8 @@
 All clients are tasks of one process, with a connection each. A consumer in a process of its own
 reads the topic by long polls. The time to the consumer begins when the client asks for the commit,
 which is in the payload. `statements` counts those of one transaction, begin and commit included.
+`client`, `server` and `database` are the processor time that each transaction costs there, in µs;
+that of the poller is the client's. With `--processes`, several processes share the clients.
 PostgreSQL and the server are as shipped, and write to the same disk.
 """
 
@@ -30,7 +32,7 @@ from typing import Any
 import asyncpg
 
 import tuff
-from benchmarks.processes import ROOT
+from benchmarks.processes import ROOT, processor_s
 from benchmarks.processes import tuff as tuff_server
 from tests.sql.databases import Postgresql
 from tuff.sql.asyncpg import AsyncpgDatabase
@@ -38,6 +40,7 @@ from tuff.sql.dialects import POSTGRESQL
 
 ORDERS = tuff.TopicId("bench", "orders")
 POLLER_S = 0.1  # seconds between two looks of the poller
+WARM_UP_S = 1.0  # seconds
 POLLER_COUNT_MAX = 10_000  # messages of one look
 INSERT = "INSERT INTO orders (item) VALUES ($1)"
 INSERT_OUTBOX = "INSERT INTO outbox (payload) VALUES ($1)"
@@ -127,8 +130,8 @@ async def beside(work: Awaitable[None] | None) -> AsyncIterator[None]:
             await task
 
 
-async def rate_of(parts: Parts, way: Way, *, clients: int, seconds: float) -> float:
-    """Transactions per second."""
+async def run_tasks(parts: Parts, way: Way, *, clients: int, seconds: float) -> int:
+    """How many transactions `clients` tasks committed."""
     done = 0
     end_s = time.perf_counter() + seconds
 
@@ -139,30 +142,80 @@ async def rate_of(parts: Parts, way: Way, *, clients: int, seconds: float) -> fl
                 await way(parts, connection)
                 done += 1
 
-    began_s = time.perf_counter()
     await asyncio.gather(*(run() for _ in range(clients)))
-    return done / (time.perf_counter() - began_s)
+    return done
 
 
-async def measure(url: str, dsn: str, *, clients: int, seconds: float) -> None:
-    options = {"min_size": clients + 1, "max_size": clients + 1}
-    async with tuff.AsyncClient(url) as client, asyncpg.create_pool(dsn, **options) as pool:
-        parts = Parts(client, pool, AsyncpgDatabase(dsn, "bench"))
+@asynccontextmanager
+async def parts_of(options: argparse.Namespace, size: int) -> AsyncIterator[Parts]:
+    pool = asyncpg.create_pool(options.dsn, min_size=size, max_size=size)
+    client = tuff.AsyncClient(options.url, transport=options.transport)
+    async with client, pool:
+        yield Parts(client, pool, AsyncpgDatabase(options.dsn, "bench"))
+
+
+async def work(options: argparse.Namespace) -> None:
+    """A process of clients: it warms up, waits for a line, and prints what it has done."""
+    way, clients = WAYS[options.work], options.clients
+    async with parts_of(options, clients) as parts:
+        await run_tasks(parts, way, clients=clients, seconds=WARM_UP_S)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        began_s, began_processor_s = time.perf_counter(), time.process_time()
+        done = await run_tasks(parts, way, clients=clients, seconds=options.seconds)
+        took_s, processor = time.perf_counter() - began_s, time.process_time() - began_processor_s
+    print(done, took_s, processor)
+
+
+async def measure(options: argparse.Namespace, server_pid: int, database_pid: int) -> None:
+    async with parts_of(options, 2) as parts:
         await prepare(parts)
-        print(f"{'way':10} {'per s':>8} {'p50 ms':>8} {'p99 ms':>8} {'statements':>11}")
-        for name, way in WAYS.items():
-            await client.topics.create(ORDERS)
+        print(f"{'way':10} {'per s':>7} {'p50 ms':>8} {'p99 ms':>8}", end=" ")
+        print(f"{'statements':>10} {'client':>7} {'server':>7} {'database':>8}", flush=True)
+        for name in options.ways:
+            way = WAYS[name]
+            await parts.client.topics.create(ORDERS)
             async with beside(poll_outbox(parts) if way is outbox else None):
-                await rate_of(parts, way, clients=clients, seconds=1)  # warms up
                 statements = await statements_of(parts, way)
-                consumer = consumer_of(url)
-                rate = await rate_of(parts, way, clients=clients, seconds=seconds)
+                workers = await asyncio.to_thread(workers_of, options, name)
+                consumer = process_of(["--consume", options.url])
+                before = (time.process_time(), processor_s(server_pid), processor_s(database_pid))
+                replies = await asyncio.to_thread(run_workers, workers)
+                after = (time.process_time(), processor_s(server_pid), processor_s(database_pid))
             consumer.terminate()
             latencies_ms = [float(line) for line in consumer.communicate()[0].split()]
+            done, rate, client_s = map(sum, zip(*replies, strict=True))
+            used_s = [end - begin for begin, end in zip(before, after, strict=True)]
+            used_s[0] += client_s
+            client, server, database = (1e6 * seconds / done for seconds in used_s)
             cuts = quantiles(latencies_ms, n=100) if len(latencies_ms) > 1 else None
             shown = "        -        -" if cuts is None else f"{cuts[49]:8.1f} {cuts[98]:8.1f}"
-            print(f"{name:10} {rate:8.0f} {shown} {statements:11}", flush=True)
-            await client.topics.delete(ORDERS)
+            print(f"{name:10} {rate:7.0f} {shown}", end=" ")
+            print(f"{statements:10} {client:7.0f} {server:7.0f} {database:8.0f}", flush=True)
+            await parts.client.topics.delete(ORDERS)
+
+
+def workers_of(options: argparse.Namespace, way: str) -> "list[subprocess.Popen[str]]":
+    """The processes of the clients, when they have warmed up."""
+    each = options.clients // options.processes
+    arguments = [
+        *("--work", way, "--url", options.url, "--dsn", options.dsn, "--clients", str(each)),
+        *("--seconds", str(options.seconds), "--transport", options.transport),
+    ]
+    return [process_of(arguments) for _ in range(options.processes)]
+
+
+def run_workers(workers: "Sequence[subprocess.Popen[str]]") -> list[tuple[float, float, float]]:
+    """Of each: its transactions, those per second, and its processor time in seconds."""
+    for each in workers:
+        assert each.stdin is not None, "it is a pipe"
+        each.stdin.write("\n")
+        each.stdin.flush()
+    replies = []
+    for each in workers:
+        done, took_s, processor = map(float, each.communicate()[0].split())
+        replies.append((done, done / took_s, processor))
+    return replies
 
 
 async def prepare(parts: Parts) -> None:
@@ -178,16 +231,15 @@ async def prepare(parts: Parts) -> None:
         pass
 
 
-def consumer_of(url: str) -> "subprocess.Popen[str]":
-    consumer = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.sql", "--consume", url],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
+def process_of(arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    """Another process of this program, when it has printed that it is ready."""
+    command = [sys.executable, "-m", "benchmarks.sql", *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert consumer.stdout is not None, "it is a pipe"
-    consumer.stdout.readline()
-    return consumer
+    assert process.stdout is not None, "it is a pipe"
+    process.stdout.readline()
+    return process
 
 
 def consume(url: str) -> None:
@@ -200,23 +252,34 @@ def consume(url: str) -> None:
             sys.stdout.flush()
 
 
-def main(arguments: Sequence[str]) -> int:
+def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sql")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--consume", metavar="URL", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--transport", choices=("auto", "http"), default="auto")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    for name in ("--work", "--consume", "--url", "--dsn"):  # of the processes that it starts
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = arguments_of(arguments)
     if options.consume:
         consume(options.consume)
+        return 0
+    if options.work:
+        asyncio.run(work(options))
+        return 0
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     with (
         tempfile.TemporaryDirectory(prefix="tuff-benchmark-sql-") as directory,
         Postgresql(Path(directory, "postgresql"), "max_connections=200") as postgresql,
         tuff_server(Path(directory, "server")) as server,
     ):
-        url = f"http://{server.addr}"
-        work = measure(url, postgresql.dsn, clients=options.clients, seconds=options.seconds)
-        asyncio.run(work)
+        options.url, options.dsn = f"http://{server.addr}", postgresql.dsn
+        asyncio.run(measure(options, server.pid, postgresql.pid))
     return 0
 
 

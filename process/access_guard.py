@@ -8,7 +8,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
 
-from access.operations import Requirement, Scope, require, requirement_of
+from access.operations import Requirement, Scope, request_count, require, requirement_of
 from access.principals import (
     EVERY,
     SERVER,
@@ -21,7 +21,7 @@ from access.principals import (
 )
 from access.quotas import Usage
 from process.health import Check, Status
-from process.http_connection import ReplyStream, StreamRoute
+from process.http_connection import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
@@ -119,7 +119,7 @@ class AccessGuard:
         operation, handler = f"{route.method} {route.path}", route.handler
         needed = requirement_of(operation)
 
-        def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
+        def handle(request: Request, stream: ReplyParts) -> Awaitable[Reply | None]:
             self._admit(operation, needed, request)
             return handler(request, stream)
 
@@ -193,10 +193,11 @@ class AccessGuard:
             self._find(operation, needed._replace(of_topics=None), head)
 
     def _admit(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
-        """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError."""
+        """Raises: UnauthenticatedError, ForbiddenError, QuotaExceededError, BadRequestError."""
         admitted = self._find(operation, needed, request)
         if admitted.usage is not None:
-            self._charge(admitted.principal, admitted.usage, request.size)
+            count = request_count(needed, _body_of(request))
+            self._charge(admitted.principal, admitted.usage, request.size, count=count)
         return admitted
 
     def _find(self, operation: str, needed: Requirement, request: Request) -> _Admitted:
@@ -207,8 +208,7 @@ class AccessGuard:
         if known is not None:
             return known
         principal = self._principal_of(request)
-        body = request.body if request.members is None else request.members
-        require(principal, needed, request.parameters, body)
+        require(principal, needed, request.parameters, _body_of(request))
         # The first server has charged a request that another one forwards.
         usage = None if self.is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)
@@ -229,7 +229,7 @@ class AccessGuard:
             usage = self._usages[principal.name] = Usage(quota)
         return usage
 
-    def _charge(self, principal: Principal, usage: Usage, size_bytes: int) -> None:
+    def _charge(self, principal: Principal, usage: Usage, size_bytes: int, *, count: int) -> None:
         """Raises: QuotaExceededError."""
         exceeded = usage.exceeded(now_s=self._now_s())
         if exceeded is not None:
@@ -240,7 +240,7 @@ class AccessGuard:
             )
             error.retry_after_s = wait_s
             raise error
-        usage.take_request(size_bytes)
+        usage.take_request(size_bytes, count=count)
 
     def _principal_of(self, request: Request) -> Principal:
         """Raises: UnauthenticatedError."""
@@ -303,6 +303,11 @@ def _is_short(call: _Call) -> bool:
     authorization, _, namespace, topic, _ = call
     given = (authorization, namespace, topic)
     return sum(len(each) for each in given if each is not None) <= ALLOWED_CHARACTERS_MAX
+
+
+def _body_of(request: Request) -> object:
+    """The body for `require`: bytes, or the value that a session has brought."""
+    return request.body if request.members is None else request.members
 
 
 async def _metered(usage: Usage, answer: Awaitable[Reply]) -> Reply:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -14,7 +15,7 @@ from access.audit import OK, Act, Failures, Kind, changes, ends_transaction, is_
 from messaging.topics import TOPIC_PATH
 from process.access_guard import AccessGuard
 from process.health import Check, Status
-from process.http_connection import ReplyStream, RequireAccess, StreamRoute
+from process.http_connection import ReplyParts, RequireAccess, StreamRoute
 from process.metrics import Gauge
 from tuff.log_events import event
 from tuff.protocol.errors import (
@@ -135,13 +136,14 @@ class AuditTopic:
         """As `recorded`."""
         operation, handler = f"{route.method} {route.path}", route.handler
 
-        async def handle(request: Request, stream: ReplyStream) -> None:
+        async def handle(request: Request, stream: ReplyParts) -> Reply | None:
             try:
-                await handler(request, stream)
+                reply = await handler(request, stream)
             except Exception as error:
                 self._note_call(operation, request, _code_of(error), ())
                 raise
             self._note_call(operation, request, OK, ())
+            return reply
 
         return route._replace(handler=handle)
 
@@ -315,12 +317,16 @@ def _result_of(operation: str, reply: Reply) -> str:
     if reply.status == _REDIRECT:
         return ""
     if reply.status >= 400:  # another server has answered
-        return str(orjson.loads(reply.body)["code"])
+        return str(_members(reply)["code"])
     if operation == _BATCH and any(
-        each["status"] == ForbiddenError.status for each in orjson.loads(reply.body)["replies"]
+        each["status"] == ForbiddenError.status for each in _members(reply)["replies"]
     ):
         return ForbiddenError.code
     return OK
+
+
+def _members(reply: Reply) -> Any:
+    return orjson.loads(reply.body) if reply.form is None else reply.form
 
 
 def _transactions_of(operation: str, request: Request) -> Iterator[str]:

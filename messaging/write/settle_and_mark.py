@@ -24,6 +24,7 @@ from messaging.topics import Topic, ownership_moving
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.publish import Publisher
 from tuff.disk.event_loop import FutureTask
+from tuff.log_events import event
 from tuff.protocol.errors import TuffError, UnavailableError
 from tuff.protocol.ids import GROUP_LOG, SHARE_LOG, Offset, TopicId
 from tuff.protocol.transaction import POINTERS_PER_MS
@@ -232,6 +233,7 @@ class TransactionRows:
                 "messages there are set aside until it is resolved",
                 pointer,
                 topic,
+                extra=event("messages_set_aside", transaction=pointer, topic=str(topic)),
             )
         )
 

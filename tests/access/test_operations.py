@@ -3,14 +3,14 @@
 import orjson
 import pytest
 
-from access.operations import REQUIREMENTS, Scope, require
+from access.operations import REQUIREMENTS, Scope, request_count, require
 from access.principals import Principal, Right, Rights
 from process.endpoints import ENDPOINTS
 from tuff.protocol.errors import ForbiddenError
 
 OPEN = {
     "/health/live", "/health/startup", "/health/ready", "/openapi.json", "/console",
-    "/console/{version}/{file}",
+    "/console/", "/console/{version}/{file}",
 }  # fmt: skip
 
 
@@ -44,3 +44,14 @@ def test_each_topic_that_a_body_names_needs_the_right(operation: str, body: obje
 
     with pytest.raises(ForbiddenError, match="does not have the right"):
         require(Principal("p", (rights,)), needed, parameters, orjson.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [({"calls": [1, 2, 3]}, 3), (b'{"calls": [1, 2]}', 2), (b"", 1), ([1, 2], 1), ({}, 1)],
+)
+def test_a_batch_counts_as_its_calls_and_any_other_body_as_one(body: object, count: int) -> None:
+    batch, commit = (REQUIREMENTS[f"POST /v1/transactions/{name}"] for name in ("batch", "run"))
+
+    assert request_count(batch, body) == count
+    assert request_count(commit, body) == 1

@@ -45,7 +45,12 @@ def stored(directory: Path, records: Mapping[int, TopicRecord]) -> ReadableRows:
 def salvaged(readable: ReadableRows) -> tuple[dict[int, TopicRecord], list[str]]:
     """The records after a salvage by number, and what it decided."""
     new = MemoryStore()
-    salvage = MessageSalvage(readable, new, outcome=lambda _: ProvenOutcome.UNKNOWN)
+    salvage = MessageSalvage(
+        readable,
+        new,
+        outcome=lambda _: ProvenOutcome.UNKNOWN,
+        remembers_commit=lambda _: False,
+    )
     account = salvage.copy_rows()
     salvage.write_metadata(account.metadata, BEFORE_ALL)
     records = {

@@ -1,5 +1,6 @@
 """`tuff salvage` keeps what is intact, invents nothing, and reveals nothing undecided."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from tests.admin.files import Past, flipped, found_in, now_ms, sample, stored_fi
 from tests.admin.judge import Seen, look, lost_count_max
 from tests.cli.command import tuff_command
 from tests.formats.history import History
-from tests.http.calls import Topic, begin, payloads
-from tests.http.client import ok
+from tests.http.calls import TRANSACTIONS, Topic, begin, entry, payloads
+from tests.http.client import ok, until
 from tests.http.process import serve
 from tuff.disk.records import pack_frame
 from tuff.protocol.ids import TopicId
@@ -252,3 +253,37 @@ def test_the_command_leaves_the_old_directory_as_it_is(data: Path, tmp_path: Pat
     assert done.returncode == 0
     assert "tuff: salvaged: " in done.stderr
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_committed_messages_that_were_aside_return_on_salvaged_data(tmp_path: Path) -> None:
+    """The store is from before the commit, and the transaction files are from after it."""
+    home, new = tmp_path / "home", tmp_path / "new"
+    server = serve(home, "messaging.max_block=0.1")
+    client = server.client()
+    topic = Topic(client, "one", "orders")
+    ok(topic.create())
+    tx = begin(client)
+    of_orders = [entry(topic, "first", "second")]
+    ok(client.post(f"{tx.path}/prepare", {"publish": of_orders, "database": "shop"}))
+    ok(topic.publish("behind"))
+    listed = f"{TRANSACTIONS}/prepared"
+    until(
+        lambda: not ok(client.get(listed)).json["prepared"][0]["blocksReaders"],
+        what="the messages to be set aside",
+    )
+    server.end()
+    aside = shutil.copytree(home / "data" / "messages", tmp_path / "messages")
+    server = serve(home)
+    ok(server.client().post(f"{tx.path}/resolve", {"outcome": "commit"}))
+    server.end()
+    shutil.rmtree(home / "data" / "messages")
+    aside.rename(home / "data" / "messages")
+
+    account, _ = salvaged(home / "data", new / "data")
+
+    assert f"transaction {tx.id}" in [each.location for each in account.decided]
+    server = serve(new)
+    orders = Topic(server.client(), "one", "orders")
+    expected = ["behind", "first", "second"]
+    until(lambda: orders.committed() == expected, what="the messages to return")
+    server.end()

@@ -1,5 +1,6 @@
 """When the transaction of a row counts as committed although some of the proof can't be read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import plyvel
@@ -10,8 +11,8 @@ from admin.salvage_transactions import ProvenOutcome
 from messaging.storage.leveldb import LevelDbStore
 from messaging.storage.memory import MemoryStore
 from messaging.storage.packed_rows import first_whole
-from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
-from messaging.storage.rows import MessageRow, message_key, prefix_of, topic_key
+from messaging.storage.pointer_index import ASIDE_ROWS, MESSAGE_ROWS, IndexedRange
+from messaging.storage.rows import INDEX, MessageRow, message_key, prefix_of, topic_key
 from messaging.topics import TopicRecord
 from tuff.protocol.ids import Offset, TopicId
 
@@ -56,7 +57,12 @@ def newest_table(directory: Path) -> Path:
 def salvaged(directory: Path, outcome: ProvenOutcome) -> tuple[SalvagedRows, int | None]:
     """The report, and the pointer that the row has now."""
     new = MemoryStore()
-    salvage = MessageSalvage(ReadableRows(directory), new, outcome=lambda _: outcome)
+    salvage = MessageSalvage(
+        ReadableRows(directory),
+        new,
+        outcome=lambda _: outcome,
+        remembers_commit=lambda _: outcome is ProvenOutcome.COMMITTED,
+    )
     account = salvage.copy_rows()
     salvage.write_metadata(account.metadata, PLACE)
     return account, MessageRow.from_bytes(KEY, new.rows[KEY]).tx_pointer
@@ -106,6 +112,45 @@ def test_a_lost_index_row_reveals_no_undecided_row(tmp_path: Path) -> None:
     assert account.lost != []
 
 
+def test_only_the_messages_that_are_left_return(tmp_path: Path) -> None:
+    places = [Offset(PLACE.timestamp_ms, seq) for seq in range(5)]
+    keys = [message_key(PREFIX, place) for place in places]
+    rows = {
+        key: MessageRow(tx_pointer=-POINTER, payload=b"aside").to_bytes(key)
+        for key in keys
+        if key != keys[2]  # it is lost
+    }
+    entry = replace(INDEX_ENTRY, kind=ASIDE_ROWS, first=places[0], last=places[4])
+    store = {**TOPICS, **rows, entry.key: entry.to_bytes(entry.key)}
+    write(tmp_path, store)
+    new = MemoryStore()
+    salvage = MessageSalvage(
+        ReadableRows(tmp_path),
+        new,
+        outcome=lambda _: ProvenOutcome.COMMITTED,
+        remembers_commit=lambda _: True,
+    )
+
+    account = salvage.copy_rows()
+    salvage.write_metadata(account.metadata, PLACE)
+
+    kept = [IndexedRange.from_bytes(*row) for row in new.rows.items() if row[0][:1] == INDEX]
+    assert [(each.kind, each.first, each.last) for each in kept] == [
+        (ASIDE_ROWS, places[0], places[1]),
+        (ASIDE_ROWS, places[3], places[4]),
+    ]
+
+
+def test_messages_that_are_aside_without_a_proven_commit_stay_hidden(tmp_path: Path) -> None:
+    entry = replace(INDEX_ENTRY, kind=ASIDE_ROWS)
+    write(tmp_path, {**TOPICS, KEY: MARKED, entry.key: entry.to_bytes(entry.key)})
+
+    account, pointer = salvaged(tmp_path, ProvenOutcome.UNKNOWN)
+
+    assert (pointer, account.hidden) == (-POINTER, {POINTER})
+    assert account.kept["index"] == 0
+
+
 def test_a_block_that_another_tool_compressed_is_read(tmp_path: Path) -> None:
     rows = {message_key(PREFIX, Offset(PLACE.timestamp_ms, seq)): seq for seq in range(200)}
     packed = {key: MessageRow(payload=b"again and " * 20).to_bytes(key) for key in rows}
@@ -118,7 +163,10 @@ def test_a_block_that_another_tool_compressed_is_read(tmp_path: Path) -> None:
 
     new = MemoryStore()
     account = MessageSalvage(
-        ReadableRows(tmp_path), new, outcome=lambda _: ProvenOutcome.UNKNOWN
+        ReadableRows(tmp_path),
+        new,
+        outcome=lambda _: ProvenOutcome.UNKNOWN,
+        remembers_commit=lambda _: False,
     ).copy_rows()
     assert account.lost == []
     assert account.kept["message"] == 200

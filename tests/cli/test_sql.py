@@ -53,3 +53,20 @@ def test_a_database_that_no_program_used_is_not_asked(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "no program has used database 'shop'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("shop.sqlite", "the URL of a database is sqlite:///FILE"),
+        ("sqlite://", "give a file"),
+        ("sqlite:///missing/shop.sqlite", "there is no file missing/shop.sqlite"),
+        ("http://127.0.0.1/shop", "SQLAlchemy knows no such URL"),
+        ("postgresql+asyncpg://127.0.0.1/shop", "this driver is for asyncio"),
+    ],
+)
+def test_a_url_that_is_not_valid_is_refused_with_advice(url: str, advice: str) -> None:
+    done = tuff_command("sql", "resolve", url, "--database", "shop", "--once")
+
+    assert done.returncode == 2
+    assert advice in done.stderr

@@ -147,7 +147,7 @@ def _topic_row(rest: bytes, flags: int, body: bytes) -> Value:
 
 def _index_row(rest: bytes, _flags: int, body: bytes) -> Value:
     final, written_ms = struct.unpack(">BQ", body[10:])
-    if rest[8:9] not in {b"m", b"p"} or final > 1:
+    if rest[8:9] not in {b"m", b"p", b"a"} or final > 1:
         raise DamagedError(f"an index row of the kind {rest[8:9]!r}, final {final}")
     return {
         "table": "index",

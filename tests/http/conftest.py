@@ -21,6 +21,7 @@ OVER_SESSIONS = {
     "test_long_poll",
     "test_next_start",
     "test_poll",
+    "test_prepared",
     "test_publish",
     "test_rollback",
     "test_stored_messages",

@@ -6,11 +6,12 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from process.settings import SettingsError, load
-from tests.http.calls import begin, created
+from tests.http.calls import begin, created, entry
 from tests.http.client import ok, refused, until
 from tests.http.process import ServerProcess, serve
 from tests.http.test_access import access_file
@@ -19,16 +20,13 @@ from tests.http.test_damaged_records import damage
 ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
-COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
-# Found elsewhere: tests of the audit topic, of failed writes, of the end of a run, of clusters and
-# of slow clients.
-NOT_HERE = {
-    "audit_failed", "audit_lost",
-    "bug", "backup_failed", "changes_not_written", "cluster_joined", "delayed_wait",
-    "leader_elected", "process_ended", "publish_lost", "requests_cut_off", "retention_failed",
-    "rows_not_marked", "server_fenced", "session_ended", "slow_client_closed", "snapshot_failed",
-    "store_opened_again", "store_write_failed", "task_failed",
-}  # fmt: skip
+COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "workers", "tuff")
+# Their tests find the codes of failures, bugs, slow clients, clusters and worker processes.
+OTHERS = (
+    "tests/faults/test_log_events.py", "tests/process/test_slow_readers.py",
+    "tests/hbase/test_cluster.py", "tests/http/test_workers.py",
+    "tests/process/test_audit_topic.py",
+)  # fmt: skip
 
 
 def documented() -> set[str]:
@@ -36,9 +34,18 @@ def documented() -> set[str]:
     return set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
 
 
+def found_by_others() -> set[str]:
+    text = "".join((ROOT / each).read_text("utf-8") for each in OTHERS)
+    return {each for each in documented() if re.search(rf'["=]{each}[" ]', text)}
+
+
+def events_in(server: ServerProcess) -> list[dict[str, Any]]:
+    found = map(json.loads, server.stderr().splitlines())
+    return [each for each in found if "code" in each]
+
+
 def codes_in(server: ServerProcess) -> list[str]:
-    lines = server.stderr().splitlines()
-    return [found["code"] for line in lines if "code" in (found := json.loads(line))]
+    return [each["code"] for each in events_in(server)]
 
 
 def test_the_page_lists_the_codes_of_the_source() -> None:
@@ -71,7 +78,7 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
     until(lambda: codes_in(first).count("health_changed") >= 2)
     first.kill()
     assert damage(first.data / "messages", b"to be damaged") == 1
-    log = max((first.data / "snapshots").glob("txlog.*"), key=lambda each: each.stat().st_mtime)
+    log = max((first.data / "snapshots").glob("txlog.*"), key=lambda each: int(each.suffix[1:]))
     log.write_bytes(log.read_bytes() + b"torn")
 
     with serve(tmp_path, *settings) as second:
@@ -80,7 +87,9 @@ def test_a_run_logs_each_change_of_state(tmp_path: Path) -> None:
         until(lambda: "damage_found" in codes_in(second))
 
     seen = {*codes_in(first), *codes_in(second)}
-    assert documented() - seen - NOT_HERE == {"file_read_again"}
+    assert documented() - seen - found_by_others() == {
+        "file_exposed", "file_read_again", "messages_set_aside",
+    }  # fmt: skip
     ends = [each for each in codes_in(second) if each.startswith("server_sto")]
     assert ends == ["server_stopping", "server_stopped"]
 
@@ -92,6 +101,27 @@ def test_a_new_access_file_is_one_line(tmp_path: Path) -> None:
         file.write_text(access_file({"reader": "", "another": ""}))
         os.kill(running.pid, signal.SIGHUP)
         until(lambda: "file_read_again" in codes_in(running))
+
+
+def test_messages_of_a_prepared_transaction_that_are_set_aside_are_logged(tmp_path: Path) -> None:
+    with serve(tmp_path, AS_JSON, "messaging.max_block=0.2") as running:
+        orders = created(running.client(), "default", "orders")
+        prepared = begin(orders.client)
+        ok(orders.client.post(
+            f"{prepared.path}/prepare", {"database": "d", "publish": [entry(orders, "a")]}
+        ))  # fmt: skip
+        until(lambda: "messages_set_aside" in codes_in(running))
+
+
+def test_an_access_file_that_every_user_may_write_is_logged(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"reader": ""}))
+    file.chmod(0o646)
+    with serve(tmp_path, AS_JSON, f"server.access_file={file}") as running:
+        (exposed,) = (each for each in events_in(running) if each["code"] == "file_exposed")
+
+    assert exposed["event"] == f"every user of this machine may write {file}; chmod o-rw {file}"
+    assert exposed["fields"] == {"setting": "server.access_file", "file": str(file)}
 
 
 def test_many_reads_of_one_damaged_record_are_one_line(tmp_path: Path) -> None:

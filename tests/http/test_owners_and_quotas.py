@@ -213,6 +213,18 @@ def test_a_principal_above_its_rate_has_to_wait_and_others_do_not(tmp_path: Path
     home.server.end()
 
 
+def test_a_batch_counts_as_many_requests_as_it_has_calls(tmp_path: Path) -> None:
+    home = Home(tmp_path, "requests_per_second = 10")
+    calls = [{"path": "/v1/transactions", "body": {}}] * 100
+    ok(home.send("alice", "/v1/transactions/batch", json.dumps({"calls": calls}).encode()))
+
+    reply = home.send("alice", "/v1/transactions")
+
+    refused(reply, 429, "quota_exceeded", naming="requests_per_second=10")
+    assert int(reply.header("Retry-After") or 0) > 1
+    home.server.end()
+
+
 def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
     home = Home(tmp_path, "bytes_per_second = 100000")
     topic = TopicId("default", "t")

@@ -62,6 +62,12 @@ class Postgresql:
     def dsn(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """The process that has started all others of the cluster."""
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
     def start(self) -> "Postgresql":
         """Start it, also after a kill: it waits for the processes that still end."""
         until(self._starts, within_s=START_WITHIN_S, what="PostgreSQL to be ready")

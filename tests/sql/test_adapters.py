@@ -310,6 +310,33 @@ def test_a_resolver_settles_on_a_loop(
     assert (items(dsn, path), server.visible) == (["apple"], ["sold one apple"])
 
 
+def test_a_connection_of_a_pool_of_asyncpg_is_checked_once(
+    server: DecidingServer, dsn: str
+) -> None:
+    seen: list[str] = []
+
+    def note(logged: Any) -> None:
+        seen.append(logged.query.split()[0])
+
+    async def main() -> None:
+        shop = AsyncpgDatabase(dsn, "shop")
+        async with (
+            tuff.AsyncClient(transport=AsyncDecidingServer(server), retries=0) as client,
+            asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
+        ):
+            for _ in range(2):
+                seen.clear()
+                async with pool.acquire() as connection:
+                    connection.add_query_logger(note)
+                    async with client.sql_transaction(shop, connection) as tx:
+                        await tx.publish(ORDERS, "sold one apple")
+
+    asyncio.run(main())
+
+    assert seen == ["BEGIN;", "INSERT", "COMMIT;", "SELECT"]  # the last one is the pool's reset
+    assert len(server.visible) == 2
+
+
 WAITING_COMMIT = """
 CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;

@@ -62,8 +62,8 @@ def client(process: ServerProcess) -> Iterator[tuff.Client]:
     ("method", "when", "committed"),
     [
         ("before_prepare", "before", False),
-        ("execute", "before", False),
-        ("execute", "after", False),
+        ("record", "before", False),
+        ("record", "after", False),
         ("commit", "before", False),
         ("commit", "after", True),
     ],

@@ -1,13 +1,16 @@
 """Wrong use: one sentence that says what to do, and nothing is half done."""
 
+import asyncio
 import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -16,9 +19,10 @@ from tests.sql.databases import Pgbouncer, Postgresql
 from tests.sql.deciding_server import DecidingServer
 from tests.sql.test_psycopg import ORDERS, items
 from tuff.client_errors import WrongStateError
+from tuff.sql.asyncpg import AsyncpgDatabase
 from tuff.sql.dialects import SQLITE
-from tuff.sql.psycopg import PsycopgDatabase
-from tuff.sql.sqlalchemy import SqlAlchemyDatabase
+from tuff.sql.psycopg import AsyncPsycopgDatabase, PsycopgDatabase
+from tuff.sql.sqlalchemy import AsyncSqlAlchemyDatabase, SqlAlchemyDatabase
 from tuff.sql.sqlite import SqliteDatabase
 
 
@@ -255,3 +259,62 @@ class TestSqlAlchemy:
             client.sql_transaction(shop, session),
         ):
             raise AssertionError("the block must not run")
+
+
+class TestWrongArguments:
+    """One sentence for each, and no AttributeError."""
+
+    @pytest.mark.parametrize("database", ["postgresql:///shop", None, create_engine("sqlite://")])
+    def test_what_is_no_database_is_refused(self, client: tuff.Client, database: Any) -> None:
+        with pytest.raises(WrongStateError, match="the database is an object of tuff"):
+            client.sql_transaction(database, None)
+        with pytest.raises(WrongStateError, match="the database is an object of tuff"):
+            client.sql_resolver(database)
+
+    @pytest.mark.parametrize("connection", ["shop.sqlite", None, create_engine("sqlite://")])
+    def test_what_is_no_connection_is_refused(self, client: tuff.Client, connection: Any) -> None:
+        engine = create_engine("sqlite:///shop.sqlite")
+        loop_engine = create_async_engine("postgresql+asyncpg:///shop")
+        databases: dict[str, Any] = {
+            "sqlite3.Connection": SqliteDatabase("shop.sqlite", "shop"),
+            "psycopg.Connection": PsycopgDatabase("postgresql:///shop", "shop"),
+            "psycopg.AsyncConnection": AsyncPsycopgDatabase("postgresql:///shop", "shop"),
+            "asyncpg.Connection": AsyncpgDatabase("postgresql:///shop", "shop"),
+            "sqlalchemy.Session": SqlAlchemyDatabase(engine, "shop"),
+            "sqlalchemy.AsyncSession": AsyncSqlAlchemyDatabase(loop_engine, "shop"),
+        }
+
+        for name, database in databases.items():
+            with pytest.raises(WrongStateError, match=f"takes {name}, not an object of type"):
+                client.sql_transaction(database, connection)
+
+    def test_a_closed_connection_is_refused(
+        self, client: tuff.Client, connection: "psycopg.Connection[Any]", dsn: str, tmp_path: Path
+    ) -> None:
+        file = sqlite3.connect(sqlite_file(tmp_path / "one.sqlite"))
+        file.close()
+        connection.close()
+
+        with pytest.raises(WrongStateError, match="the connection is closed"):
+            client.sql_transaction(SqliteDatabase(tmp_path / "one.sqlite", "shop"), file)
+        with pytest.raises(WrongStateError, match="the connection is closed"):
+            client.sql_transaction(PsycopgDatabase(dsn, "shop"), connection)
+
+    def test_a_closed_connection_of_asyncpg_is_refused(self, client: tuff.Client, dsn: str) -> None:
+        async def closed_and_released() -> list[Any]:
+            async with asyncpg.create_pool(dsn, min_size=1) as pool, pool.acquire() as released:
+                closed = await asyncpg.connect(dsn)
+                await closed.close()
+            return [closed, released]
+
+        for connection in asyncio.run(closed_and_released()):
+            with pytest.raises(WrongStateError, match="the connection is closed"):
+                client.sql_transaction(AsyncpgDatabase(dsn, "shop"), connection)
+
+    def test_what_is_no_engine_is_refused(self) -> None:
+        url: Any = "sqlite:///shop.sqlite"
+        engine: Any = create_engine(url)
+        with pytest.raises(TypeError, match="give an Engine of SQLAlchemy, and not a str"):
+            SqlAlchemyDatabase(url, "shop")
+        with pytest.raises(TypeError, match="give an AsyncEngine of SQLAlchemy, and not a Engine"):
+            AsyncSqlAlchemyDatabase(engine, "shop")

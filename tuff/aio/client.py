@@ -64,7 +64,7 @@ from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
-from tuff.sql.database import Decider, SqlDatabase
+from tuff.sql.database import Decider, SqlDatabase, require_database
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
@@ -691,7 +691,11 @@ class AsyncClient:
         return AsyncSubscriber(SubscriberFlows(plan, self._retries), self._driver)
 
     def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
-        return self._deciders.setdefault(database, Decider(database))
+        require_database(database)
+        decider: Decider[D] | None = self._deciders.get(database)
+        if decider is None:
+            decider = self._deciders[database] = Decider(database)
+        return decider
 
     async def run(
         self,

@@ -65,7 +65,7 @@ from tuff.retries import Retries
 from tuff.serializers import Serializer
 from tuff.share_calls import ShareGroupId, ShareOrder, ShareStart
 from tuff.share_consumer import ShareConsumerFlows, SharePlan
-from tuff.sql.database import Decider, SqlDatabase
+from tuff.sql.database import Decider, SqlDatabase, require_database
 from tuff.sql.positions import SqlPositions
 from tuff.sql.resolver import EVERY_S, ResolverFlows, checked_every_s
 from tuff.sql.transaction import SqlProtocol
@@ -685,7 +685,11 @@ class Client:
         return Subscriber(SubscriberFlows(plan, self._retries), self._driver)
 
     def _decider_of(self, database: SqlDatabase[D]) -> Decider[D]:
-        return self._deciders.setdefault(database, Decider(database))
+        require_database(database)
+        decider: Decider[D] | None = self._deciders.get(database)
+        if decider is None:
+            decider = self._deciders[database] = Decider(database)
+        return decider
 
     def run(
         self,

@@ -38,6 +38,7 @@ class Session:
     token: str | None = None
     tls_files: TlsFiles = field(default_factory=TlsFiles)
     typed_url: str | None = None
+    token_file: Path | None = None
 
     def client(self) -> Client:
         """A client of the server. Raises: BadParameter: the address or the token is not valid."""
@@ -80,6 +81,7 @@ def _set_token_file(context: click.Context, parameter: click.Parameter, file: Pa
         except (OSError, UnicodeDecodeError) as error:
             raise click.BadParameter(f"{file} can't be read: {error}") from None
         _set_token(context, parameter, token)
+        context.ensure_object(Session).token_file = file
 
 
 def _set_tls_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:

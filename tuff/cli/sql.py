@@ -1,7 +1,8 @@
 """`tuff sql`: the table in a user's database, and the resolver of what programs left prepared."""
 
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -14,6 +15,7 @@ from tuff.sql.database import SqlDatabase
 from tuff.sql.resolver import EVERY_S, SqlSettled
 
 URL_VARIABLE = "TUFF_SQL_URL"
+_URLS = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, or one of SQLAlchemy"
 
 
 @click.group()
@@ -60,33 +62,56 @@ def resolve(client: Client, *, database_url: str, name: str, once: bool, every: 
 def database_of(url: str, name: str) -> SqlDatabase[Any]:
     """Raises: BadParameter: the URL is not valid, has a password on the command line, or needs a
     package that is not installed."""
-    _refuse_typed_password(url)
-    scheme = urlsplit(url).scheme
     try:
+        parts = urlsplit(url)
+        _refuse_typed_password(parts)
+        scheme = parts.scheme
+        if not url.startswith(f"{scheme}://") or not scheme:
+            raise click.BadParameter(f"the URL of a database is {_URLS}")
         if scheme == "sqlite":
-            from tuff.sql.sqlite import SqliteDatabase
-
-            return SqliteDatabase(url.removeprefix("sqlite:///"), name)
+            return _sqlite(url.removeprefix("sqlite://").removeprefix("/"), name)
         if scheme in ("postgresql", "postgres"):
             from tuff.sql.psycopg import PsycopgDatabase
 
             return PsycopgDatabase(url, name)
-        from sqlalchemy import create_engine
-
-        from tuff.sql.sqlalchemy import SqlAlchemyDatabase
-
-        return SqlAlchemyDatabase(create_engine(url), name)
+        return _of_sqlalchemy(url, name)
     except ImportError as error:
-        raise click.BadParameter(f"install the driver for {scheme}: {error}") from None
+        raise click.BadParameter(f"install the driver of this URL: {error}") from None
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _refuse_typed_password(url: str) -> None:
+def _sqlite(path: str, name: str) -> SqlDatabase[Any]:
+    from tuff.sql.sqlite import SqliteDatabase
+
+    database = SqliteDatabase(path, name)
+    if not Path(path).is_file():
+        raise click.BadParameter(
+            f"there is no file {path}; an absolute path has four slashes, sqlite:////DIRECTORY/FILE"
+        )
+    return database
+
+
+def _of_sqlalchemy(url: str, name: str) -> SqlDatabase[Any]:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError
+
+    from tuff.sql.sqlalchemy import SqlAlchemyDatabase
+
+    try:
+        engine = create_engine(url)
+    except ArgumentError:
+        raise click.BadParameter(f"SQLAlchemy knows no such URL; use {_URLS}") from None
+    if engine.dialect.is_async:
+        raise click.BadParameter("this driver is for asyncio; name another one, or none")
+    return SqlAlchemyDatabase(engine, name)
+
+
+def _refuse_typed_password(parts: SplitResult) -> None:
     context = click.get_current_context()
     source = context.get_parameter_source("database_url")
     is_typed = source is not None and source.name == "COMMANDLINE"
-    if is_typed and urlsplit(url).password is not None:
+    if is_typed and parts.password is not None:
         raise click.BadParameter(
             f"everybody on this machine can read a password on a command line; put the URL into "
             f"the environment variable {URL_VARIABLE}"

@@ -6,7 +6,8 @@ import asyncpg
 
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import checked_name
+from tuff.sql.database import CLOSED, checked_name, require_connection
+from tuff.sql.dialects import Dialect
 
 
 class AsyncpgDatabase:
@@ -27,18 +28,39 @@ class AsyncpgDatabase:
         self._dsn = dsn
         # Poolers keep no prepared statements.
         self._options = {"statement_cache_size": 0, **options}
+        self._origins: dict[object, _Origin] = {}
 
     async def connect(self) -> "_Block":
         return _Block(await asyncpg.connect(self._dsn, **self._options), origin=None)
 
     def joined(self, connection: Any) -> "_Block":
         """`connection`: one of `asyncpg.connect` or of a pool."""
+        require_connection(connection, asyncpg.Connection)
+        try:
+            is_closed = connection.is_closed()
+        except asyncpg.InterfaceError as error:  # it went back to its pool
+            raise WrongStateError(CLOSED) from error
+        if is_closed:
+            raise WrongStateError(CLOSED)
         if connection.is_in_transaction():
             raise WrongStateError(
                 "the connection is in a transaction; commit it before the block begins, and don't "
                 "nest blocks"
             )
-        return _Block(connection, origin=connection)
+        return _Block(connection, origin=self._origin_of(connection))
+
+    def _origin_of(self, connection: Any) -> "_Origin":
+        # A pool wraps the connection in a new object each time; its settings stay the same object.
+        settings = connection.get_settings()
+        origin = self._origins.get(settings)
+        if origin is None:
+            origin = self._origins[settings] = _Origin()
+            connection.add_termination_listener(lambda _: self._origins.pop(settings, None))
+        return origin
+
+
+class _Origin:
+    """Stands for a connection to the database, in or out of a pool, until it is closed."""
 
 
 class _Block:
@@ -55,6 +77,9 @@ class _Block:
 
     async def execute(self, statement: str) -> None:
         await self._connection.execute(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self._connection.execute(dialect.insert_of_commit("$1::bigint"), pointer)
 
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.fetch(statement)]

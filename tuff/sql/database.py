@@ -18,6 +18,7 @@ from tuff.sql.dialects import Dialect, Fact
 C_contra = TypeVar("C_contra", contravariant=True)
 T = TypeVar("T")
 
+CLOSED = "the connection is closed; open another one for the block"
 NAME_LENGTH_MAX = 100  # characters; the server takes 128, and the identity is added
 _NAME = re.compile(rf"[A-Za-z0-9._:/-]{{1,{NAME_LENGTH_MAX}}}")
 
@@ -37,6 +38,10 @@ class SqlConnection(Protocol):
 
     def execute(self, statement: str) -> Awaitable[None] | None:
         """Run a statement in the transaction."""
+        ...
+
+    def record(self, dialect: Dialect, pointer: int) -> Awaitable[None] | None:
+        """Insert the pointer of a transaction, by a prepared statement if the driver keeps them."""
         ...
 
     def fetch(self, statement: str) -> Awaitable[Sequence[Any]] | Sequence[Any]:
@@ -303,6 +308,9 @@ class DbApiConnection:
         finally:
             cursor.close()
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def fetch(self, statement: str) -> list[Any]:
         cursor = self._connection.cursor()
         try:
@@ -322,6 +330,29 @@ class DbApiConnection:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def require_database(database: object) -> None:
+    """Raises: WrongStateError: it is none of the classes of `tuff.sql`."""
+    if not callable(getattr(type(database), "joined", None)):
+        raise WrongStateError(
+            "the database is an object of tuff.sql, for example tuff.sql.psycopg.PsycopgDatabase("
+            f"conninfo, name), not one of type {type(database).__name__}"
+        )
+
+
+def require_connection(connection: object, kind: type) -> None:
+    """Raises: WrongStateError: it is of another class than `kind`."""
+    if not isinstance(connection, kind):
+        raise WrongStateError(
+            f"a block of this database takes {_class_name(kind)}, not an object of type "
+            f"{_class_name(type(connection))}"
+        )
+
+
+def _class_name(kind: type) -> str:
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
 
 
 def checked_name(name: str) -> str:

@@ -52,8 +52,9 @@ class Dialect:
     for_update: str  # behind a query: its rows are locked until the transaction ends
     codes: dict[str | int, Fact]
 
-    def insert_of_commit(self, pointer: int) -> str:
-        """The user's transaction inserts the pointer right before the prepare."""
+    def insert_of_commit(self, pointer: int | str) -> str:
+        """The user's transaction inserts the pointer right before the prepare. `pointer`: the
+        number, or the driver's placeholder of a parameter."""
         return self.insert_template.format(pointer=pointer)
 
     def fact_of(self, error: BaseException) -> Fact:
@@ -75,8 +76,11 @@ def insert(pointer: int) -> str:
 
 
 def select_identity() -> str:
-    """Finds the negative number, if there is one."""
-    return f"SELECT pointer FROM {TABLE} WHERE pointer < 0"
+    """Finds the negative number, if there is one.
+
+    The order makes PostgreSQL read the index. Without statistics it would read the whole table.
+    """
+    return f"SELECT pointer FROM {TABLE} WHERE pointer < 0 ORDER BY pointer LIMIT 2"
 
 
 def select_commits(count: int) -> str:

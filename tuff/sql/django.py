@@ -39,6 +39,10 @@ class DjangoDatabase:
         return _Connection(connections.create_connection(self._alias))
 
     def joined(self, connection: None) -> "_Block":
+        if connection is not None:
+            raise WrongStateError(
+                "a block of Django uses the connection of its thread; give None in its place"
+            )
         own = connections[self._alias]
         if own.in_atomic_block or not own.get_autocommit():
             raise WrongStateError(

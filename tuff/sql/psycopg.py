@@ -8,11 +8,8 @@ from psycopg.pq import TransactionStatus
 
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import DbApiConnection, checked_name
-
-_IN_TRANSACTION = (
-    "the connection is in a transaction; commit it before the block begins, and don't nest blocks"
-)
+from tuff.sql.database import CLOSED, DbApiConnection, checked_name, require_connection
+from tuff.sql.dialects import Dialect
 
 
 def _checked(conninfo: str) -> str:
@@ -24,6 +21,16 @@ def _checked(conninfo: str) -> str:
             "the connection string is not valid; write it as postgresql://USER@HOST/DATABASE"
         ) from None
     return conninfo
+
+
+def _require_idle(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    if connection.closed:
+        raise WrongStateError(CLOSED)
+    if connection.info.transaction_status is not TransactionStatus.IDLE:
+        raise WrongStateError(
+            "the connection is in a transaction; commit it before the block begins, and don't nest "
+            "blocks"
+        )
 
 
 class PsycopgDatabase:
@@ -48,8 +55,8 @@ class PsycopgDatabase:
         return DbApiConnection(psycopg.connect(self._conninfo, prepare_threshold=None))
 
     def joined(self, connection: "psycopg.Connection[Any]") -> "_Block":
-        if connection.info.transaction_status is not TransactionStatus.IDLE:
-            raise WrongStateError(_IN_TRANSACTION)
+        require_connection(connection, psycopg.Connection)
+        _require_idle(connection)
         return _Block(connection)
 
 
@@ -64,6 +71,9 @@ class _Block(DbApiConnection):
     def begin(self) -> None:
         self._block = self._connection.transaction()
         self._block.__enter__()
+
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self._connection.cursor().execute(dialect.insert_of_commit("%s"), [pointer])
 
     def commit(self) -> None:
         block, self._block = self._block, None
@@ -92,8 +102,8 @@ class AsyncPsycopgDatabase:
         return _AsyncConnection(connection, origin=None)
 
     def joined(self, connection: "psycopg.AsyncConnection[Any]") -> "_AsyncBlock":
-        if connection.info.transaction_status is not TransactionStatus.IDLE:
-            raise WrongStateError(_IN_TRANSACTION)
+        require_connection(connection, psycopg.AsyncConnection)
+        _require_idle(connection)
         return _AsyncBlock(connection, origin=connection)
 
 
@@ -109,6 +119,9 @@ class _AsyncConnection:
 
     async def execute(self, statement: str) -> None:
         await self._connection.cursor().execute(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self._connection.cursor().execute(dialect.insert_of_commit("%s"), [pointer])
 
     async def fetch(self, statement: str) -> list[Any]:
         cursor = await self._connection.cursor().execute(statement)

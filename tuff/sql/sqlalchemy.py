@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import checked_name
+from tuff.sql.database import checked_name, require_connection
 from tuff.sql.dialects import Dialect
 
 _MARK = "tuff"  # the key in `Session.info`
@@ -27,6 +27,7 @@ class SqlAlchemyDatabase:
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
+        _require_engine(engine, Engine)
         self.name = checked_name(name)
         self.dialect = dialect_of(engine)
         self._engine = engine
@@ -35,6 +36,7 @@ class SqlAlchemyDatabase:
         return _Connection(self._engine.connect())
 
     def joined(self, session: Session) -> "_Block":
+        require_connection(session, Session)
         return _Block(session, _Guard(session, self._engine))
 
 
@@ -42,6 +44,7 @@ class AsyncSqlAlchemyDatabase:
     """As `SqlAlchemyDatabase`, for the clients, engines and sessions of asyncio."""
 
     def __init__(self, engine: AsyncEngine, name: str) -> None:
+        _require_engine(engine, AsyncEngine)
         self.name = checked_name(name)
         self.dialect = dialect_of(engine.sync_engine)
         self._engine = engine
@@ -50,7 +53,13 @@ class AsyncSqlAlchemyDatabase:
         return _AsyncConnection(await self._engine.connect())
 
     def joined(self, session: AsyncSession) -> "_AsyncBlock":
+        require_connection(session, AsyncSession)
         return _AsyncBlock(session, _Guard(session.sync_session, self._engine.sync_engine))
+
+
+def _require_engine(engine: object, kind: type) -> None:
+    if not isinstance(engine, kind):
+        raise TypeError(f"give an {kind.__name__} of SQLAlchemy, and not a {type(engine).__name__}")
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -149,6 +158,9 @@ class _Connection:
     def execute(self, statement: str) -> None:
         self._connection.exec_driver_sql(statement)
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._connection.exec_driver_sql(statement)]
 
@@ -185,6 +197,9 @@ class _Block:
     def execute(self, statement: str) -> None:
         self._session.connection().exec_driver_sql(statement)
 
+    def record(self, dialect: Dialect, pointer: int) -> None:
+        self.execute(dialect.insert_of_commit(pointer))
+
     def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in self._session.connection().exec_driver_sql(statement)]
 
@@ -218,6 +233,9 @@ class _AsyncConnection:
 
     async def execute(self, statement: str) -> None:
         await self._connection.exec_driver_sql(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self.execute(dialect.insert_of_commit(pointer))
 
     async def fetch(self, statement: str) -> list[Any]:
         return [row[0] for row in await self._connection.exec_driver_sql(statement)]
@@ -255,6 +273,9 @@ class _AsyncBlock:
 
     async def execute(self, statement: str) -> None:
         await (await self._session.connection()).exec_driver_sql(statement)
+
+    async def record(self, dialect: Dialect, pointer: int) -> None:
+        await self.execute(dialect.insert_of_commit(pointer))
 
     async def fetch(self, statement: str) -> list[Any]:
         rows = await (await self._session.connection()).exec_driver_sql(statement)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuff.client_errors import WrongStateError
 from tuff.sql import dialects
-from tuff.sql.database import DbApiConnection, checked_name
+from tuff.sql.database import CLOSED, DbApiConnection, checked_name, require_connection
 
 _SAVEPOINT = "tuff_block"
 
@@ -37,7 +37,12 @@ class SqliteDatabase:
         return DbApiConnection(sqlite3.connect(uri, uri=True, timeout=dialects.LOCK_S))
 
     def joined(self, connection: sqlite3.Connection) -> "_Block":
-        if connection.in_transaction:
+        require_connection(connection, sqlite3.Connection)
+        try:
+            is_in_transaction = connection.in_transaction
+        except sqlite3.ProgrammingError as error:
+            raise WrongStateError(CLOSED) from error
+        if is_in_transaction:
             raise WrongStateError(
                 "the connection is in a transaction; commit it before the block begins, and don't "
                 "nest blocks"

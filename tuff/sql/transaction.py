@@ -175,8 +175,8 @@ class SqlProtocol:
         if self._transaction is None:
             return
         pointer = self._transaction.transaction_id
-        row = self._decider.database.dialect.insert_of_commit(pointer)
-        yield from hook(partial(self._connection.execute, row))
+        dialect = self._decider.database.dialect
+        yield from hook(partial(self._connection.record, dialect, pointer))
         entries = self._messages.entries()
         prepare = transaction_calls.prepare(pointer, self._server_name, (), entries)
         yield from self._retries.ask(replace(prepare, batched_as="prepare"))

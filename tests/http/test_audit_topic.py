@@ -14,6 +14,7 @@ from access.operations import REQUIREMENTS
 from access.principals import Right
 from tests.http.client import JSON, Reply, ok, refused, until
 from tests.http.process import ServerProcess, serve
+from tests.http.session_client import PUBLISH, SessionClient
 from tests.http.test_access import access_file, rights
 from tests.secret_values import hash_of_token, token_of
 from tuff import Client as TuffClient
@@ -35,15 +36,16 @@ Act = dict[str, Any]
 class Audited:
     """A server with an audit topic, and calls as one of its principals."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *settings: str) -> None:
+        self._settings = settings
         self.file = home / "access.toml"
         self.file.write_text(FILE)
         self._home = home / "home"
         self.server = self._serve()
 
     def _serve(self) -> ServerProcess:
-        settings = f"server.access_file={self.file}", 'server.audit_topic="system:audit"'
-        return serve(self._home, *settings)
+        audit = f"server.access_file={self.file}", 'server.audit_topic="system:audit"'
+        return serve(self._home, *audit, *self._settings)
 
     def restart(self) -> None:
         self.server.end()
@@ -129,6 +131,24 @@ def test_a_refused_call_in_a_transaction_or_a_batch_is_recorded(audited: Audited
     audited.await_act(of("POST /v1/transactions/batch", "forbidden"))
 
     assert (act["principal"], act["parameters"]) == ("bob", {"tx": started})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_refused_call_of_a_session_is_recorded(tmp_path: Path, workers: int) -> None:
+    audited = Audited(tmp_path, f"server.workers={workers}")
+    bearer = {"Authorization": f"Bearer {token_of('bob')}"}
+    with SessionClient(audited.server.port, headers=bearer) as session:
+        assert session.call(PUBLISH, "shop", "t", body={"messages": ["m"]})[0] == 403
+    refused(audited.send("bob", "POST", f"{TOPICS}/t/store"), 403, "forbidden")
+
+    in_session = audited.await_act(lambda act: str(act["operation"]).endswith("/publish"))
+    by_itself = audited.await_act(lambda act: str(act["operation"]).endswith("/store"))
+
+    for act in (in_session, by_itself):
+        assert (act["result"], act["principal"], act["address"]) == (
+            "forbidden", "bob", "127.0.0.1",
+        )  # fmt: skip
+    audited.server.end()
 
 
 CALLS = [

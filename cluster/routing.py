@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from cluster.peers import Peers, PeerUnansweredError
+from cluster.session_calls import http_request, session_reply
 from messaging.groups.routes import GROUP_PATH, group_log
 from messaging.topics import READING_POSTS, TOPIC_PATH
 from tuff.protocol.errors import (
@@ -188,38 +189,49 @@ def _routed(
     answer_s_max: float,
 ) -> Route:
     """`doubtful` is the error of a write whose outcome is unknown."""
-    is_read = route.method == "GET" or route.path in READING_POSTS
 
     async def handler(request: Request) -> Reply:
         owner = await owner_of(request)
         if owner is None:
             return await route.handler(request)
-        if request.is_forwarded:
-            raise OwnershipMovingError(
-                f"server {owner.server_id} at {owner.url} serves this now, and not the server to "
-                "which the request was forwarded; try again"
-            )
-        target = target_of(route.path, request)
+        if request.members is None:
+            return await forwarded(owner, request)
+        as_http = http_request(request, is_poll=route.path == f"{TOPIC_PATH}/poll")
+        return session_reply(await forwarded(owner, as_http))
+
+    async def forwarded(owner: Owner, request: Request) -> Reply:
+        target = _target_at(owner, route, request)
         if request.wants_redirect:
             return _redirect(owner, target)
+        forward, within_s = peers.forward, answer_s_max
+        if _may_wait(request):
+            forward, within_s = peers.forward_poll, WAIT_S_MAX + answer_s_max
         try:
-            if _may_wait(request):
-                within_s = WAIT_S_MAX + answer_s_max
-                return await peers.forward_poll(
-                    owner.url, route.method, target, request, within_s=within_s
-                )
-            return await peers.forward(
-                owner.url, route.method, target, request, within_s=answer_s_max
-            )
+            return await forward(owner.url, route.method, target, request, within_s=within_s)
         except PeerUnansweredError as error:
-            if is_read or not error.was_sent:
-                raise OwnershipMovingError(f"{error}; nothing was changed, try again") from None
-            raise doubtful(
-                f"{error}; this may or may not have been carried out, so check that before you "
-                "repeat it"
-            ) from None
+            raise _unanswered(route, error, doubtful) from None
 
     return route._replace(handler=handler)
+
+
+def _target_at(owner: Owner, route: Route, request: Request) -> str:
+    """Raises: OwnershipMovingError: the request has been forwarded already."""
+    if request.is_forwarded:
+        raise OwnershipMovingError(
+            f"server {owner.server_id} at {owner.url} serves this now, and not the server to which "
+            "the request was forwarded; try again"
+        )
+    return target_of(route.path, request)
+
+
+def _unanswered(
+    route: Route, error: PeerUnansweredError, doubtful: type[UnavailableError]
+) -> UnavailableError:
+    if route.method == "GET" or route.path in READING_POSTS or not error.was_sent:
+        return OwnershipMovingError(f"{error}; nothing was changed, try again")
+    return doubtful(
+        f"{error}; this may or may not have been carried out, so check that before you repeat it"
+    )
 
 
 def _asked_again(route: Route, ownership: Ownership) -> Route:

@@ -27,7 +27,6 @@ _OF_TAG: Mapping[str, tuple[str, ...]] = {
     "sinks": (_DOWN, "ownership_moving"),
     # A single server has no such address.
     "cluster": (_STORED, "ownership_moving", "not_found"),
-    "session": ("not_found",),  # a server in a cluster has none
 }
 _WITH_A_BODY = ("request_too_large", "unsupported_media_type")
 
@@ -528,6 +527,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="GET", path="/console", name="getConsole", tag="process",
         summary="The web console", raw_types=("text/html",),
+    ),
+    Endpoint(
+        method="GET", path="/console/", name="getConsoleRedirect", tag="process",
+        summary="Redirects to /console", status=308,
     ),
     Endpoint(
         method="GET", path="/console/{version}/{file}", name="getConsoleFile", tag="process",

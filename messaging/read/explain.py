@@ -24,6 +24,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
+    DamagedRowError,
     MessageRow,
     PayloadRow,
     delayed_key,
@@ -98,14 +99,17 @@ class Explainer:
         # offsets of a topic.
         indexed = self._indexed(topic)
         snapshot = await snapshot_for(self._state.transactions, poll)
-        facts = Facts(id=id, topic=topic)
+        without: list[Facts] = []
         for found, record in self._logs(topic):
             facts = await self._facts(found, record, id, poll, snapshot)
             if facts.row is not None or facts.older_generation is not None:
                 break
+            without.append(facts)
         else:
+            # Of several partitions, the one that removed most is the likeliest to have had it.
+            facts = max(without, key=_removed_before, default=Facts(id=id, topic=topic))
             elsewhere = await self._elsewhere(topic, id, may_read)
-            facts = replace(facts, elsewhere=elsewhere)
+            facts = replace(facts, topic=topic, elsewhere=elsewhere)
         if isinstance(facts.row, StoredRow) and facts.query is not None:
             blocker = await self._blocker(facts, facts.query, indexed, poll)
             facts = replace(facts, blocker=blocker)
@@ -114,7 +118,7 @@ class Explainer:
     async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:
         """Why readers do not receive a delayed message yet.
 
-        Raises: TopicNotFoundError, StorageUnavailableError.
+        Raises: TopicNotFoundError, StorageUnavailableError, DamagedRecordError.
         """
         self._store.require_up()
         found = DelayedFacts(id=id, topic=topic, now_ms=self._state.now_ms(), is_waiting=False)
@@ -249,6 +253,10 @@ class Explainer:
         return tuple(found)
 
 
+def _removed_before(facts: Facts) -> int:
+    return 0 if facts.query is None else first_live_number(facts.query)
+
+
 def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | DamagedRow | None:
     """The row of a message, also if it has expired or is before the log start; None without one.
 
@@ -312,7 +320,13 @@ def _delayed_row(
         return False, None
     key = message_key(log_prefix, id.offset)
     value = store.get(key)
-    return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+    try:
+        return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+    except DamagedRowError as error:
+        raise DamagedRecordError(
+            f"the delayed message {id.hex()} {error.finding}; {error.advice}",
+            members={"id": id.hex(), "next": None},
+        ) from None
 
 
 def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: True) -> list[Route]:

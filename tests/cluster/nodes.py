@@ -14,6 +14,7 @@ from yarl import URL
 
 from cluster.peers import Peers
 from cluster.routing import Owner, is_leader_route, is_topic_route, leader_route, topic_route
+from process import session
 from process.allowed_hosts import AllowedHosts
 from process.components import Components
 from process.http_connection import HttpService
@@ -100,15 +101,24 @@ async def node(directory: Path) -> AsyncIterator[Node]:
     peers = Peers(spawn=spawned)
     async with components_over(directory, ManualClock(wall_ms=1_700_000_000_000)) as components:
         answered: list[str] = []
-        routes = [_counted(route, answered) for route in components._routes()]
+        routes = [
+            _routed(_counted(route, answered), owners, peers) for route in components._routes()
+        ]
         service = HttpService(
-            [_routed(route, owners, peers) for route in routes],
+            [*routes, session.route()],
             (),
             components._dispatcher,
             AllowedHosts(),
             max_request_bytes=REQUEST_BYTES_MAX,
             now_ms=lambda: 0,
         )
+        service.switch = session.Sessions(
+            routes,
+            components._dispatcher,
+            service.connections,
+            max_request_bytes=REQUEST_BYTES_MAX,
+            refusal=lambda _head: None,
+        ).begin
         made = Node(components, owners, peers, Listener(service, connections_max=100))
         made.answered = answered
         made.port = await made.listener.listen("127.0.0.1", 0)

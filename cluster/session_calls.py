@@ -1,0 +1,51 @@
+"""Calls of sessions that another server answers: they are forwarded as requests of HTTP
+(docs/session.md, Call and Reply)."""
+
+from base64 import b64decode, b64encode
+
+import orjson
+
+from tuff.protocol.errors import BadRequestError
+from tuff.protocol.exchange import JSON_REPLY_TYPE, MediaType, Reply, Request
+
+
+def http_request(request: Request, *, is_poll: bool) -> Request:
+    """The request of HTTP that asks for the same as a call of a session.
+
+    Raises: BadRequestError: the body has what JSON has no form for.
+    """
+    members = request.members
+    if isinstance(members, dict) and isinstance(members.get("transaction"), bytes):
+        members = {**members, "transaction": _base64(members["transaction"])}
+    try:
+        body = orjson.dumps(members, default=_payload)
+    except TypeError as error:
+        raise BadRequestError(f"the body can't be read: {error}") from None
+    accept = request.accept or (MediaType.AVRO.value if is_poll else None)
+    return request._replace(
+        content_type=MediaType.JSON.value, body=body, accept=accept, members=None
+    )
+
+
+def session_reply(reply: Reply) -> Reply:
+    """The reply to a call of a session, of that to `http_request`."""
+    if reply.content_type != JSON_REPLY_TYPE:
+        return reply
+    form = orjson.loads(reply.body)
+    if isinstance(form, dict):
+        for each in (form, form.get("next")):  # a commit has the transaction that it started
+            if isinstance(each, dict) and "encoded" in each:
+                each["encoded"] = b64decode(each["encoded"])
+                each.pop("invalids", None)
+                each.pop("inProgress", None)
+    return reply._replace(form=form, body=b"")
+
+
+def _payload(value: object) -> object:
+    if isinstance(value, bytes):
+        return {"base64": _base64(value)}
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")

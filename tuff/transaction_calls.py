@@ -1,6 +1,7 @@
 """The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
@@ -105,6 +106,22 @@ def commit(
         "readOnly": read_only,
     }
     return _post(f"{pointer}/commit", body, _read_published)
+
+
+def commit_and_start(
+    committing: Call[list[RollbackDetail]], starting: Call[Transaction]
+) -> Call[Transaction | None]:
+    """A commit and the start of the next transaction in one call; None: the start was refused."""
+    body = {
+        **json_object(committing.request.form),
+        "then": {"start": starting.request.form},
+    }
+
+    def read(response: Response) -> Transaction | None:
+        following = reply_object(response)["next"]
+        return None if following is None else _transaction(json_object(following))
+
+    return Call(replace(committing.request, form=body), read)
 
 
 def prepare(

@@ -567,6 +567,7 @@ class Client:
         *participants: TransactionAware,
         type: TransactionTypeLike = "short",
         timeout: Duration | None = None,
+        chain: bool = False,
     ) -> TransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
@@ -577,13 +578,21 @@ class Client:
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's 30; not for a long one).
 
+        `chain`: each commit also starts the transaction of the next block of this context, in the
+        same call (SQL: COMMIT AND CHAIN). It is for a loop of transactions. The snapshot of that
+        block is as old as the commit before it, at most 0.1 seconds; a block that begins later
+        starts a transaction of its own. `end_chain` ends the last one, which no block has used.
+
         Raises, when its block ends:
             TransactionConflictError: another transaction committed an equal change; see `run`.
             OutcomeUnknownError: it may have committed, and nothing was rolled back.
             Exception: the error of the block or of a participant, after all were rolled back.
         """
         return self._open(
-            participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
+            participants,
+            type=type,
+            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            chain=chain,
         ).context
 
     def sql_transaction(
@@ -876,6 +885,7 @@ class Client:
         type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
         offsets: Callable[[int], Call[None]] | None = None,
+        chain: bool = False,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(
             self._retries,
@@ -884,5 +894,6 @@ class Client:
             timeout_s=timeout_s,
             client=self.client_id,
             offsets=offsets,
+            chain_elapsed_s=perf_counter if chain else None,
         )
         return Opened(protocol, TransactionContext(protocol, self._driver))

@@ -156,6 +156,10 @@ class Metrics:
         self._topics = topics
         self._lags = lags
 
+    def watch_more(self, gauges: Iterable[Gauge]) -> None:
+        """Read these, too."""
+        self._gauges = (*self._gauges, *gauges)
+
     async def text(self, accept: str = "") -> tuple[bytes, str]:
         """The reply of `/metrics` with its content type, for this value of `Accept`."""
         # Here, since a start needs none of what it loads (process/prometheus_text.py).

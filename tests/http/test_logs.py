@@ -20,11 +20,11 @@ from tests.http.test_damaged_records import damage
 ROOT = Path(__file__).resolve().parents[2]
 POLL = "/v1/namespaces/default/topics/orders/poll"
 AS_JSON = "server.log_format=json"
-COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "tuff")
-# Their tests find the codes of failures, bugs, slow clients and clusters.
+COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "workers", "tuff")
+# Their tests find the codes of failures, bugs, slow clients, clusters and worker processes.
 OTHERS = (
     "tests/faults/test_log_events.py", "tests/process/test_slow_readers.py",
-    "tests/hbase/test_cluster.py",
+    "tests/hbase/test_cluster.py", "tests/http/test_workers.py",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def documented() -> set[str]:
 
 def found_by_others() -> set[str]:
     text = "".join((ROOT / each).read_text("utf-8") for each in OTHERS)
-    return {each for each in documented() if f'"{each}"' in text}
+    return {each for each in documented() if re.search(rf'["=]{each}[" ]', text)}
 
 
 def events_in(server: ServerProcess) -> list[dict[str, Any]]:

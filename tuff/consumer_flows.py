@@ -150,7 +150,7 @@ def plan_of(
         such mode or start, or the mode excludes retries. InvalidNameError: the name of a topic is
         too long for a retry topic.
     """
-    chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
+    chosen = (topics,) if isinstance(topics, TopicId) else tuple(calls.members(topics, "topics"))
     for topic in chosen:
         if calls.checked_topic(topic).is_internal:
             raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
@@ -160,7 +160,7 @@ def plan_of(
     if mode not in tuple(DeliveryMode):
         raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
     _check_retry(retry, chosen, mode)
-    if start not in {EARLIEST, LATEST}:
+    if start not in (EARLIEST, LATEST):
         raise ValueError(f"start is earliest or latest, not {start!r}")
     return ConsumerPlan(
         group=GroupId(namespace=namespaces.pop(), name=name),

@@ -14,6 +14,7 @@ from tuff.calls import (
     json_body,
     json_object,
     maybe_pointer,
+    of_type,
     query,
     reply_object,
     text,
@@ -41,7 +42,8 @@ def explain(
     path = f"{topic_path(topic)}/messages/{quote(digits, safe='')}/explain"
     if snapshot is None:
         return get(f"{path}{query(isolation=isolation, tx=tx)}", _read_explanation)
-    body = json_body({"transaction": b64encode(snapshot.to_bytes()).decode("ascii")})
+    encoded = of_type(snapshot, Transaction, "snapshot").to_bytes()
+    body = json_body({"transaction": b64encode(encoded).decode("ascii")})
     request = Request(method="POST", path=path, body=body, is_read=True)
     return Call(request, _read_explanation)
 

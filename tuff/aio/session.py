@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from ssl import SSLCertVerificationError, SSLContext, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -285,7 +285,7 @@ class AsyncSessions:
         except NoSessionError as error:
             self._is_offered = not error.is_final
             return None
-        except SSLCertVerificationError as error:
+        except SSLError as error:
             raise self._address.not_trusted(error) from error
         except OSError as error:
             raise self._address.unreachable(error) from error

@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n 3 --dist loadfile
 SEED ?= 1
 COUNT ?= 300
 
-.PHONY: run test test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
+.PHONY: run test test-workers test-all prove prove-long mutants mutants-random blocking lint types imports check demo clean \
 	prove-cluster prove-cluster-long cluster \
 	bench-setup bench bench-quick bench-scale bench-spark hbase test-hbase test-hbase-one test-spark \
 	test-release test-browser prove-console screenshots observer
@@ -70,7 +70,11 @@ test-release: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
-# Every attack on the promises: twenty minutes on two cores. prove-long takes hours.
+# The tests of HTTP with servers that have worker processes.
+test-workers: $(VENV)/.installed-dev
+	TUFF_TEST_WORKERS=2 $(BIN)/pytest -q -m "not slow" tests/http $(PYTEST_ARGS)
+
+# Every attack on the promises: up to twenty-five minutes on two cores. prove-long takes hours.
 prove: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove
 
@@ -150,7 +154,7 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server]'
 	# pip compiles a wheel, but not an editable install; with PYTHONDONTWRITEBYTECODE each start would compile everything.
-	$(BIN)/python -m compileall -q process tx messaging admin tuff
+	$(BIN)/python -m compileall -q process workers tx messaging admin tuff
 	touch $@
 
 $(VENV)/.installed-prove: $(VENV)/.installed-dev

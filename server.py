@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # A start with `python -P` leaves the working directory out of the path, so that no file there
 # replaces a module of the server. This file's own directory is added.
@@ -60,6 +60,14 @@ if __name__ == "__main__" and sys.argv[1:2] == ["access"]:
 
     sys.exit(access_file.main(sys.argv[2:], new_token=partial(secrets.token_urlsafe, 32)))
 
+# A worker of another server: it loads none of the stores.
+if __name__ == "__main__" and sys.argv[1:2] == ["worker"]:
+    gc.disable()
+    with _server_libraries():
+        from workers import program
+
+    sys.exit(program.main(sys.argv[2:]))
+
 _TOOLS = ("fsck", "salvage", "backup", "restore", "inspect", "doctor", "explain")
 if __name__ == "__main__" and sys.argv[1:] and sys.argv[1] in _TOOLS:
     with _server_libraries():
@@ -82,10 +90,11 @@ if __name__ == "__main__":
 with _server_libraries():
     import uvloop
 
+    from process import garbage_collection
     from process.clock import SteadyClock
     from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components, Runtime
     from process.directory_locks import DataDirectories, DirectoryNameError
-    from process.listener import Listener, listen_failure
+    from process.listener import Listener, ListenerStartError, listen_failure
     from process.logging_setup import log_to
     from process.protected_files import protected_files
     from process.settings import (
@@ -102,6 +111,9 @@ with _server_libraries():
     from tuff.log_events import event
     from tuff.version import __version__
 
+if TYPE_CHECKING:
+    from workers.processes import Workers
+
 log = logging.getLogger("server")
 
 EXIT_FAILED = 1  # the directory is in use, or the port can't be had
@@ -117,9 +129,6 @@ SPARE_DESCRIPTORS = 1_000  # files besides connections: tables of the store, log
 # A writer thread waits that long for the interpreter after a sync. With Python's own 5 ms the disk
 # is idle under load.
 SWITCH_INTERVAL_S = 0.0005
-# Young objects that start a garbage collection. Python's own 700 are a dozen requests under way,
-# whose objects are freed a moment later anyway; 10,000 are some three hundred requests.
-YOUNG_COUNT_MAX = 10_000
 
 
 class Server:
@@ -168,7 +177,8 @@ class Server:
         _log_start(self._settings, self._directories)
         try:
             await self._open_stores(port)
-        except (DirectoryLockedError, CannotJoinError) as error:
+            await self._unless_stopped(listener.started())
+        except (DirectoryLockedError, CannotJoinError, ListenerStartError) as error:
             await listener.close(within_s=0.0)
             return _fail(str(error), EXIT_FAILED)
         self._spawn_loops()
@@ -211,11 +221,17 @@ class Server:
             if giving_up is not None:
                 giving_up.cancel()
 
-    async def _serve(self, port: int, listener: Listener) -> int:
-        # Objects that live until the end are never garbage; examining them again costs pauses.
-        gc.freeze()
-        gc.set_threshold(YOUNG_COUNT_MAX, *gc.get_threshold()[1:])
-        gc.enable()
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for the end of the work, or a stop."""
+        ways = [asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())]
+        done, left = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for each in left:
+            each.cancel()
+        for each in done:
+            each.result()
+
+    async def _serve(self, port: int, listener: "Listener | Workers") -> int:
+        garbage_collection.settle()
         if not self._stop.is_set():
             url = self._url(port)
             print(f"tuff ready on {url}", flush=True)

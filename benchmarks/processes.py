@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 20.0
 _LOOK_AGAIN_S = 0.002  # seconds between two looks at what a process has printed
-_READY = re.compile(r"ready on http://(\S+:\d+)")
+_READY = re.compile(r"ready on https?://(\S+:\d+)")
 
 
 class StartError(Exception):

@@ -21,7 +21,7 @@ from access.principals import (
 )
 from access.quotas import Usage
 from process.health import Check, Status
-from process.http_connection import ReplyStream, StreamRoute
+from process.http_connection import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
@@ -113,7 +113,7 @@ class AccessGuard:
         operation, handler = f"{route.method} {route.path}", route.handler
         needed = requirement_of(operation)
 
-        def handle(request: Request, stream: ReplyStream) -> Awaitable[None]:
+        def handle(request: Request, stream: ReplyParts) -> Awaitable[Reply | None]:
             self._admit(operation, needed, request)
             return handler(request, stream)
 

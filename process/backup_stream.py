@@ -15,7 +15,7 @@ from functools import partial
 from messaging.service import MessagingService
 from messaging.storage.store_state import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
-from process.http_connection import ReplyStream, StreamRoute
+from process.http_connection import ReplyParts, StreamRoute
 from tuff.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.event_loop import InThread
 from tuff.log_events import event
@@ -125,7 +125,7 @@ class Backups:
 
 
 def routes(backups: Backups) -> list[StreamRoute]:
-    async def take(request: Request, stream: ReplyStream) -> None:
+    async def take(request: Request, stream: ReplyParts) -> None:
         read_query(request.query, parameters=())
         kind = best_type(request.accept, default=BACKUP_TYPES[0], offered=BACKUP_TYPES)
         with backups.moment() as moment:
@@ -144,7 +144,7 @@ def routes(backups: Backups) -> list[StreamRoute]:
     return [StreamRoute("GET", "/v1/backup", take)]
 
 
-async def _send(backups: Backups, moment: Moment, stream: ReplyStream) -> None:
+async def _send(backups: Backups, moment: Moment, stream: ReplyParts) -> None:
     try:
         async for part in backups.parts(moment):
             await stream.write(part, within_s=PART_S_MAX)

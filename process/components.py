@@ -40,7 +40,7 @@ from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService, require_nothing
+from process.http_connection import HttpService, StreamRoute, require_nothing
 from process.listener import Listener
 from process.security import Security, Threads
 from process.settings import Settings, SettingsError
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
     from process.cluster_member import ClusterMember
     from process.request_spans import RequestSpans
+    from workers.processes import Workers
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +159,7 @@ class Components:
         )
         self._dispatcher = Dispatcher(self._admission, self._metrics, elapsed_s=runtime.elapsed_s)
         self._sessions: session.Sessions | None = None  # once there is a listener
+        self._workers: Workers | None = None  # likewise
         self._register_gauges()
 
     def _register_gauges(self) -> None:
@@ -174,7 +176,7 @@ class Components:
             of_cluster=() if self.cluster is None else self.cluster.gauges(),
         )
 
-    def listener(self) -> Listener:
+    def listener(self) -> "Listener | Workers":
         """A listener that serves every route."""
         server = self._settings.server
         routes, streams = self._routes(), backup_stream.routes(self._backups)
@@ -195,19 +197,50 @@ class Components:
             now_ms=self._clock.now_ms,
             require_access=require_nothing if access is None else access.require_head,
         )
-        self._sessions = session.Sessions(
+        self._sessions = sessions = session.Sessions(
             routes,
             self._dispatcher,
             service.connections,
             max_request_bytes=server.max_request_bytes,
             refusal=_no_refusal if access is None else access.refusal,
         )
-        service.switch = self._sessions.begin
-        return Listener(
+        service.switch = sessions.begin
+        listener = Listener(
             service,
             connections_max=server.max_connections,
             tls=self._security.tls,
             unix_socket=server.unix_socket,
+        )
+        if not server.workers:
+            return listener
+        self._workers = workers = self._make_workers(listener, routes, streams, sessions)
+        self._metrics.watch_more(workers.gauges())
+        return workers
+
+    def _make_workers(
+        self,
+        local: Listener,
+        routes: list[Route],
+        streams: list[StreamRoute],
+        sessions: session.Sessions,
+    ) -> "Workers":
+        from workers.answering import Answering
+        from workers.processes import Workers
+
+        access = self._security.access
+        answering = Answering(
+            routes,
+            streams,
+            self._dispatcher,
+            require_access=require_nothing if access is None else access.require_head,
+        )
+        return Workers(
+            self._settings,
+            answering,
+            local,
+            spawn=self._runtime.spawn,
+            now_ms=self._clock.now_ms,
+            begin_session=sessions.begin,
         )
 
     def _routes(self) -> list[Route]:
@@ -520,6 +553,7 @@ class Components:
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
             **self._security.checks(),
+            **({} if self._workers is None else {"workers": self._workers.check()}),
         }
 
     def _check_transactions(self) -> Check:

@@ -8,10 +8,9 @@ is called, its answer is counted, and every error becomes a problem document.
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from process.metrics import Metrics
 from tuff.disk.event_loop import Arrivals
 from tuff.log_events import event
 from tuff.protocol.errors import (
@@ -23,8 +22,10 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import Handler, Reply, Route, problem_reply
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from process.metrics import Metrics
 
+log = logging.getLogger(__name__)
 
 _PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
 _ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
@@ -119,6 +120,22 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer", bound=_Answer)
 
 
+class RequestDispatcher(Protocol):
+    """What a connection needs of a dispatcher."""
+
+    def answer(
+        self,
+        operation: str,
+        handler: Callable[[Question], Awaitable[Answer]],
+        question: Question,
+    ) -> Coroutine[Any, Any, Answer | Reply]:
+        """The handler's reply, or a problem document. Raises: ConnectionError: the client has
+        closed the connection."""
+
+    def refuse(self, operation: str, error: TuffError) -> Reply:
+        """The reply to a request that reached no handler."""
+
+
 class Dispatcher:
     """Calls handlers, and turns their errors into replies. Lives on one event loop.
 
@@ -126,7 +143,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, admission: Admission, metrics: Metrics, *, elapsed_s: Callable[[], float]
+        self, admission: Admission, metrics: "Metrics", *, elapsed_s: Callable[[], float]
     ) -> None:
         self._admission = admission
         self._metrics = metrics
@@ -166,8 +183,12 @@ class Dispatcher:
 
     def refuse(self, operation: str, error: TuffError) -> Reply:
         """The reply to a request that reached no handler; it is counted."""
-        self._metrics.observe_request(operation, error.status, 0.0)
+        self.count(operation, error.status, 0.0)
         return problem_reply(error)
+
+    def count(self, operation: str, status: int, seconds: float) -> None:
+        """Count a request that was answered elsewhere, in so many seconds."""
+        self._metrics.observe_request(operation, status, seconds)
 
     def _bug(self, operation: str) -> Reply:
         # The reply names the log line.

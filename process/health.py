@@ -4,11 +4,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from tuff.log_events import event
 from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_query
 from tuff.version import __version__
-from tx.outcomes import OpenTransaction
+
+if TYPE_CHECKING:
+    from tx.outcomes import OpenTransaction
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
     return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
 
 
-def check_prepared(check: Check, prepared: Sequence[OpenTransaction]) -> Check:
+def check_prepared(check: Check, prepared: "Sequence[OpenTransaction]") -> Check:
     """Degrade the check of transactions while these have been prepared for long. Their databases
     have to decide, and no time-out ends them."""
     if not prepared:
@@ -72,7 +75,7 @@ def check_prepared(check: Check, prepared: Sequence[OpenTransaction]) -> Check:
     return Check(Status.DEGRADED, f"{check.detail}; {late}", f"prepared for long: {shown}")
 
 
-def _shown_prepared(opened: OpenTransaction) -> str:
+def _shown_prepared(opened: "OpenTransaction") -> str:
     assert opened.prepared is not None
     return f"{opened.transaction_id} ({opened.prepared.database})"
 

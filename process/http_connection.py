@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from fcntl import ioctl
+from functools import partial
 from http import HTTPStatus
 from termios import TIOCOUTQ
 from typing import NamedTuple, Protocol
 
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import Dispatcher, RouteTree, ends_with_connection
+from process.dispatch import RequestDispatcher, RouteTree, ends_with_connection
 from process.plain_requests import PlainHeads, RequestLines
 from process.request_parser import (
     METHODS,
@@ -121,8 +122,29 @@ def _start(status: int, content_type: str | None) -> bytes:
     )
 
 
-class ReplyStream:
+class ReplyParts(Protocol):
     """Sends the reply to one request in parts."""
+
+    @property
+    def status(self) -> int: ...
+
+    async def start(self, content_type: str, *, within_s: float) -> None:
+        """Send the head. Raises: as `write`."""
+
+    async def write(self, part: bytes, *, within_s: float) -> None:
+        """Send a part, and wait until the client has taken enough.
+
+        Raises:
+            TimeoutError: it takes nothing for so many seconds.
+            ConnectionError: the connection is closed.
+        """
+
+    async def end(self, *, within_s: float) -> None:
+        """The reply is whole. Raises: as `write`."""
+
+
+class ReplyStream:
+    """Sends the parts over the connection of this process."""
 
     status = 200
 
@@ -135,7 +157,6 @@ class ReplyStream:
         self._is_chunked = parsed.version == "1.1"
 
     async def start(self, content_type: str, *, within_s: float) -> None:
-        """Send the head. Raises: as `write`."""
         if not self._is_chunked:
             self._parsed.is_kept_alive = False  # the end of the connection is that of the reply
         framing = [("Transfer-Encoding", "chunked")] if self._is_chunked else []
@@ -145,22 +166,16 @@ class ReplyStream:
         await self._send(head, within_s=within_s)
 
     async def write(self, part: bytes, *, within_s: float) -> None:
-        """Send a part, and wait until the client has taken enough.
-
-        Raises:
-            TimeoutError: it takes nothing for so many seconds.
-            ConnectionError: the connection is closed.
-        """
         data = b"%x\r\n%b\r\n" % (len(part), part) if self._is_chunked else part
         await self._send(data, within_s=within_s)
 
     async def end(self, *, within_s: float) -> None:
-        """The reply is whole. Raises: as `write`."""
         if self._is_chunked:
             await self._send(b"0\r\n\r\n", within_s=within_s)
 
 
-StreamHandler = Callable[[Request, ReplyStream], Awaitable[None]]
+# Returns the reply, where it was not sent in parts.
+StreamHandler = Callable[[Request, ReplyParts], Awaitable[Reply | None]]
 
 
 class StreamRoute(NamedTuple):
@@ -176,6 +191,8 @@ SWITCHING = 101  # the status of the reply with which HTTP ends
 
 
 RequireAccess = Callable[[str, Request], None]
+# Answers a request whose body has not arrived yet: its operation, its head, and a way to the body.
+Upload = Callable[[str, Request, Callable[[], Awaitable[bytes]]], Awaitable[Reply]]
 
 
 def require_nothing(_operation: str, _head: Request) -> None:
@@ -189,16 +206,23 @@ class HttpService:
         self,
         routes: Sequence[Route],
         streams: Sequence[StreamRoute],
-        dispatcher: Dispatcher,
+        dispatcher: RequestDispatcher,
         hosts: AllowedHosts,
         *,
         max_request_bytes: int,
         now_ms: Callable[[], int],
         require_access: RequireAccess = require_nothing,
+        upload: Upload | None = None,
+        holds_bodies: bool = True,
+        connections: "Connections | None" = None,
     ) -> None:
         """`require_access` is called with the head of a request, before its body is read. It raises
-        the refusal of a request that no body makes allowed."""
+        the refusal of a request that no body makes allowed. `upload` is called in its place where
+        another process decides. `holds_bodies`: the rest of the body of a plain request is waited
+        for without a parser."""
         self.require_access = require_access
+        self.upload = upload
+        self.holds_bodies = holds_bodies
         self.loop = asyncio.get_running_loop()
         self.heads = PlainHeads(RequestLines(RouteTree(routes)), hosts)
         self.streams = {f"{each.method} {each.path}": each.handler for each in streams}
@@ -209,7 +233,7 @@ class HttpService:
         self.replies = ReplyBytes(now_ms=now_ms, elapsed_s=self.loop.time)
         self.max_request_bytes = max_request_bytes
         self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
-        self.connections = Connections()
+        self.connections = Connections() if connections is None else connections
         # Continues a connection whose client has changed the protocol, with what its request says
         # about the client.
         self.switch: Callable[[asyncio.Transport, Request], None] | None = None
@@ -230,10 +254,11 @@ class Connection(Protocol):
 
 class Connections:
     """The open connections. Lives on one event loop. `is_ending`: each reply says that it is the
-    last one of its connection."""
+    last one of its connection. `changed` is called with the number of connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[int], None] = lambda _count: None) -> None:
         self.is_ending = False
+        self._changed = changed
         self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
 
@@ -242,9 +267,11 @@ class Connections:
 
     def add(self, connection: Connection) -> None:
         self._open.add(connection)
+        self._changed(len(self._open))
 
     def discard(self, connection: Connection) -> None:
         self._open.discard(connection)
+        self._changed(len(self._open))
         if not self._open:
             self._is_empty.set()
 
@@ -289,7 +316,7 @@ class HttpConnection(asyncio.Protocol):
         self._head_watched: ParsedRequest | None = None  # its head has a time limit that runs
         # The parsed request that is under way, or whose body is still to come.
         self._current: ParsedRequest | None = None
-        self._work: LightTask[Reply] | LightTask[Reply | ReplyStream] | None = None  # under way
+        self._work: LightTask[Reply] | LightTask[Reply | ReplyParts] | None = None  # under way
         self._operation = ""  # of the request under way, or of the last one
         self._is_paused = False  # the client does not read its replies
         self._writable: asyncio.Future[None] | None = None  # done when it reads again
@@ -431,6 +458,8 @@ class HttpConnection(asyncio.Protocol):
         self._work.go_on()
 
     def _has_access(self, operation: str, head: Request) -> bool:
+        if not self._service.holds_bodies:
+            return False  # it is not known yet
         try:
             self._service.require_access(operation, head)
         except TuffError:
@@ -534,7 +563,7 @@ class HttpConnection(asyncio.Protocol):
             self._current.is_kept_alive = False
         self._answer(reply)
 
-    def _answer(self, answer: Reply | ReplyStream) -> None:
+    def _answer(self, answer: Reply | ReplyParts) -> None:
         self._work = None
         if self._transport is None:
             return
@@ -789,7 +818,7 @@ class _Call:
             methods.append("HEAD")
         return sorted(methods)
 
-    async def answer(self, connection: HttpConnection) -> Reply | ReplyStream:
+    async def answer(self, connection: HttpConnection) -> Reply | ReplyParts:
         """What the dispatcher calls. Raises: TuffError, ConnectionError."""
         parsed, target, found = self._parsed, self._target, self._found
         require_no_coding(parsed.fields)
@@ -814,14 +843,16 @@ class _Call:
             parsed.fields.get("traceparent", [None])[0],
             upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )
+        stream = self._service.streams.get(self.operation)
+        if self._service.upload is not None and not parsed.is_whole and stream is None:
+            body = partial(connection.body_of, parsed)
+            return await self._service.upload(self._served, head, body)
         self._service.require_access(self._served, head)
         request = head._replace(body=await connection.body_of(parsed))
-        stream = self._service.streams.get(self.operation)
         if stream is None:
             return await found(request)
         sending = ReplyStream(connection.send, parsed, self._service.replies)
-        await stream(request, sending)
-        return sending
+        return await stream(request, sending) or sending
 
 
 async def _never(_request: Request) -> Reply:

@@ -22,6 +22,7 @@ from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # a listener's, and nobody can connect to it
+WORKERS_MAX = 64  # processes; one that decides serves no more
 
 
 class SettingsError(Exception):
@@ -46,6 +47,7 @@ class ServerSettings:
     max_request_bytes: int = 16_777_216  # bytes of one request's body
     max_connections: int = 20_000  # open connections; one more is refused
     max_pending_requests: int = 20_000  # requests under way, less waiting polls; one more is 429
+    workers: int = 0  # processes that accept HTTP and forward it; 0: the one process does both
     max_clock_jump_s: float = (
         2_592_000.0  # a start so far ahead of the last recorded time is not trusted
     )
@@ -60,6 +62,11 @@ class ServerSettings:
         for name in ("max_request_bytes", "max_connections", "max_pending_requests"):
             value = getattr(self, name)
             _require(value >= 1, f"server.{name} is 1 or more", value)
+        _require(
+            0 <= self.workers <= WORKERS_MAX,
+            f"server.workers is 0 to {WORKERS_MAX}",
+            self.workers,
+        )
         for host in self.allowed_hosts:
             _require(
                 bare_host(host) is not None,

@@ -15,7 +15,7 @@ FUNCTION_LINE_COUNT_MAX = 50  # lines of a function: one screen
 
 CODE = (
     "tuff", "pyspark_tuff", "pyspark_tuff_table", "pipeline", "tx", "messaging", "metadata",
-    "access", "cluster", "console", "process", "admin", "tests", "examples",
+    "access", "cluster", "console", "process", "workers", "admin", "tests", "examples",
     "benchmarks",
 )  # fmt: skip
 TEXT_SUFFIXES = {".md", ".py", ".toml"}
@@ -26,7 +26,7 @@ ROOT_FILES = {
     "LICENSE", "Makefile", "README.md", "access", "admin", "benchmarks", "cluster", "conf",
     "console", "coprocessor", "docs", "examples", "messaging", "metadata", "pipeline", "process",
     "pyproject.toml", "pyspark_tuff",
-    "pyspark_tuff_table", "server.py", "snapshots", "tests", "tuff", "tx",
+    "pyspark_tuff_table", "server.py", "snapshots", "tests", "tuff", "tx", "workers",
 }  # fmt: skip
 MAY_SLEEP = ("tests/http/", "tests/faults/")  # real processes: they wait for what they can't drive
 

@@ -14,6 +14,7 @@ from tests.http.forking import REPOSITORY, ForkedProcess, ForkServer, fork_serve
 
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
+WORKERS = "TUFF_TEST_WORKERS"  # where it is set, each server has so many worker processes
 START_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0  # protocol §8
 
@@ -141,6 +142,8 @@ def serve(
         from tests.hbase.serving import settings_for
 
         settings = (*settings_for(os.environ[HBASE], home), *settings)
+    if WORKERS in os.environ:
+        settings = (f"server.workers={os.environ[WORKERS]}", *settings)
     flags = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--data", str(home / "data"), "--port", str(port), *flags]
     is_special = environment is not None or under or program != SERVER

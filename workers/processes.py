@@ -1,0 +1,302 @@
+"""Starts the worker processes, watches them, replaces those that end, and stops them.
+
+The main process binds the sockets of all workers, and keeps them open. So connections that wait to
+be accepted survive the end of a worker: its successor accepts them.
+"""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from process import listening_sockets
+from process.health import Check, Status
+from process.listener import LISTEN_BACKLOG, Listener, ListenerStartError
+from process.metrics import Gauge
+from process.settings import Settings
+from tuff.log_events import event
+from workers.answering import Answering, WorkerLink
+from workers.connection_counts import ConnectionCounts, new_descriptor
+from workers.link_frames import Hello
+from workers.relays import Arriving, BeginSession, receive
+
+log = logging.getLogger(__name__)
+
+SERVER = Path(__file__).resolve().parents[1] / "server.py"
+START_S_MAX = 30.0  # seconds until a worker must be ready; a busy machine takes a few
+PING_S = 1.0
+UNANSWERED_COUNT_MAX = 10  # pings; nothing that a worker does keeps its event loop for as long
+# Seconds between the end of a worker and its next start, doubled for each that ends at once.
+RESTART_S_MIN, RESTART_S_MAX = 0.1, 10.0
+STEADY_S = 60.0  # a worker that ran for so long begins again with the shortest pause
+END_S_MAX = 1.0  # seconds that a worker gets to end once its connections are closed
+POLL_S = 0.02  # seconds between two looks at whether a process that was killed is gone
+
+
+class Workers:
+    """All worker processes. It is a listener, as process/listener.py; `local` serves the Unix
+    socket in the main process. Lives on one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        answering: Answering,
+        local: Listener,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        now_ms: Callable[[], int],
+        begin_session: BeginSession,
+    ) -> None:
+        count = settings.server.workers
+        descriptor = new_descriptor(count)
+        self.counts = ConnectionCounts(descriptor, count)
+        self._hello = replace(_hello_of(settings, answering), workers=count, counts=descriptor)
+        self._answering = answering
+        self._local = local
+        self._spawn = spawn
+        self._now_ms = now_ms
+        self._begin_session = begin_session
+        self._sockets: list[list[socket.socket]] = []
+        self._stop = asyncio.Event()
+        self._all_ready = asyncio.Event()
+        self._is_started = False  # all were ready once
+        self.restarts_count = 0
+        self.running: dict[int, _Running] = {}  # by the number of the worker
+        self._count = count
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind the sockets, and start the workers; returns the port. Raises: OSError: the port, or
+        the Unix socket, can't be had."""
+        self._sockets = await listening_sockets.bind(host, port, count=self._count)
+        addresses = listening_sockets.addresses(self._sockets[0])
+        try:
+            await self._local.serve(host, [], addresses)
+        except OSError:
+            listening_sockets.close(self._sockets)
+            raise
+        self._hello = replace(self._hello, host=host, addresses=addresses)
+        for group in self._sockets:
+            for each in group:
+                each.listen(LISTEN_BACKLOG)
+        for number in range(self._count):
+            self._spawn(self._keep(number))
+        self._spawn(self._watch())
+        return listening_sockets.port(self._sockets[0])
+
+    async def started(self) -> None:
+        """Wait until all workers accept connections. Raises: ListenerStartError."""
+        try:
+            await asyncio.wait_for(self._all_ready.wait(), START_S_MAX)
+        except TimeoutError:
+            raise ListenerStartError(
+                f"a worker process was not ready within {START_S_MAX:g} s; its log says why, or "
+                "the machine is overloaded"
+            ) from None
+        if not self._is_started:
+            raise ListenerStartError("a worker process has ended at its start; its log says why")
+
+    def end_with_replies(self) -> None:
+        """End each connection with its next reply."""
+        self._local.end_with_replies()
+        for each in self.running.values():
+            each.link.end_with_replies()
+
+    async def close(self, *, within_s: float) -> None:
+        """Close the sockets and every connection, as a listener, and end the workers."""
+        self._stop.set()
+        self._all_ready.set()
+        listening_sockets.close(self._sockets)
+        for each in self.running.values():
+            each.link.close(within_s=within_s)
+        ended = [each.ended.wait() for each in self.running.values()]
+        await self._local.close(within_s=within_s)
+        if ended:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*ended), max(within_s, 0.0) + END_S_MAX)
+        for each in self.running.values():
+            each.process.kill()
+
+    def check(self) -> Check:
+        """The state of the workers, for `/health/ready`."""
+        down = [number for number in range(self._count) if not self._is_up(number)]
+        if not down or not self._is_started:
+            return Check(Status.OK, f"{self._count} worker processes accept connections")
+        names = ", ".join(map(str, down))
+        return Check(
+            Status.DEGRADED,
+            f"of {self._count} worker processes, these are starting again: {names}; the log says "
+            "why they ended",
+        )
+
+    def gauges(self) -> list[Gauge]:
+        """The metrics of the workers."""
+        return [
+            *(self._gauge_up(number) for number in range(self._count)),
+            *(self._gauge_connections(number) for number in range(self._count)),
+            Gauge(
+                "worker_restarts",
+                "Worker processes that ended and were started again.",
+                lambda: self.restarts_count,
+                is_counter=True,
+            ),
+        ]
+
+    def _gauge_up(self, number: int) -> Gauge:
+        text = "1 while a worker process accepts connections."
+        labels = (("worker", str(number)),)
+        return Gauge("worker_up", text, lambda: float(self._is_up(number)), labels=labels)
+
+    def _gauge_connections(self, number: int) -> Gauge:
+        text = "Open connections of a worker process."
+        labels = (("worker", str(number)),)
+        return Gauge("worker_connections", text, lambda: self.counts.of(number), labels=labels)
+
+    def _is_up(self, number: int) -> bool:
+        found = self.running.get(number)
+        return found is not None and found.is_ready
+
+    async def _keep(self, number: int) -> None:
+        """Run a worker, again and again until the stop."""
+        loop = asyncio.get_running_loop()
+        pause_s = RESTART_S_MIN
+        while not self._stop.is_set():
+            began_s = loop.time()
+            code = await self._run(number)
+            if self._stop.is_set():
+                return
+            if not self._is_started:
+                self._all_ready.set()  # the start fails
+                return
+            if loop.time() - began_s >= STEADY_S:
+                pause_s = RESTART_S_MIN
+            log.error(
+                "worker %d has ended with code %d, and its connections with it; it starts again in "
+                "%g s",
+                number,
+                code,
+                pause_s,
+                extra=event("worker_ended", worker=number, exit=code, restart_s=pause_s),
+            )
+            self.restarts_count += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+            pause_s = min(pause_s * 2, RESTART_S_MAX)
+
+    async def _run(self, number: int) -> int:
+        """Start a worker, and wait until it has ended; returns its exit code."""
+        ended = asyncio.Event()
+        link_end, theirs = socket.socketpair()
+        receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for each in (link_end, receiving):
+            each.settimeout(0)
+        with theirs, sending, receiving:
+            listening = [each.fileno() for each in self._sockets[number]]
+            hello = replace(
+                self._hello, number=number, listening=listening, handover=sending.fileno(),
+                now_ms=self._now_ms(),
+            )  # fmt: skip
+            link = WorkerLink(
+                self._answering, hello, ready=lambda: self._note_ready(number), lost=ended.set
+            )
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: link, link_end)
+            process = _start(theirs.fileno(), [*listening, hello.handover, hello.counts])
+            theirs.close()
+            sending.close()
+            self.running[number] = _Running(process, link, ended)
+            loop.add_reader(receiving, self._take_session, receiving)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(receiving)
+                self.counts.clear(number)
+        process.kill()  # also where it has closed the link and goes on
+        while (code := process.poll()) is None:  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(POLL_S)
+        del self.running[number]
+        return code
+
+    def _note_ready(self, number: int) -> None:
+        self.running[number].is_ready = True
+        if not self._is_started and all(map(self._is_up, range(self._count))):
+            self._is_started = True
+            self._all_ready.set()
+        log.info("worker %d is ready", number, extra=event("worker_ready", worker=number))
+
+    def _take_session(self, receiving: socket.socket) -> None:
+        arrived = receive(receiving)
+        if arrived is None:
+            return
+        connection, head = arrived
+        self._spawn(_accept(connection, Arriving(self._begin_session, head)))
+
+    async def _watch(self) -> None:
+        """End a worker that answers no ping for long. Pings are counted, and not seconds: after a
+        pause of the whole machine no worker is at fault."""
+        while not self._stop.is_set():
+            for number, each in self.running.items():
+                if each.link.unanswered_count >= UNANSWERED_COUNT_MAX and each.is_ready:
+                    log.error(
+                        "worker %d has answered no ping for %g s, and is killed",
+                        number,
+                        UNANSWERED_COUNT_MAX * PING_S,
+                        extra=event("worker_hangs", worker=number),
+                    )
+                    each.process.kill()
+                else:
+                    each.link.ping(now_ms=self._now_ms())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), PING_S)
+
+
+@dataclass(slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    link: WorkerLink
+    ended: asyncio.Event
+    is_ready: bool = False
+
+
+def _start(link: int, inherited: list[int]) -> subprocess.Popen[bytes]:
+    # A session of its own: a Ctrl-C in a terminal goes to the main process alone.
+    return subprocess.Popen(
+        [sys.executable, "-P", str(SERVER), "worker", str(link)],
+        pass_fds=[link, *inherited],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+async def _accept(connection: socket.socket, protocol: asyncio.Protocol) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+
+
+def _hello_of(settings: Settings, answering: Answering) -> Hello:
+    """What workers are told, without what differs between them."""
+    server = settings.server
+    files = (server.tls_certificate_file, server.tls_key_file, server.tls_client_ca_file)
+    return Hello(
+        number=0,
+        listening=(),
+        handover=0,
+        counts=0,
+        workers=0,
+        routes=answering.routes,
+        streams=answering.streams,
+        host="",
+        addresses=(),
+        allowed_hosts=(*server.allowed_hosts, *settings.cluster.hosts()),
+        max_request_bytes=server.max_request_bytes,
+        max_connections=server.max_connections,
+        tls_files=files if server.has_tls else (),
+        checks_heads=bool(server.access_file),
+        log_level=server.log_level,
+        log_format=server.log_format,
+        now_ms=0,
+    )

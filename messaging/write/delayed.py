@@ -170,8 +170,8 @@ class DelayedMessages:
             FutureTask(self._look_at(topic), refusals=TuffError).go_on()
 
     def next_due_ms(self) -> int | None:
-        """When the next message is due, in ms since the epoch; None if none waits. It is in the past
-        while a message that is due can't enter its topic."""
+        """When the next message is due, in ms since the epoch; None if none waits. While a message
+        that is due can't enter its topic, it is in the past."""
         next_ms = self._state.look_times.next_ms()
         known = [] if next_ms is None or next_ms == AT_ONCE else [next_ms]
         return min([*known, *self._late_since_ms.values()], default=None)

@@ -20,7 +20,8 @@ from tuff import share_calls
 from tuff.calls import Call, of_type
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_flows import DeliveryMode, DeliveryModeLike, Open
+from tuff.consumer_flows import Open
+from tuff.consumer_plan import DeliveryMode, DeliveryModeLike
 from tuff.consumer_retries import ConsumerRetries, Failure
 from tuff.dead_letters import (
     SHARE_PREFIX,

@@ -41,10 +41,10 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
-from tuff.consumer_flows import (
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import (
     Assignor,
     Callback,
-    ConsumerFlows,
     DeliveryModeLike,
     FirstStart,
     new_member_id,

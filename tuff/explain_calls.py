@@ -11,7 +11,6 @@ from tuff.calls import (
     Response,
     get,
     json_array,
-    json_body,
     json_object,
     maybe_pointer,
     of_type,
@@ -43,8 +42,8 @@ def explain(
     if snapshot is None:
         return get(f"{path}{query(isolation=isolation, tx=tx)}", _read_explanation)
     encoded = of_type(snapshot, Transaction, "snapshot").to_bytes()
-    body = json_body({"transaction": b64encode(encoded).decode("ascii")})
-    request = Request(method="POST", path=path, body=body, is_read=True)
+    form = {"transaction": b64encode(encoded).decode("ascii")}
+    request = Request(method="POST", path=path, form=form, is_read=True)
     return Call(request, _read_explanation)
 
 

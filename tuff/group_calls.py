@@ -12,7 +12,6 @@ from tuff.calls import (
     checked_topic,
     get,
     json_array,
-    json_body,
     json_object,
     mapping,
     nothing,
@@ -182,7 +181,7 @@ def _groups_path(namespace: str) -> str:
 
 def _post(path: str, body: Mapping[str, object]) -> Request:
     # Repeated, each of these has no second effect: of two offsets, the higher one counts.
-    return Request(method="POST", path=path, body=json_body(body), is_repeatable=True)
+    return Request(method="POST", path=path, form=body, is_repeatable=True)
 
 
 def _heartbeat(group: GroupId, body: Mapping[str, object]) -> Call[MemberView]:

@@ -89,6 +89,8 @@ class Hello:
         return Hello(**{each.name: form[each.name] for each in fields(Hello)})
 
 
+_NOTHING_MORE = (False, False, None, (), None, None)
+
 # Header fields may have bytes that are no UTF-8.
 _packer = msgpack.Packer(unicode_errors="surrogateescape")
 
@@ -118,11 +120,10 @@ def call_elements(call_id: int, route: int, request: Request) -> tuple[object, .
         parameters, query, content_type, accept, body, is_forwarded, wants_redirect, authorization,
         certificate, traceparent, _, upgrade, _, _,
     ) = request  # fmt: skip
-    more = None
-    if is_forwarded or wants_redirect or authorization or certificate or traceparent or upgrade:
-        more = is_forwarded, wants_redirect, authorization, certificate, traceparent, upgrade
+    more = is_forwarded, wants_redirect, authorization, certificate, traceparent, upgrade
     values = list(parameters.values())
-    return call_id, route, values, query or None, content_type, accept, body, more
+    rest = None if more == _NOTHING_MORE else more
+    return call_id, route, values, query or None, content_type, accept, body, rest
 
 
 def request_of(elements: Sequence[Any], names: tuple[str, ...]) -> Request:

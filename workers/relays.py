@@ -10,10 +10,9 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgpack
-
 from process.http_connection import Connections
 from tuff.protocol.exchange import Request
+from workers.link_frames import Frames, pack
 
 HEAD_BYTES_MAX = 1 << 16  # of what a request says about its client: two of its longest fields
 
@@ -130,7 +129,7 @@ class Handover:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                said = msgpack.packb((head.authorization, head.certificate))
+                said = pack((head.authorization, head.certificate))
                 socket.send_fds(self._sending, [said], [theirs.fileno()])
             except OSError:  # the main process takes no more
                 ours.close()
@@ -162,7 +161,7 @@ def receive(receiving: socket.socket) -> tuple[socket.socket, Request] | None:
     with suppress(BlockingIOError):
         said, descriptors, _, _ = socket.recv_fds(receiving, HEAD_BYTES_MAX, 1)
         if said and descriptors:
-            authorization, certificate = msgpack.unpackb(said)
+            ((authorization, certificate),) = Frames().feed(said)
             arrived = socket.socket(fileno=descriptors[0])
             arrived.settimeout(0)
             head = Request(

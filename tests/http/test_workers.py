@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -60,15 +60,18 @@ def is_whole(client: Client) -> bool:
 @contextmanager
 def clients_of_each(server: ServerProcess) -> Iterator[list[Client]]:
     """Connections, of which each worker has one at least."""
-    with closing(Client(server.port, timeout_s=STALLED_S)) as first:
-        until(lambda: sum(gauge(first, "tuff_worker_connections").values()) == 1)
-        made = [first]
-        while not all(gauge(first, "tuff_worker_connections").values()):
-            made.append(Client(server.port, timeout_s=STALLED_S))
-            ok(made[-1].get("/health/live"))
+    with ExitStack() as opened:
+
+        def connect() -> Client:
+            made = opened.enter_context(closing(Client(server.port, timeout_s=STALLED_S)))
+            ok(made.get("/health/live"))
+            return made
+
+        made = [connect()]
+        until(lambda: sum(gauge(made[0], "tuff_worker_connections").values()) == 1)
+        while not all(gauge(made[0], "tuff_worker_connections").values()):
+            made.append(connect())
         yield made
-    for each in made:
-        each.close()
 
 
 def still_answered(clients: list[Client]) -> list[bool]:

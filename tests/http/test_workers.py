@@ -7,6 +7,7 @@ That calls have the same replies through workers, the other modules of this fold
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
@@ -20,7 +21,8 @@ from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.process import ServerProcess, serve
-from tests.http.session_client import PUBLISH, SessionClient
+from tests.http.session_client import END, PUBLISH, START, SessionClient
+from tests.http.test_server_tls import NO_CERTIFICATE, Files
 
 WORKERS = 2
 SETTING = f"server.workers={WORKERS}"
@@ -242,6 +244,22 @@ def test_a_session_through_a_worker_ends_with_the_server(new_server: NewServer) 
     assert (status, "Tuff-First-Id" in fields) == (200, True)
     assert end == [6, None]
     assert server.process.wait(10) == 0
+
+
+def test_a_session_through_a_worker_has_the_principal_of_its_certificate(tmp_path: Path) -> None:
+    files = Files(tmp_path / "files")
+    context = ssl.create_default_context(cafile=files.servers)
+    context.load_cert_chain(files.of_client("billing.example"))
+    with (
+        serve(tmp_path, *files.settings(), SETTING) as server,
+        SessionClient(server.port, context=context) as session,
+    ):
+        status, _, started = session.call(START, body={})
+        files.access.write_text(NO_CERTIFICATE)
+        end = session.read()
+
+    assert (status, started["type"]) == (201, "short")
+    assert (end[0], end[1]["code"]) == (END, "unauthenticated")
 
 
 def test_a_connection_that_waits_for_a_dead_worker_is_accepted_by_its_successor(

@@ -119,7 +119,12 @@ class Workers:
         closing = asyncio.gather(self._local.close(within_s=within_s), self._gone())
         with suppress(TimeoutError):
             await asyncio.wait_for(closing, max(within_s, CLOSE_S_MIN))
-        for each in self.running.values():
+        for number, each in self.running.items():
+            log.warning(
+                "worker %d has not ended in time, and is killed",
+                number,
+                extra=event("worker_hangs", worker=number),
+            )
             each.process.kill()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._gone(), END_LOOKS * LOOK_S)

@@ -74,7 +74,7 @@ test-all: $(VENV)/.installed-dev
 test-workers: $(VENV)/.installed-dev
 	TUFF_TEST_WORKERS=2 $(BIN)/pytest -q -m "not slow" tests/http $(PYTEST_ARGS)
 
-# Every attack on the promises: twenty minutes on two cores. prove-long takes hours.
+# Every attack on the promises: up to twenty-five minutes on two cores. prove-long takes hours.
 prove: $(VENV)/.installed-prove
 	$(BIN)/python -m tests.prove
 

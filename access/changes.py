@@ -1,8 +1,8 @@
 """Changes of an access file by command: the text before and after, with its comments.
 
-A right is given as a table of its own at the end of the file. It is taken from the tables that give
-exactly this pattern. What else a table gives is kept; comments inside of a table that changes are
-lost, all others stay.
+A right is given as a table of its own at the end of the file. It is taken from the tables that name
+this pattern. A table with other patterns, too, becomes two. What else a table gives is kept;
+comments inside of a table that changes are lost, all others stay.
 """
 
 import json
@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from access.principals import AccessFileError, Principal, Right, Rights, parse
+from access.principals import EVERY, AccessFileError, Principal, Right, Rights, parse
+from tuff.protocol.ids import check_name
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 
 
 def granted(text: str, principal: str, right: Right, namespace: str, pattern: str) -> str:
@@ -18,9 +21,10 @@ def granted(text: str, principal: str, right: Right, namespace: str, pattern: st
 
     Raises:
         AccessFileError: the file is not valid or has no such principal, or the right can't be added
-            to it by command.
+            to it by command, or no topic can match the pattern.
     """
     found = _principal(text, principal)
+    _check_topics(namespace, pattern)
     if found.may(right, namespace, pattern):
         return text
     added = Rights(namespace, (pattern,), frozenset({right}))
@@ -32,19 +36,13 @@ def revoked(text: str, principal: str, right: Right, namespace: str, pattern: st
     """The file without a right of the principal on this pattern.
 
     Raises:
-        AccessFileError: as `granted`; or another table gives the right on the same topics.
+        AccessFileError: as `granted`; or the principal would still have the right on these topics,
+            by another pattern.
     """
     found = _principal(text, principal)
-    kept = [
-        _without(each, right) if (each.namespace, each.topics) == (namespace, (pattern,)) else each
-        for each in found.rights
-    ]
-    left = replace(found, rights=tuple(each for each in kept if each.allow))
-    if left.may(right, namespace, pattern):
-        raise AccessFileError(
-            f"other tables of principals.{principal} give the right {right} on these topics, too; "
-            "edit the file, and check it with `tuff access check`"
-        )
+    kept = [_without(each, right, namespace, pattern) for each in found.rights]
+    left = replace(found, rights=tuple(each for table in kept for each in table))
+    _check_gone(left, right, namespace, pattern)
     if left == found:
         raise AccessFileError(
             f"principals.{principal} does not have the right {right} on these topics"
@@ -54,8 +52,8 @@ def revoked(text: str, principal: str, right: Right, namespace: str, pattern: st
     if len(tables) != len(found.rights):
         raise _not_by_command(principal)
     for index, before, after in zip(tables, found.rights, kept, strict=True):
-        if before != after:
-            parts[index] = (True, _table(principal, after) if after.allow else "")
+        if after != [before]:
+            parts[index] = (True, "\n".join(_table(principal, each) for each in after))
     return _checked(text, "".join(part for _, part in parts), left)
 
 
@@ -66,8 +64,41 @@ def _principal(text: str, name: str) -> Principal:
     return by_name[name]
 
 
-def _without(rights: Rights, right: Right) -> Rights:
-    return replace(rights, allow=rights.allow - {right})
+def _check_topics(namespace: str, pattern: str) -> None:
+    if namespace != EVERY:
+        check_name(namespace, what="namespace")
+    if _PATTERN.fullmatch(pattern) is None:
+        raise AccessFileError(
+            f"no topic can match {pattern!r}: the name of a topic has A-Z a-z 0-9 . _ -, and a "
+            "pattern * ? [ ] ! besides; the partitions of a topic have the rights of the topic"
+        )
+
+
+def _without(rights: Rights, right: Right, namespace: str, pattern: str) -> list[Rights]:
+    """What is left of a table: nothing, one table or two."""
+    if rights.namespace != namespace or pattern not in rights.topics or right not in rights.allow:
+        return [rights]
+    # `transact` has no topic, so no other pattern of the table keeps it.
+    is_of_topic = right is not Right.TRANSACT
+    others = tuple(each for each in rights.topics if is_of_topic and each != pattern)
+    topics = (pattern,) if others else rights.topics
+    left = [
+        replace(rights, topics=others),
+        Rights(namespace, topics, rights.allow - {right}),
+    ]
+    return [each for each in left if each.topics and each.allow]
+
+
+def _check_gone(left: Principal, right: Right, namespace: str, pattern: str) -> None:
+    for number, each in enumerate(left.rights):
+        covers = right is Right.TRANSACT or each.cover(namespace, pattern)
+        if right in each.allow and covers:
+            topics = " ".join(f"{each.namespace}:{topic}" for topic in each.topics)
+            raise AccessFileError(
+                f"principals.{left.name} would still have the right {right}, by its table "
+                f"{number + 1} of rights, on {topics}; revoke it there, or edit the file and check "
+                "it with `tuff access check`"
+            )
 
 
 def _table(principal: str, rights: Rights) -> str:

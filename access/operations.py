@@ -183,6 +183,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /openapi.json": _OPEN,
     # The page and its scripts; they contain no data, and send the token with each call.
     "GET /console": _OPEN,
+    "GET /console/": _OPEN,
     "GET /console/{version}/{file}": _OPEN,
 }
 

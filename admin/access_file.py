@@ -11,10 +11,11 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from access.changes import granted, revoked
-from access.principals import EVERY, AccessFileError, Principals, Right, hash_of
+from access.principals import EVERY, AccessFileError, Principals, Right, Rights, hash_of
 from process.access_guard import read_access_file
 from process.watched_files import WatchedFileError
 from tuff.disk.files import write_file
@@ -22,6 +23,7 @@ from tuff.protocol.errors import InvalidNameError
 from tuff.protocol.ids import check_name
 
 EXIT_USAGE = 2
+_NO_RIGHTS = Rights("", (), frozenset())
 
 
 def main(arguments: list[str], *, new_token: Callable[[], str]) -> int:
@@ -57,9 +59,10 @@ def _rows(principals: Principals) -> list[Mapping[str, object]]:
             "namespace": rights.namespace,
             "topics": " ".join(rights.topics),
             "allow": " ".join(right for right in Right if right in rights.allow),
+            "quotas": {k: v for k, v in asdict(principal.quota).items() if v is not None},
         }
         for principal in principals.by_name.values()
-        for rights in principal.rights
+        for rights in principal.rights or [_NO_RIGHTS]
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from admin import doctor, explain, inspect_files, inspect_tables
 from admin.backup_and_restore import copy, restore_archive
 from admin.data_directory import DataDirectory
-from admin.findings import CorruptDataError, Finding, RefusedError
+from admin.findings import CorruptDataError, Finding, RefusedError, StoreMissingError
 from admin.fsck import check
 from admin.salvage import salvage
 from messaging.read.poll import Poll
@@ -63,22 +63,30 @@ def main(
         return _run(options, now_ms=now_ms, new_store_id=new_store_id)
     except CorruptDataError as error:
         return _fail(str(error), EXIT_CORRUPT)
-    except DirectoryLockedError as error:
-        advice = "" if options.command == "restore" else f"; {_RUNNING}"
-        return _fail(f"{error}{advice}", EXIT_REFUSED)
     except _REFUSALS as error:
-        return _fail(str(error), EXIT_REFUSED)
+        return _fail(_refusal(error, options), EXIT_REFUSED)
     except OSError as error:
         path = error.filename or options.directory
         return _fail(f"{path} can't be used: {error.strerror}", EXIT_REFUSED)
 
 
+def _refusal(error: Exception, options: argparse.Namespace) -> str:
+    match error:
+        case DirectoryLockedError() if options.command != "restore":
+            return f"{error}; {_RUNNING}"
+        case StoreMissingError() if error.option in options:
+            return f"{error}; {error.advice}"
+        case _:
+            return str(error)
+
+
 def _run(options: argparse.Namespace, *, now_ms: int, new_store_id: Callable[[], str]) -> int:
     if options.command == "restore" and options.directory.is_file():
         return _restore_archive(options.directory, options.new, now_ms=now_ms)
-    # A backup always contains both stores.
-    layout = DataDirectory.of if options.command == "restore" else DataDirectory.locate
-    data = layout(options.directory, options.snapshots)
+    if options.command == "restore":  # a backup contains both stores
+        data = DataDirectory.of(options.directory)
+    else:
+        data = DataDirectory.locate(options.directory, options.snapshots)
     with ExitStack() as locks:
         data.require_stores(with_messages=not options.without_messages)
         data.lock_out_servers(locks)
@@ -207,7 +215,9 @@ def _parser() -> argparse.ArgumentParser:
     why = commands.add_parser("explain", help="say why a reader does not receive a message")
     for command in (fsck, salvaging, backup, restore, why):
         command.add_argument("directory", type=Path, metavar="DIR")
+    for command in (fsck, salvaging, backup, why):
         command.add_argument("--snapshots", type=Path, metavar="DIR")
+    for command in (fsck, salvaging, backup, restore):
         command.add_argument("--without-messages", action="store_true")
     for name in ("namespace", "topic", "id"):
         why.add_argument(name)

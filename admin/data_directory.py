@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from admin.findings import RefusedError
+from admin.findings import RefusedError, StoreMissingError
 from process.directory_locks import require_utf8
 from tuff.disk.files import make_directory, remove_file, sync_directory
 from tuff.disk.locks import LOCK_FILE, DirectoryLock, kept_from_owners
@@ -63,7 +63,8 @@ class DataDirectory:
         """Check that this is a data directory; `with_messages`: that it has a message store.
 
         Raises:
-            RefusedError: it is not, or one of its stores is missing.
+            RefusedError: it is not.
+            StoreMissingError: one of its stores is missing.
         """
         if holds_database(self.path):
             raise RefusedError(
@@ -74,15 +75,18 @@ class DataDirectory:
                 f"{self.path} contains transaction files; name the data directory they belong to"
             )
         if not self.has_messages and not has_files(self.snapshots):
-            raise RefusedError(
-                f"{self.path} contains no data: neither messages/ nor snapshot files; if they are "
-                "in another directory, name it with --snapshots"
+            raise StoreMissingError(
+                f"{self.path} contains no data: neither messages/ nor snapshot files",
+                option="snapshots",
+                advice="if they are in another directory, name it with --snapshots",
             )
         if with_messages and not self.has_messages:
-            raise RefusedError(
+            raise StoreMissingError(
                 f"there is no message store in {self.messages}; if a volume belongs there, mount "
-                "it; if the messages are in HBase, were in memory, or are lost, add "
-                "--without-messages"
+                "it",
+                option="without_messages",
+                advice="if the messages are in HBase, were in memory, or are lost, add "
+                "--without-messages",
             )
 
     def lock_out_servers(self, locks: ExitStack) -> None:

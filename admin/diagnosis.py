@@ -140,6 +140,15 @@ def file_system(directory: str, kind: str | None) -> Diagnosis | None:
     return Diagnosis(check, Level.PROBLEM, detail, "put the data on a disk")
 
 
+def data(directory: str, failure: str | None) -> Diagnosis:
+    """Whether a server has used a data directory. `failure`: what is missing there."""
+    check = f"data {directory}"
+    if failure is None:
+        return Diagnosis(check, Level.OK, "it has the stores of a server")
+    advice = "name the --data of the server, unless this is its first start"
+    return Diagnosis(check, Level.WARNING, failure, advice)
+
+
 def permissions(directory: str, *, missing: Sequence[str], parent_is_writable: bool) -> Diagnosis:
     """Whether this user can use a directory. `missing` are the rights that it lacks there; with
     `exists` among them there is no such directory yet."""

@@ -15,7 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from admin import diagnosis
+from admin.data_directory import DataDirectory
 from admin.diagnosis import Diagnosis, Level
+from admin.findings import RefusedError
 from process.directory_locks import DataDirectories, DirectoryNameError
 from process.disk_space import Space
 from process.protected_files import protected_files
@@ -48,7 +50,7 @@ def findings(
         yield diagnosis.library(name, _installed(name), minimum)
     try:
         settings = load(config, assignments)
-        directories = DataDirectories.below(data)
+        directories = _directories(settings, data)
     except (SettingsError, DirectoryNameError) as error:
         yield diagnosis.settings(str(error), 0)
         return
@@ -62,7 +64,11 @@ def findings(
         spare=SPARE_DESCRIPTORS,
     )
     yield from _memory()
-    for directory in _data_directories(settings, directories):
+    yield _stores(settings, directories)
+    written = [directories.snapshots]
+    if settings.messaging.store == "leveldb":
+        written.append(directories.messages)
+    for directory in written:
         yield from of_directory(directory, elapsed_s=elapsed_s)
     newest_ms, unreadable = _transaction_files(directories.snapshots)
     yield diagnosis.clock(is_synchronised=_is_synchronised(), now_ms=now_ms, newest_ms=newest_ms)
@@ -95,14 +101,24 @@ def _memory() -> Iterator[Diagnosis]:
             yield diagnosis.memory(int(rest.split()[0]) * 1024)
 
 
-def _data_directories(settings: Settings, directories: DataDirectories) -> list[Path]:
-    """The directories in which the server writes."""
-    found = [directories.snapshots]
-    if settings.messaging.store == "leveldb":
-        found.append(directories.messages)
-    if settings.cluster.is_member and settings.cluster.transactions_directory:
-        found[0] = Path(settings.cluster.transactions_directory)
-    return found
+def _directories(settings: Settings, data: Path | None) -> DataDirectory:
+    """The directories in which the server writes, with absolute paths. Raises:
+    DirectoryNameError."""
+    below = DataDirectories.below(data)
+    found = DataDirectory(below.messages, below.snapshots)
+    if data is not None:
+        found = DataDirectory.locate(data, None)
+    shared = settings.cluster.transactions_directory if settings.cluster.is_member else ""
+    snapshots = Path(shared) if shared else found.snapshots
+    return DataDirectory(found.messages.absolute(), snapshots.absolute())
+
+
+def _stores(settings: Settings, directories: DataDirectory) -> Diagnosis:
+    try:
+        directories.require_stores(with_messages=settings.messaging.store == "leveldb")
+    except RefusedError as error:
+        return diagnosis.data(str(directories.path), str(error))
+    return diagnosis.data(str(directories.path), None)
 
 
 def of_directory(directory: Path, *, elapsed_s: Callable[[], float]) -> Iterator[Diagnosis]:

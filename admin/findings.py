@@ -7,6 +7,16 @@ class RefusedError(Exception):
     """The command can't run with these paths or data; the sentence says why, and what to do."""
 
 
+class StoreMissingError(RefusedError):
+    """A data directory lacks a store. Commands that have the option (its name without dashes) also
+    show the advice."""
+
+    def __init__(self, sentence: str, *, option: str, advice: str) -> None:
+        super().__init__(sentence)
+        self.option = option
+        self.advice = advice
+
+
 class CorruptDataError(Exception):
     """The data that is to be copied is corrupt; the sentence says how much, and what to do."""
 

@@ -64,7 +64,15 @@ def routes() -> list[Route]:
         keep = ("Cache-Control", "public, max-age=31536000, immutable")
         return Reply(200, _TYPES[Path(name).suffix], found.by_name[name], (*_SAFE, keep))
 
-    return [Route("GET", "/console", page), Route("GET", "/console/{version}/{file}", file)]
+    async def redirect(request: Request) -> Reply:
+        read_query(request.query, parameters=())
+        return Reply(308, headers=(("Location", "/console"),))
+
+    return [
+        Route("GET", "/console", page),
+        Route("GET", "/console/", redirect),
+        Route("GET", "/console/{version}/{file}", file),
+    ]
 
 
 @cache

@@ -529,6 +529,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="The web console", raw_types=("text/html",),
     ),
     Endpoint(
+        method="GET", path="/console/", name="getConsoleRedirect", tag="process",
+        summary="Redirects to /console", status=308,
+    ),
+    Endpoint(
         method="GET", path="/console/{version}/{file}", name="getConsoleFile", tag="process",
         summary="A file of the web console",
         raw_types=("text/css", "text/javascript", "image/svg+xml"), errors=("not_found",),

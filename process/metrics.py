@@ -1,23 +1,25 @@
 """The metrics of `/metrics` (protocol §7): histograms, gauges, and figures of topics and readers.
 
 Components add observations to histograms with `observe(name, value)`; one table here has their
-names. A scrape reads the gauges, the counts of each topic and the lags of named positions and
-consumer groups from the components.
+names. A scrape reads the gauges, the counts of each topic and the lags of named positions,
+consumer groups and share groups from the components.
 """
 
+import asyncio
 import platform
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from messaging.groups.coordinator import GroupLags
+from messaging.groups.share_groups import ShareGroupLag
 from messaging.retention.holds_and_positions import PositionLag
 from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.disk_space import Disk, Space
-from tuff.disk.event_loop import FutureTask, SharedTimeout
+from tuff.disk.event_loop import FutureTask
 from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, read_query
 from tuff.protocol.ids import TopicId
@@ -34,6 +36,7 @@ SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 POSITIONS_SHOWN_MAX = 1_000  # named positions, over all topics
 TOPICS_SHOWN_MAX = 1_000
 GROUP_PARTITIONS_SHOWN_MAX = 1_000  # partitions of consumer groups, over all groups
+SHARE_GROUPS_SHOWN_MAX = 1_000  # over all topics
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
@@ -54,10 +57,11 @@ TopicFigures = tuple[TopicId, int, int]
 
 
 class Lags(NamedTuple):
-    """How far readers are behind: named positions, and consumer groups."""
+    """How far readers are behind: named positions, consumer groups, and share groups."""
 
     positions: Sequence[PositionLag] = ()
     groups: Sequence[GroupLags] = ()
+    share_groups: Sequence[ShareGroupLag] = ()
 
 
 class Histogram:
@@ -214,7 +218,7 @@ def register_gauges(
             _build_info(),
         ],
         messaging.topics.figures,
-        partial(reader_lags, messaging),
+        LagReader(messaging).read,
     )
 
 
@@ -390,33 +394,57 @@ def _transaction_gauges(transactions: TransactionManager) -> list[Gauge]:
     ]
 
 
-async def reader_lags(messaging: MessagingService) -> Lags:
-    """The lags of named positions and of consumer groups; none while the message store is down or
-    hangs, or a topic is deleted meanwhile."""
+class LagReader:
+    """Reads the lags of named positions, consumer groups and share groups for scrapes. Lives on the
+    event loop."""
 
-    async def read() -> Lags:
-        return Lags(
-            await messaging.holds_and_positions.position_lags(count_max=POSITIONS_SHOWN_MAX),
-            await messaging.groups.all_lags(count_max=GROUP_PARTITIONS_SHOWN_MAX),
-        )
+    def __init__(self, messaging: MessagingService) -> None:
+        positions = messaging.holds_and_positions.position_lags
+        self._positions = _Reading(partial(positions, count_max=POSITIONS_SHOWN_MAX))
+        groups = messaging.groups.all_lags
+        self._groups = _Reading(partial(groups, count_max=GROUP_PARTITIONS_SHOWN_MAX))
+        share_groups = messaging.share_groups.all_lags
+        self._share_groups = _Reading(partial(share_groups, count_max=SHARE_GROUPS_SHOWN_MAX))
 
-    try:
-        return await _within_limit(read())
-    except (TuffError, TimeoutError):
-        return Lags()
+    async def read(self) -> Lags:
+        """Those of each kind; none while the message store is down, or takes too long for them."""
+        readings = (self._positions, self._groups, self._share_groups)
+        await asyncio.wait([each.under_way() for each in readings], timeout=LAGS_WITHIN_S)
+        return Lags(self._positions.result(), self._groups.result(), self._share_groups.result())
+
+
+class _Reading(Generic[T]):
+    """A read that goes on if it takes too long for a scrape, for it may have the turn of a group.
+    The next scrape gets what it found, so reads do not pile up while a disk hangs."""
+
+    def __init__(self, read: Callable[[], Awaitable[Sequence[T]]]) -> None:
+        self._read = read
+        self._done: asyncio.Future[Sequence[T]] | None = None
+        self._is_shown = False
+
+    def under_way(self) -> "asyncio.Future[Sequence[T]]":
+        """The read whose result no scrape has shown yet, or a new one."""
+        if self._done is None or self._is_shown:
+            self._is_shown = False
+            task = FutureTask(self._none_if_down(), refusals=TuffError)
+            self._done = task.done
+            task.go_on()
+        return self._done
+
+    def result(self) -> Sequence[T]:
+        """What was read; nothing while it is not done."""
+        if self._done is None or not self._done.done():
+            return ()
+        self._is_shown = True
+        return self._done.result()
+
+    async def _none_if_down(self) -> Sequence[T]:
+        try:
+            return await self._read()
+        except TuffError:
+            return ()
 
 
 async def no_lags() -> Lags:
     """For a server without a message store."""
     return Lags()
-
-
-async def _within_limit(work: Coroutine[Any, Any, T]) -> T:
-    # `asyncio.timeout` would need a task.
-    promised = FutureTask(work, refusals=TuffError)
-    promised.go_on()
-    SharedTimeout(LAGS_WITHIN_S, too_late=TimeoutError).watch(promised.done)
-    try:
-        return await promised.done
-    finally:
-        promised.give_up()

@@ -18,10 +18,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from messaging.groups.coordinator import GroupLags
+from messaging.groups.share_groups import ShareGroupLag
 from messaging.retention.holds_and_positions import PositionLag
 from process.metrics import (
     GROUP_PARTITIONS_SHOWN_MAX,
     POSITIONS_SHOWN_MAX,
+    SHARE_GROUPS_SHOWN_MAX,
     TOPICS_SHOWN_MAX,
     Gauge,
     Histogram,
@@ -52,8 +54,8 @@ def exposition(
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     figures = [*map(_histogram, histograms), *_gauges(gauges), *_of_topics(list(topics))]
-    of_readers = [*_of_positions(lags.positions), *_of_groups(lags.groups)]
-    registry.register(_Figures([*figures, *of_readers]))
+    of_groups = [*_of_groups(lags.groups), _of_share_groups(lags.share_groups)]
+    registry.register(_Figures([*figures, *_of_positions(lags.positions), *of_groups]))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -147,3 +149,16 @@ def _of_groups(groups: Iterable[GroupLags]) -> Iterator[Metric]:
             behind.add_metric([*values, partition], behind_ms / 1000)
     yield members
     yield behind
+
+
+def _of_share_groups(groups: Iterable[ShareGroupLag]) -> Metric:
+    behind = GaugeMetricFamily(
+        "tuff_share_group_behind_seconds",
+        "Publish time of a topic's newest message less that of the oldest that is not done in a "
+        f"share group, of the first {SHARE_GROUPS_SHOWN_MAX} by topic and name.",
+        labels=["namespace", "topic", "group"],
+    )
+    for each in groups:
+        values = [each.topic.namespace, each.topic.name, each.name]
+        behind.add_metric(values, each.behind_ms / 1000)
+    return behind

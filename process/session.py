@@ -41,6 +41,7 @@ from tuff.protocol.exchange import (
     Request,
     Route,
     read_query,
+    require_reply_type,
 )
 from tuff.protocol.json_forms import shown
 from tuff.protocol.session_frames import (
@@ -86,9 +87,10 @@ def route() -> Route:
     async def begin(request: Request) -> Reply:
         read_query(request.query, parameters=())
         if (request.upgrade or "").strip().lower() != PROTOCOL:
+            asked = "" if request.upgrade is None else f"; {shown(request.upgrade)} is unknown"
             raise UpgradeRequiredError(
-                f"this address begins a session: send `Connection: Upgrade` and `Upgrade: "
-                f"{PROTOCOL}`, which is what the server speaks, not {shown(request.upgrade)}"
+                "this address begins a session: send `Connection: Upgrade` and `Upgrade: "
+                f"{PROTOCOL}`{asked}"
             )
         return Reply(101, headers=(("Connection", "Upgrade"), ("Upgrade", PROTOCOL)))
 
@@ -442,6 +444,8 @@ def _request(rest: list[object], size: int, names: tuple[str, ...], head: Reques
     values, query, body, content_type, accept = rest
     parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
     accept = media_type(accept, what="the reply")
+    if accept is not None:
+        require_reply_type(accept)
     if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(

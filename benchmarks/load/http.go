@@ -20,7 +20,7 @@ type connection struct {
 }
 
 func dial(addr string) (*connection, error) {
-	socket, err := net.Dial("tcp", addr)
+	socket, err := dialTuff(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func dial(addr string) (*connection, error) {
 // request is the bytes of one request; contentType may be empty.
 func request(method, path, contentType string, body []byte) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n", method, path)
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, authorization)
 	if contentType != "" {
 		fmt.Fprintf(&b, "Content-Type: %s\r\n", contentType)
 	}

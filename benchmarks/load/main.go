@@ -25,6 +25,7 @@ import (
 // options are the flags; each mode reads those it needs.
 type options struct {
 	mode, scenario, target, addr, topic, path, thrift, start string
+	token, ca                                                string
 	conns, readers, messages, bytes, limit                   int
 	keys, window, fill, pipes                                int
 	rate, seconds, warm                                      float64
@@ -42,6 +43,8 @@ func parse(arguments []string) options {
 	flags.StringVar(&o.topic, "topic", "bench", "topic, or stream")
 	flags.StringVar(&o.path, "path", "/", "path of scenarios get and post")
 	flags.StringVar(&o.start, "start", `{"lists":false}`, "body of the start of a transaction")
+	flags.StringVar(&o.token, "token", "", "bearer token to send")
+	flags.StringVar(&o.ca, "ca", "", "authority of the server's certificate, in PEM: connect with TLS")
 	flags.StringVar(&o.thrift, "thrift", "", "host:port of Tephra, in scenario tephra-cdap")
 	flags.IntVar(&o.conns, "conns", 64, "connections")
 	flags.IntVar(&o.pipes, "pipes", 4, "sessions that the connections share, in scenarios of sessions")
@@ -69,7 +72,11 @@ func main() {
 	o := parse(os.Args[1:])
 	runtime.GOMAXPROCS(o.procs)
 	debug.SetGCPercent(400)
-	report, err := run(o)
+	err := protect(o)
+	var report any
+	if err == nil {
+		report, err = run(o)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
 		os.Exit(1)

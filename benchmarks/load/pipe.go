@@ -42,15 +42,11 @@ type answer struct {
 }
 
 func openPipe(addr string) (*pipe, error) {
-	network := "tcp"
-	if strings.HasPrefix(addr, "/") {
-		network = "unix"
-	}
-	socket, err := net.Dial(network, addr)
+	socket, err := dialTuff(addr)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprint(socket, "GET /v1/session HTTP/1.1\r\nHost: localhost\r\n"+
+	fmt.Fprint(socket, "GET /v1/session HTTP/1.1\r\nHost: localhost\r\n"+authorization+
 		"Connection: Upgrade\r\nUpgrade: tuff-session/1\r\n\r\n")
 	in := bufio.NewReaderSize(socket, 1<<16)
 	for first := true; ; first = false {

@@ -9,7 +9,7 @@ take turns.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -82,6 +82,15 @@ class ShareGroupView:
     low: MessageId
     oldest: MessageId | None
     end: MessageId | None
+    behind_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupLag:
+    """A share group of a topic or partition for monitoring; `behind_ms` as of `ShareGroupView`."""
+
+    topic: TopicId
+    name: str
     behind_ms: int
 
 
@@ -221,6 +230,23 @@ class ShareGroups:
                 end=end,
                 behind_ms=behind_ms,
             )
+
+    async def all_lags(self, *, count_max: int) -> list[ShareGroupLag]:
+        """The lags of the first `count_max` share groups, by topic and name, of the topics of this
+        server. Groups that can't be read now are left out. A group that had no request since the
+        start is loaded."""
+        groups = sorted(
+            (each.id.home, name)
+            for each in self._state.topics
+            if (name := each.id.share_group) is not None
+            if each.durable is not None and each.durable.generation > 0
+        )
+        found = []
+        for topic, name in groups[:count_max]:
+            with suppress(TuffError):
+                behind_ms = (await self.show(topic, name)).behind_ms
+                found.append(ShareGroupLag(topic=topic, name=name, behind_ms=behind_ms))
+        return found
 
     async def lease(
         self, topic: TopicId, group: str, request: LeaseRequest, *, wait_s: float = 0.0

@@ -98,14 +98,17 @@ class Explainer:
         # offsets of a topic.
         indexed = self._indexed(topic)
         snapshot = await snapshot_for(self._state.transactions, poll)
-        facts = Facts(id=id, topic=topic)
+        without: list[Facts] = []
         for found, record in self._logs(topic):
             facts = await self._facts(found, record, id, poll, snapshot)
             if facts.row is not None or facts.older_generation is not None:
                 break
+            without.append(facts)
         else:
+            # Of several partitions, the one that removed most is the likeliest to have had it.
+            facts = max(without, key=_removed_before, default=Facts(id=id, topic=topic))
             elsewhere = await self._elsewhere(topic, id, may_read)
-            facts = replace(facts, elsewhere=elsewhere)
+            facts = replace(facts, topic=topic, elsewhere=elsewhere)
         if isinstance(facts.row, StoredRow) and facts.query is not None:
             blocker = await self._blocker(facts, facts.query, indexed, poll)
             facts = replace(facts, blocker=blocker)
@@ -247,6 +250,10 @@ class Explainer:
             if await self._store.read(partial(stored_row, query=query, id=id)) is not None:
                 found.append(other.id)
         return tuple(found)
+
+
+def _removed_before(facts: Facts) -> int:
+    return 0 if facts.query is None else first_live_number(facts.query)
 
 
 def stored_row(store: Store, *, query: Query, id: MessageId) -> StoredRow | DamagedRow | None:

@@ -10,7 +10,7 @@ from tuff.protocol.errors import ForbiddenError
 
 OPEN = {
     "/health/live", "/health/startup", "/health/ready", "/openapi.json", "/console",
-    "/console/{version}/{file}",
+    "/console/", "/console/{version}/{file}",
 }  # fmt: skip
 
 

@@ -116,6 +116,21 @@ def test_a_damaged_transaction_file_and_a_clock_behind_the_files_are_problems(
     assert damaged["file snapshot.6"].level is Level.PROBLEM
 
 
+def test_a_data_directory_that_no_server_has_used_is_a_warning(tmp_path: Path) -> None:
+    never = found(tmp_path / "typo")[f"data {tmp_path / 'typo'}"]
+    (tmp_path / "data" / "messages").mkdir(parents=True)
+    (tmp_path / "data" / "messages" / "CURRENT").touch()
+    (tmp_path / "snapshots").mkdir()
+    golden = bytes.fromhex((ROOT / "tests/golden/snapshot.hex").read_text("ascii"))
+    (tmp_path / "snapshots" / "snapshot.5").write_bytes(golden)
+    used = found(tmp_path / "data")
+
+    assert never.level is Level.WARNING
+    assert "contains no data" in never.detail
+    assert used[f"data {tmp_path / 'data'}"].level is Level.OK
+    assert "1 transaction files" in used["formats"].detail, "of a server without --data"
+
+
 def test_settings_that_are_impossible_are_a_problem(tmp_path: Path) -> None:
     assert found(tmp_path)["settings"].level is Level.OK
     wrong = found(tmp_path, "server.prot=1")["settings"]

@@ -3,10 +3,12 @@
 import json
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from benchmarks.access import subjects
 from benchmarks.generator import SOURCES, build
 from tests.http.process import serve
 
@@ -39,3 +41,21 @@ def test_the_go_client_makes_many_calls_at_a_time(
     report = json.loads(done.stdout)
     assert report["errors"] == 0, report["first_error"]
     assert report["calls"] > 0
+
+
+@pytest.mark.parametrize("scenario", ["transaction", "session-transaction"])
+def test_the_go_client_uses_tls_and_a_token(tmp_path: Path, scenario: str) -> None:
+    with ExitStack() as ends:
+        *_, protected = subjects(tmp_path, ends)
+        command = [str(build()), "closed", "-scenario", scenario, "-addr", protected.server.addr,
+                   "-seconds", "0.5", "-warm", "0.1", *protected.flags]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        refused = subprocess.run(
+            [*command[:-4], *protected.flags[2:]], capture_output=True, text=True
+        )  # without the token
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == 0, report["first_error"]
+    assert report["calls"] > 0
+    assert "401" in refused.stderr

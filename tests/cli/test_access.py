@@ -30,9 +30,23 @@ def test_a_new_token_works_with_the_printed_lines(tmp_path: Path) -> None:
     checked = tuff_command("access", "check", str(file), "--json")
     assert json.loads(checked.stdout) == {
         "principal": "billing", "namespace": "shop", "topics": "orders-*", "allow": "publish read",
+        "quotas": {},
     }  # fmt: skip
     for topic, answer in (("shop:orders-1", "yes\n"), ("shop:other", "no\n")):
         assert tuff_command("access", "may", str(file), "billing", "read", topic).stdout == answer
+
+
+def test_the_check_shows_quotas_and_principals_without_rights(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(
+        f'[principals.a]\ntokens = ["sha256:{"0" * 64}"]\nrequests_per_second = 50\n'
+        '[principals.b]\ncertificates = ["b.example"]\n'
+    )
+
+    shown = tuff_command("access", "check", str(file)).stdout.splitlines()
+
+    assert shown[-2].split() == ["a", "requests_per_second=50"]
+    assert shown[-1].split() == ["b"]
 
 
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import ssl
 from pathlib import Path
 from threading import Thread
 
-import pytest
 import trustme
 
 from tests.cli.command import tuff_command
@@ -15,6 +14,7 @@ from tests.cli.conftest import Tuff
 from tests.http.process import ServerProcess
 from tuff.cli.doctor import certificate_finding, clock_findings
 from tuff.cli.metrics import quantile, samples_in
+from tuff.tls import TlsFiles
 
 
 def test_a_server_and_its_machine_are_checked(run: Tuff, server: ServerProcess) -> None:
@@ -53,6 +53,7 @@ def test_without_a_server_the_machine_is_checked_alone(tmp_path: Path) -> None:
     assert local.returncode == 1
     assert "there is no setting server.prot" in local.stdout
     assert "start it, unless it is stopped" in local.stdout
+    assert "server.prot" in tuff_command("doctor", "--set", "server.prot=1", url=url).stdout
 
 
 def test_a_clock_that_differs_or_was_set_back_is_told() -> None:
@@ -65,7 +66,7 @@ def test_a_clock_that_differs_or_was_set_back_is_told() -> None:
 
 
 def test_a_certificate_that_ends_soon_or_is_not_trusted_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     authority = trustme.CA()
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=5)
@@ -85,11 +86,11 @@ def test_a_certificate_that_ends_soon_or_is_not_trusted_is_told(
         thread = Thread(target=handshake, args=(listening,))
         thread.start()
         url = f"https://localhost:{listening.getsockname()[1]}"
-        unknown = certificate_finding(url, now_s=0.0)
+        unknown = certificate_finding(url, TlsFiles(), now_s=0.0)
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        early = certificate_finding(url, now_s=ends.timestamp() - 30 * 86_400)
-        late = certificate_finding(url, now_s=ends.timestamp() - 5 * 86_400)
+        files = TlsFiles(ca_file=tmp_path / "ca.pem")
+        early = certificate_finding(url, files, now_s=ends.timestamp() - 30 * 86_400)
+        late = certificate_finding(url, files, now_s=ends.timestamp() - 5 * 86_400)
         thread.join()
 
     assert [each.level for each in (unknown, early, late)] == ["problem", "ok", "warning"]

@@ -66,6 +66,27 @@ def test_the_files_of_a_stopped_server_give_the_same_reasons(tmp_path: Path) -> 
     assert tuff_command("explain", str(TOPIC), "12", "--data", data).returncode == 2
 
 
+def test_a_directory_that_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "app.log").touch()
+    said = tuff_command("explain", str(TOPIC), "0" * 40, "--data", tmp_path)
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "snapshot.5").touch()
+    elsewhere = ["--data", tmp_path / "snapshots", "--snapshots", tmp_path / "snapshots"]
+    without_messages = tuff_command("explain", str(TOPIC), "0" * 40, "--data", tmp_path)
+
+    assert said.returncode == without_messages.returncode == 2
+    assert f"{tmp_path} contains no data" in said.stderr
+    assert "--snapshots" in said.stderr
+    assert "there is no message store" in without_messages.stderr
+    assert "--without-messages" not in without_messages.stderr
+    assert (
+        "contains transaction files"
+        in tuff_command("explain", str(TOPIC), "0" * 40, *elsewhere).stderr
+    )
+    alone = tuff_command("explain", str(TOPIC), "0" * 40, "--snapshots", tmp_path)
+    assert "--snapshots needs --data" in alone.stderr
+
+
 def test_a_reader_has_one_kind_of_snapshot(run: Tuff) -> None:
     done = run("explain", "cli:explained", "0" * 40, "--tx", "1", "--isolation", "all")
 

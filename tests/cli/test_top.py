@@ -1,9 +1,12 @@
 """`tuff top` against a real server; its figures from two readings."""
 
 import json
+from pathlib import Path
 
 import tuff
+from tests.cli.command import started
 from tests.cli.conftest import Tuff
+from tests.http.process import serve
 from tuff.cli.metrics import Sample, samples_in
 from tuff.cli.top import Reading, figures_of
 
@@ -69,3 +72,15 @@ def test_one_reading_names_the_oldest_transaction_and_what_it_blocks(
     assert shown.returncode == 0
     for part in ("messages", "storeSync", str(tx.transaction_id), "cli:busy"):
         assert part in shown.stdout
+
+
+def test_it_waits_for_a_server_that_died_and_goes_on(tmp_path: Path) -> None:
+    server = serve(tmp_path)
+    with started("top", "--json", "--interval", "0.2", url=server.url) as watching:
+        assert watching.out.readline()
+
+        server.kill()
+        assert watching.errors.readline().startswith("tuff: waiting for the server: ")
+        with serve(tmp_path, port=server.port):
+            assert watching.errors.readline() == "tuff: the server answers again\n"
+            assert watching.interrupt() == 130

@@ -10,7 +10,12 @@ from access.principals import hash_of
 from tests.client.proxy import Losses, losing
 from tests.http.client import until
 from tests.http.process import ServerProcess, serve
+from tuff.address import Address
+from tuff.aio.session import AsyncSession
+from tuff.protocol.session_frames import Kind, frame
+from tuff.session_calls import SessionCall
 
+ADDRESS = Address(url="http://127.0.0.1:1", timeout_s=9, connect_timeout_s=9)
 MANY = 200  # more polls than a session takes
 
 
@@ -26,6 +31,28 @@ async def test_frequent_calls_use_one_session_and_the_others_http(
 
     assert losses.sessions == 1
     assert invalids.prunable == ()
+
+
+async def test_lost_replies_of_prepare_and_resolve_are_asked_for_again(
+    server: ServerProcess, topic: tuff.TopicId
+) -> None:
+    entry = tuff.PublishEntry(topic=topic, payloads=[b"one"])
+    with losing(server.url) as (url, losses):
+        losses.lose_reply("prepare")
+        losses.lose_reply("resolve")
+        async with tuff.AsyncClient(url, transport="auto") as client:
+            tx = await client.transactions.start()
+            prepared = await client.transactions.prepare(tx, "shop", publish=[entry])
+            state = await client.transactions.resolve(tx, "commit")
+            read = await client.poll(topic)
+
+    assert (prepared.database, [each.pointer for each in prepared.published]) == (
+        "shop",
+        [tx.write_pointer],
+    )
+    assert (str(state), [each.payload for each in read]) == ("committed", [b"one"])
+    assert (losses.seen.count("prepare"), losses.seen.count("resolve")) == (2, 2)
+    assert losses.sessions == 3
 
 
 async def test_without_a_session_all_calls_use_http(
@@ -148,3 +175,39 @@ async def test_closing_fails_the_calls_that_wait(
         await waiting
     with pytest.raises(tuff.ClientClosedError):
         await client.publish(topic, "m")
+
+
+class Recorder(asyncio.Transport):
+    """Notes the writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # of one kind of bytes
+        self.writes.append(data)
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+
+async def test_calls_that_tasks_make_at_once_are_one_write() -> None:
+    transport, session = Recorder(), AsyncSession()
+    session.connection_made(transport)
+    limits = {"version": "1", "calls": 9, "polls": 9, "frameBytes": 999, "idle": 60}
+    begun = asyncio.ensure_future(session.begin(ADDRESS))
+    await asyncio.sleep(0)
+    session.data_received(b"HTTP/1.1 101 -\r\n\r\n" + frame(int(Kind.GREETING), limits))
+    await begun
+    transport.writes.clear()
+    call = SessionCall(24, ["7"], None, None, None, None)
+
+    calls = [asyncio.ensure_future(session.exchange(call, within_s=9)) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    session.connection_lost(None)
+
+    frames = [frame(int(Kind.CALL), number, *call) for number in range(1, 5)]
+    assert transport.writes == [frames[0], b"".join(frames[1:])]
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in ended} == {ConnectionResetError}

@@ -28,6 +28,12 @@ def test_the_page_names_its_files_by_their_version(client: Client) -> None:
         assert reply.header("X-Content-Type-Options") == "nosniff"
 
 
+def test_a_slash_at_the_end_leads_to_the_page(client: Client) -> None:
+    reply = client.get("/console/")
+
+    assert (reply.status, reply.header("Location")) == (308, "/console")
+
+
 def test_nothing_inline_and_nothing_from_elsewhere_is_allowed(client: Client) -> None:
     policy = str(ok(client.get("/console")).header("Content-Security-Policy"))
 

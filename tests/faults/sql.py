@@ -2,10 +2,11 @@
 
     python -m tests.faults.sql [--sellers N] [--kills N] [--transactions N] [--max-block SECONDS]
 
-Sellers are processes that insert a row and publish a message in one transaction; resolvers run
-beside them. The program kills, by SIGKILL and at random times, a seller, a resolver, the server or
-PostgreSQL, and starts it again, until there were as many kills and committed transactions as asked
-for. Then it stops the sellers, lets a resolver work, and compares:
+Sellers are processes that insert a row and publish a message in one transaction: half of them one
+after another by psycopg, the others by many tasks at once by asyncpg. Resolvers run beside them.
+The program kills, by SIGKILL and at random times, a seller, a resolver, the server or PostgreSQL,
+and starts it again, until there were as many kills and committed transactions as asked for. Then it
+stops the sellers, lets a resolver work, and compares:
 
     every committed row has exactly one message, every message exactly one row, and no transaction
     is left prepared
@@ -63,7 +64,8 @@ class Shop:
         self.server = self._serve()
         self._create()
         self._names = iter(range(1_000_000))
-        self._sellers = [self._start("sell") for _ in range(sellers)]
+        self._roles = [("sell", "sell-on-loop")[at % 2] for at in range(sellers)]
+        self._sellers = [self._start(role) for role in self._roles]
         self._resolver = self._start("resolve")
         self.kills: Counter[str] = Counter()
 
@@ -104,7 +106,7 @@ class Shop:
             case "seller":
                 at = self._chance.randrange(len(self._sellers))
                 _killed(self._sellers[at])
-                self._sellers[at] = self._start("sell")
+                self._sellers[at] = self._start(self._roles[at])
             case "resolver":
                 _killed(self._resolver)
                 self._resolver = self._start("resolve")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.workload_disk import Writer, metrics_of
-from tests.http.calls import Topic, begin
+from tests.faults.workload_disk import Writer
+from tests.http.calls import Topic, begin, metrics_of
 from tests.http.client import Client, Reply, ok, until
 from tests.http.conftest import NewServer
 from tests.http.process import ServerProcess

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from tests.faults.disk import Shim, slow
-from tests.faults.workload_disk import Writer, metrics_of, readiness_of, topics_of
-from tests.http.calls import begin
+from tests.faults.workload_disk import Writer, readiness_of, topics_of
+from tests.http.calls import begin, metrics_of
 from tests.http.client import Client, ok, until
 from tests.http.process import ServerProcess, serve
 

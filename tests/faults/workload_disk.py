@@ -26,13 +26,6 @@ def readiness_of(client: Client, check: str) -> dict[str, str]:
     return found
 
 
-def metrics_of(client: Client) -> dict[str, float]:
-    """All metrics, by name with labels."""
-    lines = ok(client.get("/metrics")).body.decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}
-
-
 def topics_of(client: Client) -> list[Topic]:
     return [Topic(client, NAMESPACE, name) for name in (PUBLISHED, COMMITTED)]
 

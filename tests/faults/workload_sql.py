@@ -1,23 +1,31 @@
 """One process of the application of `sql.py`, or its resolver; it works until it is killed.
 
 python -m tests.faults.workload_sql sell NAME URL DSN
+python -m tests.faults.workload_sql sell-on-loop NAME URL DSN
 python -m tests.faults.workload_sql resolve NAME URL DSN
 """
 
+import asyncio
 import logging
 import sys
 import time
+from itertools import count
 
+import asyncpg
 import psycopg
 
 import tuff
 from tuff.protocol.errors import TuffError
+from tuff.sql.asyncpg import AsyncpgDatabase
 from tuff.sql.psycopg import PsycopgDatabase
 
 ORDERS = tuff.TopicId("faults", "orders")
 DATABASE = "shop"
 AGAIN_S = 0.05  # seconds between attempts while PostgreSQL or the server is away
 RESOLVE_EVERY_S = 0.2  # seconds
+# The last one: PostgreSQL ended the connection while it was idle.
+ERRORS_OF_ASYNCPG = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+TASKS = 16  # of a seller on an event loop, with a connection each
 
 
 def sell(name: str, url: str, dsn: str) -> None:
@@ -47,6 +55,33 @@ def sell_one(
         tx.publish(ORDERS, item)
 
 
+def sell_on_loop(name: str, url: str, dsn: str) -> None:
+    """As `sell`, by tasks with connections of a pool, over a session."""
+    asyncio.run(_sell_on_loop(name, url, dsn))
+
+
+async def _sell_on_loop(name: str, url: str, dsn: str) -> None:
+    numbers = count(1)
+    shop = AsyncpgDatabase(dsn, DATABASE)
+
+    async def sell_again(client: tuff.AsyncClient, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+        while True:
+            try:
+                async with pool.acquire() as connection:
+                    item = f"{name}-{next(numbers)}"
+                    async with client.sql_transaction(shop, connection) as tx:
+                        await connection.execute("INSERT INTO orders VALUES ($1)", item)
+                        await tx.publish(ORDERS, item)
+            except (TuffError, OSError, *ERRORS_OF_ASYNCPG):
+                await asyncio.sleep(AGAIN_S)
+
+    async with (
+        tuff.AsyncClient(url, client_id=name, timeout=10, transport="auto") as client,
+        asyncpg.create_pool(dsn, min_size=0, max_size=TASKS) as pool,
+    ):
+        await asyncio.gather(*(sell_again(client, pool) for _ in range(TASKS)))
+
+
 def resolve(name: str, url: str, dsn: str) -> None:
     """Settle what is prepared."""
     with tuff.Client(url, client_id=name, timeout=10) as client:
@@ -55,4 +90,5 @@ def resolve(name: str, url: str, dsn: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    {"sell": sell, "resolve": resolve}[sys.argv[1]](*sys.argv[2:])
+    roles = {"sell": sell, "sell-on-loop": sell_on_loop, "resolve": resolve}
+    roles[sys.argv[1]](*sys.argv[2:])

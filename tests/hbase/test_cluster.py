@@ -3,6 +3,7 @@ restart, servers that can't do their work, and set-ups that are refused (decisio
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -181,6 +182,12 @@ def test_a_paused_server_acknowledges_nothing_once_another_one_owns_its_topic(
             assert paused.process.wait(WITHIN_S) == 1
             assert payloads(others, topic) == [b"new owner"]
         paused.kill()
+        assert {"session_ended", "process_ended"} <= codes_in(paused)
+
+
+def codes_in(server: ServerProcess) -> set[str]:
+    """The codes in the log of a server (docs/logs.md)."""
+    return set(re.findall(r" code=(\w+)", server.stderr()))
 
 
 def _publish_late(server: ServerProcess, topic: tuff.TopicId) -> int:
@@ -266,7 +273,10 @@ def test_another_server_leads_transactions_when_the_leader_is_killed(cluster: Cl
 
         assert client.transactions.outcome(done).state == "committed"
         client.transactions.commit(first, changes=[b"other"])
-        assert cluster.leader() not in (None, before)
+        leader = cluster.leader()
+        assert leader not in (None, before)
+        assert {"cluster_joined", "leader_elected"} <= codes_in(cluster.servers[leader])
+        assert any("server_fenced" in codes_in(each) for each in cluster.servers.values())
 
 
 def test_messages_that_are_set_aside_return_although_the_leader_is_killed(

@@ -130,3 +130,10 @@ def payloads(reply: Reply) -> list[Any]:
 
 def ids(reply: Reply) -> list[str]:
     return [message["id"] for message in ok(reply).json]
+
+
+def metrics_of(client: Client) -> dict[str, float]:
+    """All metrics, by name with labels."""
+    lines = ok(client.get("/metrics")).body.decode().splitlines()
+    samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, _, value in samples}

@@ -162,6 +162,16 @@ def test_the_partition_that_has_the_message_is_named(client: Client, namespace: 
     assert names == {"parted", "parted:1", "parted:2"}
 
 
+def test_an_id_that_no_partition_has_names_the_topic(client: Client, namespace: str) -> None:
+    topic = Topic(client, namespace, "parted-without")
+    ok(topic.create({"partitions": 3}))
+    id = published(topic, "a")
+
+    missing = explained(topic, id[:-1] + "1")
+
+    assert (missing["topic"], missing["reason"]) == ("parted-without", "no_such_message")
+
+
 def test_a_delayed_message_waits_and_then_has_another_id(client: Client, topic: Topic) -> None:
     later = ok(topic.publish("a", delay=600)).headers["tuff-delayed-first"]
     soon = ok(topic.publish("b", delay=0.2)).headers["tuff-delayed-first"]

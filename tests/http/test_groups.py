@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.calls import Topic, begin, ids
+from tests.http.calls import Topic, begin, ids, metrics_of
 from tests.http.client import Client, Reply, ok, refused, until
 from tests.http.conftest import NewServer
 
@@ -307,7 +307,7 @@ def test_metrics_show_members_and_lag_of_a_group(client: Client, topic: Topic) -
     ok(group.commit(view, {f"{topic.name}:0": first}))
     labels = f'{{group="lagging",namespace="{topic.namespace}"'
 
-    at_end = _figures(client)
+    at_end = metrics_of(client)
     ok(topic.publish("b"))
     second = ids(topic.poll())[1]
 
@@ -315,10 +315,4 @@ def test_metrics_show_members_and_lag_of_a_group(client: Client, topic: Topic) -
     ms = int(second[:16], 16) - int(first[:16], 16)
     assert at_end[f"tuff_group_members{labels}}}"] == 1
     assert at_end[behind] == 0
-    assert _figures(client)[behind] == ms / 1000
-
-
-def _figures(client: Client) -> dict[str, float]:
-    lines = ok(client.get("/metrics")).body.decode().splitlines()
-    samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-    return {name: float(value) for name, _, value in samples}
+    assert metrics_of(client)[behind] == ms / 1000

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.calls import Topic, begin, created, ids
+from tests.http.calls import Topic, begin, created, ids, metrics_of
 from tests.http.client import Client, Reply, ok, refused
 from tests.http.conftest import NewServer
 
@@ -251,6 +251,37 @@ def test_the_same_group_can_be_created_again_and_another_not(
     refused(workers.try_lease(), 404, "group_not_found", naming="billing")
     ok(workers.create(order="key"))
     assert workers.show()["order"] == "key"
+
+
+def test_metrics_show_the_lag_of_a_group(topic: Topic, workers: Workers) -> None:
+    labels = f'{{group="billing",namespace="{topic.namespace}",topic="{topic.name}"}}'
+    publish(topic, "a")
+    publish(topic, "b")
+    first, second = (int(each[:16], 16) for each in ids(topic.poll()))
+
+    def behind_s() -> float:
+        return metrics_of(topic.client)[f"tuff_share_group_behind_seconds{labels}"]
+
+    assert behind_s() == (second - first) / 1000
+    assert workers.acknowledge(*workers.lease()) == ["accepted"] * 2
+    assert behind_s() == 0
+    ok(topic.client.delete(workers.path))
+    assert labels not in str(metrics_of(topic.client))
+
+
+def test_a_restart_loads_the_groups_for_the_metrics(new_server: NewServer) -> None:
+    """Otherwise the lag of a group whose workers are all dead would not be seen."""
+    server = new_server()
+    topic = created(server.client(), "default", "orders")
+    ok(Workers(topic).create())
+    publish(topic, "a")
+    publish(topic, "b")
+    server.kill()
+
+    shown = metrics_of(new_server(home=server.home).client())
+
+    name = 'tuff_share_group_behind_seconds{group="billing",namespace="default",topic="orders"}'
+    assert shown[name] > 0
 
 
 def test_a_group_is_of_one_partition_and_ends_with_its_topic(client: Client, topic: Topic) -> None:

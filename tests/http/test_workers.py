@@ -178,6 +178,8 @@ def test_no_acknowledged_message_is_lost_when_workers_and_the_main_process_are_k
     server.kill()
 
     until(lambda: not any(map(is_alive, workers)), what="the end of the workers")
+    for code in ("code=worker_ready ", "code=worker_orphaned "):
+        assert code in server.stderr()
     with serve(tmp_path, SETTING) as again:
         assert acknowledged <= set(all_payloads(Topic(again.client(), "default", "load")))
 

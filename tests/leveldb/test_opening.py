@@ -79,6 +79,13 @@ def test_a_directory_with_only_the_first_manifest_is_no_database(tmp_path: Path)
         database_of(tmp_path)
 
 
+def test_the_log_of_another_program_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "app.log").touch()
+    assert not holds_database(tmp_path)
+    (tmp_path / "000003.log").touch()
+    assert holds_database(tmp_path)
+
+
 def test_tables_without_current_are_not_replaced_by_an_empty_database(tmp_path: Path) -> None:
     log, _ = written(tmp_path / "data")
     (tmp_path / "data" / "CURRENT").unlink()

@@ -53,6 +53,7 @@ def _make_traffic(client: Client) -> None:
     ok(begin(client).commit(changes=["k"]))
     member = {"memberId": "m1", "memberEpoch": 0, "topics": ["orders"]}
     ok(client.post(f"/v1/namespaces/{NAMESPACE}/groups/billing/heartbeat", member))
+    ok(client.put(f"{orders.path}/share-groups/invoices"))
 
 
 def _alerts() -> list[dict[str, Any]]:

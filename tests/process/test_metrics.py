@@ -10,10 +10,12 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from messaging.groups.coordinator import GroupLags
+from messaging.groups.share_groups import ShareGroupLag
 from messaging.retention.holds_and_positions import PositionLag
 from process import metrics
-from process.metrics import Gauge, Lags, Metrics, no_lags, reader_lags
+from process.metrics import Gauge, LagReader, Lags, Metrics, no_lags
 from tests.messaging.world import AUDIT, World, publish
+from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import TopicId
 
 TOPIC = TopicId("default", "t")
@@ -63,6 +65,7 @@ async def test_figures_are_read_at_each_scrape() -> None:
         return Lags(
             [PositionLag(topic=TOPIC, name="report", behind_ms=behind_ms, updated_at_ms=9_000)],
             [GroupLags(namespace="default", name="g", members_count=3, behind_ms={"t:1": 500})],
+            [ShareGroupLag(topic=TOPIC, name="s", behind_ms=700)],
         )
 
     metrics.watch(
@@ -82,6 +85,7 @@ async def test_figures_are_read_at_each_scrape() -> None:
     assert shown["tuff_position_updated_timestamp_seconds default report t"] == 9
     assert shown["tuff_group_members g default"] == 3
     assert shown["tuff_group_behind_seconds g default t:1"] == 0.5
+    assert shown["tuff_share_group_behind_seconds s default t"] == 0.7
 
 
 async def test_figures_of_one_name_differ_in_their_labels_and_one_may_be_unknown() -> None:
@@ -118,15 +122,29 @@ async def test_a_store_that_is_down_or_hangs_hides_no_other_metric(
         await service.topics.create(AUDIT, {})
         published = await publish(service, b"a")
         await service.holds_and_positions.set_position(AUDIT, "report", published.first)
-        shown = await reader_lags(service)
+        reader = LagReader(service)
+        shown = await reader.read()
         with monkeypatch.context() as patched:
             patched.setattr(metrics, "LAGS_WITHIN_S", 0.0)
-            patched.setattr(service.store, "in_thread_read", lambda _: asyncio.Future())
-            hung = await reader_lags(service)
-    down = await reader_lags(service)
+            hangs: list[asyncio.Future[object]] = []
+            patched.setattr(service.store, "in_thread_read", lambda _: _hanging(hangs))
+            hung = [await reader.read() for _ in range(2)]
+        for each in hangs:
+            each.set_exception(StorageUnavailableError("the disk is gone"))
+        after, again = [await reader.read() for _ in range(2)]
+        at_once = await asyncio.gather(reader.read(), reader.read())
+    down = await reader.read()
 
     assert [(each.name, each.behind_ms) for each in shown.positions] == [("report", 0)]
-    assert (hung, down) == (Lags(), Lags())
+    assert [lag for lags in (*hung, down) for kind in lags for lag in kind] == []
+    assert len(hangs) == 2  # of positions and of groups, once for both scrapes
+    assert (after.positions, again.positions) == ((), shown.positions)  # the first read had hung
+    assert at_once == [again, again]
+
+
+def _hanging(hangs: list[asyncio.Future[object]]) -> asyncio.Future[object]:
+    hangs.append(asyncio.Future())
+    return hangs[-1]
 
 
 async def test_topics_above_the_bound_have_no_series_and_count_in_the_sum() -> None:

@@ -281,7 +281,8 @@ async def test_a_bug_is_answered_and_logged_and_the_connection_goes_on(
 
     assert b'"code": "internal"' in said
     assert said.count(b"HTTP/1.1 ") == 2
-    assert "bug 1 in GET /v1/bug" in caplog.text
+    (record,) = caplog.records
+    assert (record.message, record.code) == ("bug 1 in GET /v1/bug", "bug")
 
 
 async def test_a_request_runs_on_when_its_client_disconnects(both: Served) -> None:

@@ -56,7 +56,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(
             return way.count == 0
 
         await until(is_given_up)
-        assert "its client did not read" in caplog.text
+        assert "slow_client_closed" in {getattr(each, "code", "") for each in caplog.records}
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await reader.readexactly(LARGE_BYTES)
 

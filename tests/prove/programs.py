@@ -113,7 +113,7 @@ PROGRAMS: Sequence[Program] = (
     Program(
         name="sql", promises=(1, 2, 4, 9),
         attack="SIGKILL of programs, server and PostgreSQL, whose rows and messages agree",
-        scaled="tests.faults.sql --kills 30 --transactions 2000",
+        scaled="tests.faults.sql --kills 60 --transactions 100000",
         full="tests.faults.sql --kills 1000 --transactions 100000",
     ),
     Program(

@@ -2,48 +2,25 @@
 
 from collections.abc import Iterator
 
-import django
 import psycopg
 import pytest
-from django.conf import settings
 from django.db import connections, transaction
 
 import tuff
 from tests.sql.deciding_server import DecidingServer
+from tests.sql.django_aliases import alias_of, sell
 from tests.sql.test_psycopg import ORDERS, items
 from tuff.client_errors import WrongStateError
 from tuff.sql.django import DjangoDatabase
-
-if not settings.configured:
-    settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
-    django.setup()
 
 
 @pytest.fixture
 def alias(dsn: str) -> Iterator[str]:
     info = psycopg.conninfo.conninfo_to_dict(dsn)
-    name = f"of_{info['dbname']}"
-    connections.settings[name] = connections.configure_settings(
-        {
-            "default": {},
-            name: {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": info["dbname"],
-                "USER": info["user"],
-                "HOST": info["host"],
-                "PORT": info["port"],
-            },
-        }
-    )[name]
-    yield name
-    connections[name].close()
-
-
-def sell(client: tuff.Client, alias: str) -> None:
-    with client.sql_transaction(DjangoDatabase("shop", alias), None) as tx:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("INSERT INTO orders VALUES ('apple')")
-        tx.publish(ORDERS, "sold one apple")
+    options = {name.upper(): info[name] for name in ("user", "host", "port")}
+    engine = "django.db.backends.postgresql"
+    with alias_of(str(info["dbname"]), ENGINE=engine, **options) as made:
+        yield made
 
 
 def test_a_row_and_a_message_commit_together(

@@ -53,6 +53,7 @@ class AsyncSession(asyncio.Protocol):
         self._greeted: asyncio.Future[Greeting] = self._loop.create_future()
         self._limits: Greeting | None = None
         self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._frames: list[bytes] = []  # not written yet
         self._next_id = 1
         self._heard_s = self._loop.time()  # when bytes last arrived
         self._writable = asyncio.Event()
@@ -125,7 +126,18 @@ class AsyncSession(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is None:
             raise ConnectionResetError("the session has ended")
-        self._transport.write(data)
+        if len(self._waiting) <= 1 and not self._frames:
+            self._transport.write(data)
+            return
+        # The tasks that the same replies have woken make their next calls in one write.
+        if not self._frames:
+            self._loop.call_soon(self._write_frames)
+        self._frames.append(data)
+
+    def _write_frames(self) -> None:
+        frames, self._frames = self._frames, []
+        if self._transport is not None:
+            self._transport.write(b"".join(frames))
 
     # What the event loop calls.
 

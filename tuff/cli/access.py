@@ -44,14 +44,15 @@ def token(*, name: str, as_json: bool) -> None:
 @_FILE
 @output_options
 def check(*, file: Path, as_json: bool) -> None:
-    """Check an access file, and print the rights of each principal."""
+    """Check an access file, and print the rights and the quotas of each principal."""
     rows = _rows(["check", str(file)])
     if as_json:
         for row in rows:
             print_json(row)
         return
-    columns = ["principal", "namespace", "topics", "allow"]
-    print_table(columns, ([row[name] for name in columns] for row in rows), title=str(file))
+    columns = ["principal", "namespace", "topics", "allow", "quotas"]
+    lines = [{**row, "quotas": _quotas(row["quotas"])} for row in rows]
+    print_table(columns, ([line[name] for name in columns] for line in lines), title=str(file))
 
 
 @access.command()
@@ -94,8 +95,8 @@ def grant(*, file: Path, principal: str, right: str, topics: str, as_json: bool)
 def revoke(*, file: Path, principal: str, right: str, topics: str, as_json: bool) -> None:
     """Take the RIGHT on TOPICS from PRINCIPAL in an access file.
 
-    TOPICS are as for grant, and the pattern of the table that gives the right. If another table
-    gives it on the same topics, nothing is changed.
+    TOPICS is one of the patterns in the file, written as for grant. If another pattern still gives
+    the right on these topics, nothing is changed. The right transact has no topic.
     """
     _change("revoke", file, principal, right, topics, as_json=as_json)
 
@@ -110,6 +111,11 @@ def _change(
         print_json(row)
     else:
         click.echo("changed" if row["changed"] else "the principal has this right already")
+
+
+def _quotas(quotas: object) -> str:
+    assert isinstance(quotas, dict)
+    return " ".join(f"{name}={value}" for name, value in quotas.items())
 
 
 def _rows(arguments: list[str]) -> list[Row]:

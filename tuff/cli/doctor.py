@@ -15,11 +15,12 @@ from tuff.blocking.client import Client
 from tuff.cli.metrics import Sample, samples_in, value_of
 from tuff.cli.options import Session, output_options, server_options, session
 from tuff.cli.output import EXIT_REFUSED, Result, Table, print_result
-from tuff.client_errors import ConnectionLostError
+from tuff.client_errors import ConnectionLostError, ServerNotTrustedError
 from tuff.disk.file_modes import READ, WRITE, rights_of_others
 from tuff.launch import ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.replies import Health, HealthStatus
+from tuff.tls import TlsFiles
 from tuff.version import __version__
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -28,6 +29,7 @@ OFFSET_WARNING_S = 1.0  # between this machine and the server
 OFFSET_PROBLEM_S = 60.0  # ids are times: a start by a time would be that far off
 CERTIFICATE_WARNING_S = 14 * 86_400.0  # before a certificate expires
 CONNECT_S_MAX = 5.0
+RENEW = "renew the certificate, or name its authority with --tls-ca-file"
 _LEVELS = {HealthStatus.OK: OK, HealthStatus.DEGRADED: WARNING, HealthStatus.DOWN: PROBLEM}
 
 
@@ -61,24 +63,19 @@ def doctor(
 ) -> None:
     """Check a server: its health, its clock, its version and its certificate.
 
-    With --data or --config also this machine: settings, permissions, free space, inodes, the time
-    of a sync, the limit of open files, memory, libraries, the clock, and the servers that the
-    settings name. The server need not run then.
+    With --data, --config or --set also this machine: settings, permissions, free space, inodes, the
+    time of a sync, the limit of open files, memory, libraries, the clock, and the servers that the
+    settings name. The server need not run then. Give what `tuff serve` is given, and run the
+    command in the working directory of the server if a path is relative.
 
     Exit code 0: there is no problem, warnings at most. 1: there is one. 3: the server can't be
-    reached, and neither --data nor --config is given.
+    reached, and none of these options is given.
     """
-    is_local = data is not None or config is not None
+    is_local = data is not None or config is not None or bool(assignments)
     found = list(_own_secrets(session))
     if is_local:
         found += _machine(data, config, assignments)
-    try:
-        with session.client() as client:
-            found += _server(client)
-    except ConnectionLostError as error:
-        if not is_local:
-            raise
-        found.append(Finding("server", WARNING, error.detail, "start it, unless it is stopped"))
+    found += _server(session, may_be_stopped=is_local)
     has_problem = any(each.level == PROBLEM for each in found)
     rows = [(each.level, each.check, each.detail, each.advice) for each in found]
     counts = {level: sum(each.level == level for each in found) for level in (PROBLEM, WARNING, OK)}
@@ -114,7 +111,20 @@ def _machine(
         raise BadRequestError(str(error), code="command_refused") from None
 
 
-def _server(client: Client) -> Iterator[Finding]:
+def _server(session: Session, *, may_be_stopped: bool) -> list[Finding]:
+    """Raises: ConnectionLostError: no server answers, and it may not be stopped."""
+    try:
+        with session.client() as client:
+            return list(_running_server(client, session.tls_files))
+    except ConnectionLostError as error:
+        if not may_be_stopped:
+            raise
+        if isinstance(error, ServerNotTrustedError):
+            return [Finding("certificate", PROBLEM, error.detail, RENEW)]
+        return [Finding("server", WARNING, error.detail, "start it, unless it is stopped")]
+
+
+def _running_server(client: Client, tls_files: TlsFiles) -> Iterator[Finding]:
     health = client.health()
     yield _version(health)
     for name, check in health.checks.items():
@@ -130,7 +140,7 @@ def _server(client: Client) -> Iterator[Finding]:
     else:
         yield from clock_findings(samples, (began_s + ended_s) / 2)
     if urlsplit(client.url).scheme == "https":
-        yield certificate_finding(client.url, now_s=time.time())
+        yield certificate_finding(client.url, tls_files, now_s=time.time())
 
 
 def _version(health: Health) -> Finding:
@@ -158,11 +168,11 @@ def clock_findings(samples: list[Sample], now_s: float) -> Iterator[Finding]:
         yield Finding("clock jumps", OK, "the clock of the server was not set back")
 
 
-def certificate_finding(url: str, *, now_s: float) -> Finding:
-    """How long the certificate of a server is valid."""
+def certificate_finding(url: str, tls_files: TlsFiles, *, now_s: float) -> Finding:
+    """How long the certificate of a server is valid, for a client with these files."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 443
-    context = ssl.create_default_context()
+    context = tls_files.context() or ssl.create_default_context()
     try:
         with (
             create_connection((host, port), CONNECT_S_MAX) as plain,
@@ -171,8 +181,7 @@ def certificate_finding(url: str, *, now_s: float) -> Finding:
             ends_at = (secure.getpeercert() or {}).get("notAfter")
     except OSError as error:
         reason = getattr(error, "verify_message", None) or error.strerror or str(error)
-        advice = "renew the certificate, or set SSL_CERT_FILE to its authority"
-        return Finding("certificate", PROBLEM, f"it is not accepted: {reason}", advice)
+        return Finding("certificate", PROBLEM, f"it is not accepted: {reason}", RENEW)
     ends_s = ssl.cert_time_to_seconds(str(ends_at))
     day = datetime.fromtimestamp(ends_s, UTC).date()
     if ends_s - now_s < CERTIFICATE_WARNING_S:

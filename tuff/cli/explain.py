@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tuff.cli.fsck_and_backup import SNAPSHOTS
 from tuff.cli.options import (
     TRANSACTION,
     Session,
@@ -31,6 +32,19 @@ from tuff.replies import Explanation
 SENTENCE_LENGTH_MAX = 2_000  # characters; a reason is not cut off
 _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
 
+_SNAPSHOT = click.option(
+    "--snapshot",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The reader reads in FILE: a transaction as JSON, or a snapshot file of the server.",
+)
+_DATA = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Ask no server: read the data directory of a stopped one.",
+)
+
 
 @click.command()
 @click.argument("topic", type=topic_of)
@@ -41,18 +55,9 @@ _READER_POINTER = 0  # of a reader outside of a transaction; no row has it
     help="The isolation of the reader. [default: committed]",
 )
 @click.option("--tx", type=TRANSACTION, metavar="ID", help="The reader reads in transaction ID.")
-@click.option(
-    "--snapshot",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The reader reads in FILE: a transaction as JSON, or a snapshot file of the server.",
-)
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Ask no server: read the data directory of a stopped one.",
-)
+@_SNAPSHOT
+@_DATA
+@SNAPSHOTS
 @server_options
 @output_options
 @session
@@ -65,16 +70,23 @@ def explain(
     tx: int | None,
     snapshot: Path | None,
     data: Path | None,
+    snapshots: Path | None,
     as_json: bool,
 ) -> None:
     """Say whether a reader of TOPIC receives the message ID, and why.
 
     ID is a message id (40 hex digits), or the id of a delayed message (36).
+
+    Exit code 0: there is an answer, visible or not. 1: the server refused the request. 2: an
+    option, the id or the directory is wrong, or a server uses the directory. 3: the server can't
+    be reached.
     """
+    if snapshots is not None and data is None:
+        raise click.UsageError("--snapshots needs --data")
     _require_one_reader(isolation, tx, snapshot, data)
     level = None if isolation is None else Isolation(isolation)
     if data is not None:
-        found = _explained_in(data, topic, id, level, tx)
+        found = _explained_in(data, snapshots, topic, id, level, tx)
     else:
         read_in = None if snapshot is None else _snapshot_in(snapshot)
         with session.client() as client:
@@ -94,12 +106,18 @@ def _require_one_reader(
 
 
 def _explained_in(
-    data: Path, topic: TopicId, id: str, isolation: Isolation | None, tx: int | None
+    data: Path,
+    snapshots: Path | None,
+    topic: TopicId,
+    id: str,
+    isolation: Isolation | None,
+    tx: int | None,
 ) -> Explanation:
     """Raises: BadRequestError: a server uses the directory, or it can't be read."""
     reader = ["--isolation", (isolation or Isolation.COMMITTED).value] if tx is None else []
     of_tx = [] if tx is None else ["--tx", str(tx), "--isolation", "all"]
-    words = [str(data), topic.namespace, topic.name, id, *reader, *of_tx]
+    beside = [] if snapshots is None else ["--snapshots", str(snapshots)]
+    words = [str(data), *beside, topic.namespace, topic.name, id, *reader, *of_tx]
     try:
         (row,) = server_rows(["explain", *words])
     except ServerCommandError as error:

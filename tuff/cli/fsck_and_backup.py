@@ -41,10 +41,10 @@ _REQUEST = Request(method="GET", path="/v1/backup", is_read=True)
 _REFUSAL: Call[None] = Call(_REQUEST, lambda _: None)
 
 _DATA = click.Path(exists=True, file_okay=False, path_type=Path)
-_SNAPSHOTS = click.option(
+SNAPSHOTS = click.option(
     "--snapshots",
     type=_DATA,
-    help="The transaction files, if they are neither in nor beside DIRECTORY.",
+    help="The transaction files, if they are neither in nor beside the data directory.",
 )
 _WITHOUT_MESSAGES = click.option(
     "--without-messages",
@@ -55,7 +55,7 @@ _WITHOUT_MESSAGES = click.option(
 
 @click.command()
 @click.argument("directory", type=_DATA)
-@_SNAPSHOTS
+@SNAPSHOTS
 @_WITHOUT_MESSAGES
 @output_options
 def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_json: bool) -> None:
@@ -74,7 +74,7 @@ def fsck(*, directory: Path, snapshots: Path | None, without_messages: bool, as_
 @click.command()
 @click.argument("directory", type=_DATA)
 @click.argument("new", type=click.Path(path_type=Path))
-@_SNAPSHOTS
+@SNAPSHOTS
 @_WITHOUT_MESSAGES
 @output_options
 def salvage(
@@ -90,7 +90,7 @@ def salvage(
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[DIRECTORY] TARGET")
-@_SNAPSHOTS
+@SNAPSHOTS
 @_WITHOUT_MESSAGES
 @server_options
 @output_options

@@ -13,11 +13,12 @@ import click
 from tuff.blocking.client import Client
 from tuff.cli.metrics import Sample, quantile, samples_in, value_of
 from tuff.cli.options import SECONDS, Session, output_options, server_options, session
-from tuff.cli.output import print_json, printable, seconds
+from tuff.cli.output import notice, print_json, printable, seconds
 from tuff.client_errors import ConnectionLostError
 from tuff.protocol.errors import TuffError, UnavailableError
 from tuff.protocol.json_forms import pointer_to_json
 from tuff.replies import OpenTransaction
+from tuff.retries import is_passing
 
 if TYPE_CHECKING:
     from rich.console import Group as Lines
@@ -54,25 +55,57 @@ def top(session: Session, *, interval: float, once: bool, as_json: bool) -> None
     block, the busiest topics, and the lag of consumer groups.
 
     A reading is the change of one interval. Ctrl-C ends it. With --json each reading is one line.
+    While the server can't be reached, the command says so and tries again.
     """
     with session.client() as client:
         readings = _figures(client, interval)
         if once:
-            _print(next(readings), as_json=as_json)
+            _print(_only(readings), as_json=as_json)
         elif as_json or not sys.stdout.isatty():
-            for figures in readings:
-                _print(figures, as_json=as_json)
+            _print_all(readings, as_json=as_json)
         else:
             _show(readings)
 
 
-def _figures(client: Client, interval_s: float) -> Iterator[Form]:
+def _figures(client: Client, interval_s: float) -> Iterator[Form | TuffError]:
+    """The figures of each interval; in place of them the error, while it may pass."""
     before = _reading(client)
     while True:
         time.sleep(interval_s)
-        after = _reading(client)
-        yield figures_of(before, after)
-        before = after
+        try:
+            after = _reading(client)
+        except TuffError as error:
+            if not is_passing(error):
+                raise
+            yield error
+        else:
+            yield figures_of(before, after)
+            before = after
+
+
+def _only(readings: Iterator[Form | TuffError]) -> Form:
+    figures = next(readings)
+    if isinstance(figures, TuffError):
+        raise figures
+    return figures
+
+
+def _print_all(readings: Iterator[Form | TuffError], *, as_json: bool) -> None:
+    is_waiting = False
+    for figures in readings:
+        if isinstance(figures, TuffError):
+            if not is_waiting:
+                notice(_waiting_for(figures))
+            is_waiting = True
+            continue
+        if is_waiting:
+            notice("the server answers again")
+            is_waiting = False
+        _print(figures, as_json=as_json)
+
+
+def _waiting_for(error: TuffError) -> str:
+    return f"waiting for the server: {error.detail}"
 
 
 def _reading(client: Client) -> Reading:
@@ -208,12 +241,16 @@ def _print(figures: Form, *, as_json: bool) -> None:
     Console(highlight=False).print(lines_of(figures))
 
 
-def _show(readings: Iterator[Form]) -> None:
+def _show(readings: Iterator[Form | TuffError]) -> None:
     from rich.live import Live
+    from rich.text import Text
 
     with Live(screen=True, auto_refresh=False) as live:
         for figures in readings:
-            live.update(lines_of(figures), refresh=True)
+            if isinstance(figures, TuffError):
+                live.update(Text(_waiting_for(figures)), refresh=True)
+            else:
+                live.update(lines_of(figures), refresh=True)
 
 
 def lines_of(figures: Form) -> "Lines":

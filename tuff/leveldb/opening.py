@@ -75,7 +75,7 @@ def _remaining(directory: Path) -> list[str]:
     return sorted(
         path.name
         for path in directory.iterdir()
-        if path.suffix in _DATA_SUFFIXES
+        if (path.suffix in _DATA_SUFFIXES and path.stem.isdigit())
         or (_is_manifest(path.name) and path.name != _FIRST_MANIFEST)
     )
 

@@ -228,6 +228,18 @@ def reply_form(
     return best
 
 
+@lru_cache(TYPES_COUNT_MAX)
+def require_reply_type(accept: str) -> None:
+    """Check that `accept` names a type that replies have. HTTP ignores other types.
+
+    Raises:
+        NotAcceptableError: it names none.
+    """
+    offered = [each.value for each in POLL_TYPES]
+    if not any(_split_type(part)[0] in (*offered, "*/*") for part in accept.split(",")):
+        raise NotAcceptableError(f"no reply is {shown(accept)}; accept {', '.join(offered)}")
+
+
 def best_type(accept: str | None, *, default: str, offered: Collection[str]) -> str:
     """The offered type that `Accept` prefers; `default` if it names none of them."""
     best, best_quality = default, 0.0

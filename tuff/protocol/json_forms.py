@@ -165,7 +165,10 @@ def payload_from_json(value: object, *, what: str = "a payload") -> bytes:
             except (Base64Error, UnicodeEncodeError):
                 raise BadRequestError(f"{what} has bad base64: {shown(text)}") from None
         case _:
-            raise BadRequestError(f'{what} is a string or {{"base64": "…"}}, not {shown(value)}')
+            raise BadRequestError(
+                f'{what} is a string or {{"base64": "…"}} (over a session: a string or bytes), '
+                f"not {shown(value)}"
+            )
 
 
 def payloads_from_json(value: object, *, what: str) -> list[bytes]:

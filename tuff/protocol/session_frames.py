@@ -135,7 +135,9 @@ def _read(data: bytes) -> list[object]:
         value = _unpack(data)
     # The library raises ValueError, and for a byte that no value begins with, errors of its own.
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise BadRequestError(f"a frame is not MessagePack: {error}") from None
+        # Two errors of the library have no text: a byte that begins no value, and deep nesting.
+        reason = str(error) or type(error).__name__
+        raise BadRequestError(f"a frame is not MessagePack: {reason}") from None
     if not isinstance(value, list) or not value or type(value[0]) is not int:
         raise BadRequestError(f"a frame is an array that begins with its kind, not {shown(value)}")
     return value

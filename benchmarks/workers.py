@@ -2,11 +2,11 @@
 
     python -m benchmarks.workers [--seconds S] [--rounds N] [--conns N] [--workers 0,1,2]
 
-Servers with different numbers of workers get the same calls in turns: over HTTP from the load
-generator, and over TLS, on one connection and on a new one for each call. Prints the processor time
-of the main process and of all workers per call, less what they take when idle: other load on the
-machine changes it least. From both follows the most that a machine with so many cores can do. Each
-process uses one core at most, and all of them together no more than there are.
+Servers with different numbers of workers get the same calls in turns: without TLS, with it, and
+with TLS on a new connection for each call. Prints the processor time of the main process and of all
+workers per call, less what they take when idle: other load on the machine changes it least. From
+both follows the most that a machine with so many cores can do. Each process uses one core at most,
+and all of them together no more than there are.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from benchmarks.generator import Run, measure, number
 from benchmarks.processes import Running, tuff
 
 SCENARIOS = ("publish", "start", "transaction")
+PUBLISH_TLS, CONNECTIONS_TLS = "publish with TLS", "new TLS connection"
 IDLE_S = 1.0  # in which a server has no calls
 _REQUEST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CORES = (2, 4, 8)
@@ -42,9 +43,10 @@ class Cost(NamedTuple):
 
 
 def own_s(pid: int) -> float:
-    """The processor time of one process, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The processor time of the threads of one process, in seconds; the kernel counts in
+    nanoseconds here."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
 def workers_of(pid: int) -> list[int]:
@@ -96,19 +98,6 @@ def new_connections(server: Running, context: ssl.SSLContext, *, seconds: float)
             _call(connection)
         count += 1
     return count
-
-
-def calls_over_tls(server: Running, context: ssl.SSLContext, *, seconds: float) -> float:
-    """Make calls over one connection; returns their number."""
-    until_s, count = time.perf_counter() + seconds, 0
-    with _connected(server, context) as connection:
-        while time.perf_counter() < until_s:
-            _call(connection)
-            count += 1
-    return count
-
-
-TLS = {"call with TLS": calls_over_tls, "new TLS connection": new_connections}
 
 
 def _connected(server: Running, context: ssl.SSLContext) -> ssl.SSLSocket:
@@ -173,15 +162,19 @@ def _plain(
             print(f"{count} workers: ready in {server.start_s:.2f} s; MiB resident: {shown}")
         for _ in range(options.rounds):
             for scenario, by_count in found.items():
-                run = Run(
-                    scenario=scenario,
-                    connections=options.conns,
-                    seconds=options.seconds,
-                    flags=("-warm", "0"),
-                )
+                run = _run(scenario, options)
                 for count, server in servers.items():
                     by_count[count].append(cost_of(_load(run, server), server))
     return {scenario: _medians(by_count) for scenario, by_count in found.items()}
+
+
+def _run(scenario: str, options: argparse.Namespace, *flags: str) -> Run:
+    return Run(
+        scenario=scenario,
+        connections=options.conns,
+        seconds=options.seconds,
+        flags=("-warm", "0", *flags),
+    )
 
 
 def _load(run: Run, server: Running) -> Callable[[], float]:
@@ -199,16 +192,18 @@ def _with_tls(
     authority.cert_pem.write_to_path(trusted)
     settings = [f"server.tls_key_file={key}", f"server.tls_certificate_file={certificate}"]
     context = ssl.create_default_context(cafile=trusted)
+    publish = _run("publish", options, "-ca", str(trusted))
     found: dict[str, dict[int, list[Cost]]] = {
-        each: {count: [] for count in counts} for each in TLS
+        each: {count: [] for count in counts} for each in (PUBLISH_TLS, CONNECTIONS_TLS)
     }
     with ExitStack() as stack:
         servers = _servers(home / "tls", counts, settings, stack)
         for _ in range(options.rounds):
-            for scenario, by_count in found.items():
-                for count, server in servers.items():
-                    load = partial(TLS[scenario], server, context, seconds=options.seconds)
-                    by_count[count].append(cost_of(load, server))
+            for count, server in servers.items():
+                found[PUBLISH_TLS][count].append(cost_of(_load(publish, server), server))
+            for count, server in servers.items():
+                load = partial(new_connections, server, context, seconds=options.seconds)
+                found[CONNECTIONS_TLS][count].append(cost_of(load, server))
     return {scenario: _medians(by_count) for scenario, by_count in found.items()}
 
 

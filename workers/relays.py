@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from process.http_connection import Connections
+from process.http_connection import Connections, SlowReader
 from tuff.protocol.exchange import Request
 from workers.link_frames import Frames, pack
 
@@ -27,6 +27,7 @@ class Relay:
         self._client = client
         self._connections = connections
         self._main: asyncio.Transport | None = None
+        self._slow_reader = SlowReader(client)
         connections.add(self)
         client.pause_reading()  # until there is where the bytes go
         # A client that makes no more calls gets the replies to those under way; TLS can't do that.
@@ -61,12 +62,15 @@ class Relay:
             self._client.resume_reading()
 
     def _client_lost(self) -> None:
+        self._slow_reader.stop()
         self._connections.discard(self)
         if self._main is not None:
             self._main.close()
 
     def _main_lost(self) -> None:
         self._client.close()
+        if self in self._connections:  # until it has read the rest
+            self._slow_reader.watch()
 
 
 class _Side(asyncio.Protocol):

@@ -98,7 +98,9 @@ class MessagingService:
         self.delayed = DelayedMessages(store, state, committer, settings, observe=observe)
         parts = (self.publisher, self.polls, self.topics, self.offsets)
         self.groups = GroupCoordinator(state, committer, *parts, groups, log_ttl_s=settings.max_ttl)
-        self.share_groups = ShareGroups(store, state, committer, *parts, window=groups.share_window)
+        self.share_groups = ShareGroups(
+            store, state, committer, *parts, settings, window=groups.share_window
+        )
         self.cleaner = RetentionCleaner(store, state, committer, self.rows, self.topics, observers)
         self._is_loaded = False
         self._written_at_ms = 0

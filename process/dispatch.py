@@ -34,6 +34,7 @@ _ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") fo
 _ENDS_WITH_CONNECTION = frozenset(
     {
         "POST /v1/namespaces/{ns}/topics/{t}/poll",
+        "POST /v1/namespaces/{ns}/topics/{t}/wait",
         "GET /v1/namespaces/{ns}/topics/{t}/messages",
         "POST /v1/namespaces/{ns}/topics/{t}/share-groups/{share}/lease",
     }

@@ -85,7 +85,8 @@ class Address:
 
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
-        headers = {} if request.body is None else {"Content-Type": request.content_type}
+        has_body = request.form is not None or request.body is not None
+        headers = {"Content-Type": request.content_type} if has_body else {}
         if request.accept is not None:
             headers["Accept"] = request.accept
         if self.token is not None:

@@ -86,7 +86,8 @@ LATEST = "latest"  # a start of subscriptions: behind all messages that are ther
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `path` is escaped and includes the query; `body` is of `content_type`.
+    """One HTTP request. `path` is escaped and includes the query. Its body is `form`, a value that
+    the transport encodes, in JSON over HTTP, or `body`, bytes of `content_type`.
 
     `accept`: the media type of the reply, if it is not JSON. `wait_s`: how long the server may wait
     before it answers. `is_read`: it changes nothing, so a lost reply leaves no doubt.
@@ -97,12 +98,23 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
+    form: object = None
     content_type: str = "application/json"
     accept: str | None = None
     wait_s: float = 0.0
     is_read: bool = False
     is_repeatable: bool = False
     trace_headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_safe_to_repeat(self) -> bool:
+        """Whether a repetition has no second effect."""
+        return self.is_read or self.is_repeatable
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as HTTP sends it; None without one."""
+        return self.body if self.form is None else json_body(self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +325,12 @@ def topic_path(topic: TopicId) -> str:
 
 
 def create_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
-    return Call(Request(method="PUT", path=topic_path(topic), body=json_body(properties)), nothing)
+    return Call(Request(method="PUT", path=topic_path(topic), form=properties), nothing)
 
 
 def update_topic(topic: TopicId, properties: Mapping[str, object]) -> Call[None]:
     path = f"{topic_path(topic)}/properties"
-    return Call(Request(method="PUT", path=path, body=json_body(properties)), nothing)
+    return Call(Request(method="PUT", path=path, form=properties), nothing)
 
 
 def delete_topic(topic: TopicId) -> Call[None]:
@@ -386,7 +398,7 @@ def truncate(topic: TopicId, before: Start, *, latest: MessageId) -> Call[Messag
     request = Request(
         method="POST",
         path=f"{topic_path(topic)}/truncate",
-        body=json_body({"before": form}),
+        form={"before": form},
         is_repeatable=True,
     )
     return Call(request, lambda response: _maybe_id(reply_object(response)["earliest"]))
@@ -440,7 +452,7 @@ def _put_named(
     read: Callable[[Mapping[str, object]], T],
 ) -> Call[T]:
     path = _named_path(topic, kind, name)
-    request = Request(method="PUT", path=path, body=json_body(body), is_repeatable=True)
+    request = Request(method="PUT", path=path, form=body, is_repeatable=True)
     return Call(request, lambda response: read(reply_object(response)))
 
 
@@ -602,9 +614,9 @@ def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
-    body = json_body(rollback_detail_to_json(detail))
+    form = rollback_detail_to_json(detail)
     path = f"{topic_path(topic)}/rollback"
-    return Call(Request(method="POST", path=path, body=body, is_repeatable=True), nothing)
+    return Call(Request(method="POST", path=path, form=form, is_repeatable=True), nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -647,7 +659,7 @@ def wait_for_partitions(
     request = Request(
         method="POST",
         path=f"{topic_path(topic)}/wait{parameters}",
-        body=json_body({"after": {str(number): id.hex() for number, id in after.items()}}),
+        form={"after": {str(number): id.hex() for number, id in after.items()}},
         wait_s=wait_s,
         is_read=True,
     )
@@ -698,7 +710,7 @@ def _poll_request(topic: TopicId, question: PollQuestion, *, accept: str) -> Req
     return Request(
         method="POST",
         path=f"{topic_path(topic)}/poll{parameters}",
-        body=json_body(_consume_request(question)),
+        form=_consume_request(question),
         accept=accept,
         wait_s=wait_s,
         is_read=True,

@@ -9,7 +9,6 @@ from tuff.calls import (
     Response,
     get,
     json_array,
-    json_body,
     json_object,
     nothing,
     query,
@@ -65,14 +64,14 @@ def list_owners(
 def move_topic(topic: TopicId, server_id: str) -> Call[None]:
     checked(topic)
     path = f"{_CLUSTER}/topics/{quote(topic.namespace)}/{quote(topic.name)}/move"
-    return Call(Request(method="POST", path=path, body=_body(server_id)), nothing)
+    return Call(Request(method="POST", path=path, form={"server": server_id}), nothing)
 
 
 def drain_server(server_id: str, *, wait_s: float) -> Call[Drain]:
     request = Request(
         method="POST",
         path=f"{_CLUSTER}/drain{query(wait=wait_s or None)}",
-        body=_body(server_id),
+        form={"server": server_id},
         wait_s=wait_s,
         is_repeatable=True,
     )
@@ -81,13 +80,9 @@ def drain_server(server_id: str, *, wait_s: float) -> Call[Drain]:
 
 def undrain_server(server_id: str) -> Call[Drain]:
     request = Request(
-        method="POST", path=f"{_CLUSTER}/undrain", body=_body(server_id), is_repeatable=True
+        method="POST", path=f"{_CLUSTER}/undrain", form={"server": server_id}, is_repeatable=True
     )
     return Call(request, _drain)
-
-
-def _body(server_id: str) -> bytes:
-    return json_body({"server": server_id})
 
 
 def _leader(found: Mapping[str, object]) -> ClusterLeader:

@@ -11,7 +11,6 @@ from tuff.calls import (
     Response,
     get,
     json_array,
-    json_body,
     json_object,
     maybe_pointer,
     query,
@@ -41,8 +40,8 @@ def explain(
     path = f"{topic_path(topic)}/messages/{quote(digits, safe='')}/explain"
     if snapshot is None:
         return get(f"{path}{query(isolation=isolation, tx=tx)}", _read_explanation)
-    body = json_body({"transaction": b64encode(snapshot.to_bytes()).decode("ascii")})
-    request = Request(method="POST", path=path, body=body, is_read=True)
+    form = {"transaction": b64encode(snapshot.to_bytes()).decode("ascii")}
+    request = Request(method="POST", path=path, form=form, is_read=True)
     return Call(request, _read_explanation)
 
 

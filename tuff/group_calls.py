@@ -11,7 +11,6 @@ from tuff.calls import (
     Response,
     get,
     json_array,
-    json_body,
     json_object,
     nothing,
     reply_object,
@@ -180,7 +179,7 @@ def _groups_path(namespace: str) -> str:
 
 def _post(path: str, body: Mapping[str, object]) -> Request:
     # Repeated, each of these has no second effect: of two offsets, the higher one counts.
-    return Request(method="POST", path=path, body=json_body(body), is_repeatable=True)
+    return Request(method="POST", path=path, form=body, is_repeatable=True)
 
 
 def _heartbeat(group: GroupId, body: Mapping[str, object]) -> Call[MemberView]:

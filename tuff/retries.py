@@ -72,7 +72,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def _may_repeat(request: Request, error: TuffError) -> bool:
-    is_safe = error.retry_safe or request.is_read or request.is_repeatable
+    is_safe = error.retry_safe or request.is_safe_to_repeat
     return is_safe and is_passing(error)
 
 

@@ -3,14 +3,11 @@
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-import orjson
-
 from tuff.calls import Request, Response
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.json_forms import shown
 from tuff.protocol.session_frames import OPERATIONS, Kind, frame
 
-_JSON = "application/json"
 _POLL = 4
 
 
@@ -34,7 +31,10 @@ _SHAPES = [(method, path.split("/"), number) for number, (method, path) in OPERA
 
 
 def session_call(request: Request) -> SessionCall | None:
-    """The call for a request; None if a session does not carry its operation."""
+    """The call for a request; None if a session does not carry it: another operation, or one with
+    a trace context, which is a field of HTTP."""
+    if request.trace_headers:
+        return None
     path, _, query = request.path.partition("?")
     segments = path.split("/")
     for method, shape, number in _SHAPES:
@@ -59,21 +59,22 @@ def _parameters(segments: list[str], shape: list[str]) -> list[str] | None:
     return parameters
 
 
-def _call(number: int, parameters: list[str], query: str, request: Request) -> SessionCall | None:
+def _call(number: int, parameters: list[str], query: str, request: Request) -> SessionCall:
     pairs = dict(parse_qsl(query, keep_blank_values=True)) if query else None
-    if request.body is None or request.content_type != _JSON:
-        content_type = None if request.body is None else request.content_type
-        return SessionCall(number, parameters, pairs, request.body, content_type, request.accept)
+    if request.body is None:
+        return SessionCall(number, parameters, pairs, request.form, None, request.accept)
+    return SessionCall(
+        number, parameters, pairs, request.body, request.content_type, request.accept
+    )
+
+
+def call_frame(call_id: int, call: SessionCall) -> bytes | None:
+    """The frame of a call; None if it has a value that MessagePack can't carry: half a surrogate
+    pair, or a number of more than 64 bits. Over HTTP the server refuses it."""
     try:
-        body: object = orjson.loads(request.body)
-    except ValueError:  # half a surrogate pair, which the server refuses over HTTP
+        return frame(int(Kind.CALL), call_id, *call)
+    except (UnicodeEncodeError, OverflowError):
         return None
-    return SessionCall(number, parameters, pairs, body, None, request.accept)
-
-
-def call_frame(call_id: int, call: SessionCall) -> bytes:
-    """The frame of a call."""
-    return frame(int(Kind.CALL), call_id, *call)
 
 
 def response_of(elements: list[object]) -> tuple[int, Response]:

@@ -13,7 +13,6 @@ from tuff.calls import (
     checked_topic,
     get,
     json_array,
-    json_body,
     json_object,
     nothing,
     query,
@@ -94,7 +93,7 @@ def create_share_group(
         "order": order,
         "lease": lease_s,
     }
-    request = Request(method="PUT", path=group.path, body=json_body(body), is_repeatable=True)
+    request = Request(method="PUT", path=group.path, form=body, is_repeatable=True)
     return Call(request, nothing)
 
 
@@ -107,7 +106,7 @@ def lease(group: ShareGroupId, *, count: int, lease_s: float, wait_s: float) -> 
     request = Request(
         method="POST",
         path=f"{group.path}/lease{query(wait=wait_s or None)}",
-        body=json_body({"count": count, "lease": lease_s}),
+        form={"count": count, "lease": lease_s},
         wait_s=wait_s,
         is_repeatable=True,
     )
@@ -156,7 +155,7 @@ def _acknowledgement(
     if transactionWritePointer is not None:
         body["transactionWritePointer"] = transactionWritePointer
     path = f"{group.path}/acknowledge"
-    return Request(method="POST", path=path, body=json_body(body), is_repeatable=True)
+    return Request(method="POST", path=path, form=body, is_repeatable=True)
 
 
 def _read_leased(response: Response) -> list[Leased]:

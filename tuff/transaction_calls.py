@@ -83,7 +83,7 @@ def start(
     # A start that was lost leaves a transaction that no client ends: a short one, and one with a
     # lease, is over soon, and a long one would hold back what can be cleaned up for a day.
     is_repeatable = kind == "short" or lease_s is not None
-    request = Request(method="POST", path=_ROOT, body=json_body(body), is_repeatable=is_repeatable)
+    request = Request(method="POST", path=_ROOT, form=body, is_repeatable=is_repeatable)
     return Call(request, _read_transaction)
 
 
@@ -135,7 +135,7 @@ def resolve(pointer: int, outcome: Resolution) -> Call[TransactionState]:
 def batch(requests: Sequence[Request]) -> Call[list[Response]]:
     """These starts, prepares or resolves in one request; the response to each, in their order."""
     items = (
-        b'{"path":"%b","body":%b}' % (each.path.encode("ascii"), each.body or b"{}")
+        b'{"path":"%b","body":%b}' % (each.path.encode("ascii"), each.content or b"{}")
         for each in requests
     )
     body = b'{"calls":[%b]}' % b",".join(items)
@@ -289,8 +289,7 @@ def _post(
     is_repeatable: bool = True,
 ) -> Call[T]:
     """A call on what exists: sending it again has no second effect (protocol §1, Idempotence)."""
-    data = None if body is None else json_body(body)
-    request = Request(method="POST", path=f"{_ROOT}/{path}", body=data, is_repeatable=is_repeatable)
+    request = Request(method="POST", path=f"{_ROOT}/{path}", form=body, is_repeatable=is_repeatable)
     return Call(request, read)
 
 
@@ -394,7 +393,7 @@ def begin_epoch(
     request = Request(
         method="POST",
         path=f"{_sink_path(sink)}/epochs/{epoch}",
-        body=json_body(body),
+        form=body,
         is_repeatable=True,
     )
     return Call(request, read)

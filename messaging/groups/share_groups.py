@@ -29,6 +29,7 @@ from messaging.groups.undecided import damaged_record, ended_transactions
 from messaging.read.offsets_and_splits import TopicOffsets
 from messaging.read.poll import Poll, Polls
 from messaging.read.visibility import start_number
+from messaging.settings import MessagingSettings
 from messaging.storage.store_state import OpenStore, StoreState, require_log
 from messaging.topic_changes import TopicChanges, deleted
 from messaging.topics import TTL_S_MAX, Topic, created
@@ -64,7 +65,8 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """How much a worker takes at once. `lease_ms`: None for that of the group."""
+    """How much a worker takes at once. `bytes_max`: None for as much as a reply to a poll has;
+    `lease_ms`: None for that of the group."""
 
     count: int
     bytes_max: int | None = None
@@ -126,6 +128,7 @@ class ShareGroups:
         polls: Polls,
         topics: TopicChanges,
         offsets: TopicOffsets,
+        settings: MessagingSettings,
         *,
         window: int,
     ) -> None:
@@ -138,6 +141,7 @@ class ShareGroups:
         self._polls = polls
         self._topics = topics
         self._offsets = offsets
+        self._settings = settings
         self.window = window
         self._groups: dict[TopicId, _Group] = {}
         # A lock is there as long as a request has it, or waits for it.
@@ -331,17 +335,12 @@ class ShareGroups:
         """The messages that can be given out, and when a lease or delay ends next."""
         async with self._turn(topic, group) as found:
             await self._bring_up_to_date(topic, found)
-            reader = self._reader(topic, found)
-            ids, given = await reader.candidates(request.count), list[Given]()
-            try:
-                await reader.read_again(ids)
-                if not caller.is_gone:
-                    given = self._give(found, request, ids, reader.messages)
-            finally:
-                left = {each.lease.id for each in given}
-                for each in ids:
-                    if each not in left:
-                        found.state.put_back(each)
+            reader = self._reader(topic, found, bytes_max=request.bytes_max)
+            ids, given = await reader.take(request.count), list[Given]()
+            if not caller.is_gone:
+                given = self._give(found, request, ids, reader.messages)
+            for each in ids[len(given) :]:
+                found.state.put_back(each)
             return given, found.state.next_ms()
 
     def _give(
@@ -352,22 +351,33 @@ class ShareGroups:
         messages: Mapping[bytes, Read],
     ) -> list[Given]:
         until_ms = self._state.now_ms() + (request.lease_ms or found.properties.lease_ms)
+        bytes_max = self._bytes_max(request.bytes_max)
         given: list[Given] = []
         size_bytes = 0
         for message_id in ids:
-            if message_id not in messages:
-                continue  # it is gone
             payload, attributes = messages[message_id]
             size_bytes += len(payload)
-            if given and request.bytes_max is not None and size_bytes > request.bytes_max:
+            if given and size_bytes > bytes_max:
                 break
             lease = found.state.lease(message_id, until_ms=until_ms)
             given.append(Given(lease, payload, attributes))
         return given
 
-    def _reader(self, topic: TopicId, found: _Group) -> WindowReader:
-        is_by_key = found.properties.order is Order.KEY
-        return WindowReader(self._polls, topic, found.state, self.window, is_by_key=is_by_key)
+    def _reader(
+        self, topic: TopicId, found: _Group, *, bytes_max: int | None = None
+    ) -> WindowReader:
+        return WindowReader(
+            self._polls,
+            topic,
+            found.state,
+            self.window,
+            bytes_max=self._bytes_max(bytes_max),
+            is_by_key=found.properties.order is Order.KEY,
+        )
+
+    def _bytes_max(self, asked: int | None) -> int:
+        most = self._settings.poll_bytes_max
+        return most if asked is None else min(asked, most)
 
     async def _bring_up_to_date(self, topic: TopicId, found: _Group) -> None:
         """Take note of ended transactions, of ended leases, and of messages that expired."""

@@ -1,6 +1,6 @@
 """Reads the messages of a topic into the window of a share group, and the payloads to give out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,40 +23,70 @@ class Read(NamedTuple):
 
 class WindowReader:
     """The reads of one request, in the turn of its group. `window`: the most messages in it;
-    `messages` has what was read, by id."""
+    `messages` has what was read, by id. No more is read to give out once that has `bytes_max`."""
 
     def __init__(
-        self, polls: Polls, topic: TopicId, state: ShareState, window: int, *, is_by_key: bool
+        self,
+        polls: Polls,
+        topic: TopicId,
+        state: ShareState,
+        window: int,
+        *,
+        bytes_max: int,
+        is_by_key: bool,
     ) -> None:
         self._polls = polls
         self._topic = topic
         self._state = state
         self._window = window
+        self._bytes_max = bytes_max
         self._count_min = AHEAD_COUNT_MIN if is_by_key else 1
+        self._read_bytes = 0
         self.messages: dict[bytes, Read] = {}
 
-    async def candidates(self, count: int) -> list[bytes]:
-        """Up to so many candidates of the state, for which more is read if there are fewer."""
-        ids = self._state.candidates(count)
+    async def take(self, count: int) -> list[bytes]:
+        """Up to so many messages to give out, the oldest first; `messages` has all of them. Then
+        call `lease` or `put_back` of the state for each."""
+        taken: list[bytes] = []
         is_more = True
-        try:
-            while is_more and len(ids) < count:
-                is_more = await self.read_on(max(count - len(ids), self._count_min))
-                ids += self._state.candidates(count - len(ids))
-        except BaseException as error:
-            # What can't be read, as a damaged record, does not hold up what was read before.
-            if isinstance(error, TuffError) and ids:
-                return ids
-            for each in ids:
-                self._state.put_back(each)
-            raise
-        return ids
+        while len(taken) < count:
+            ids = self._state.candidates(count - len(taken))
+            if not ids and (self._is_full or not is_more):
+                break
+            try:
+                if ids:
+                    await self._read_again(ids)
+                else:
+                    is_more = await self.read_on(max(count - len(taken), self._count_min))
+            except BaseException as error:
+                self._put_back(ids)
+                # What can't be read, as a damaged record, does not hold up what was read before.
+                if isinstance(error, TuffError) and taken:
+                    break
+                self._put_back(taken)
+                raise
+            read = [each for each in ids if each in self.messages]
+            taken += read
+            if len(read) < len(ids):
+                self._put_back(each for each in ids if each not in self.messages)
+                if self._is_full:
+                    break
+        return taken
+
+    @property
+    def _is_full(self) -> bool:
+        return self._read_bytes >= self._bytes_max
+
+    def _put_back(self, ids: Iterable[bytes]) -> None:
+        for each in ids:
+            self._state.put_back(each)
 
     async def read_through(self, last: bytes) -> None:
         """Read on up to this id, if it is behind the window."""
         is_more = True
         while is_more and self._state.read_to < last:
             is_more = await self.read_on(AHEAD_COUNT_MIN)
+            self.messages.clear()  # nothing of it is given out
 
     async def read_on(self, count: int) -> bool:
         """Read up to so many messages into the window; whether there may be more. It never passes
@@ -72,17 +102,16 @@ class WindowReader:
         state.add(found, read_to=result.next_id)
         return is_further and not result.caught_up and result.blocked_by is None
 
-    async def read_again(self, ids: Sequence[bytes]) -> None:
+    async def _read_again(self, ids: Sequence[bytes]) -> None:
         """Read those of these messages that were read, or given out, in earlier requests. Those
         that are gone leave the window."""
         missing = [each for each in ids if each not in self.messages]
-        while missing:
+        while missing and not self._is_full:
             first, last = MessageId.from_bytes(missing[0]), MessageId.from_bytes(missing[-1])
             result = await self._poll(Poll(start=first, through=last, limit=len(missing)))
             passed = [each for each in missing if each <= result.next_id]
+            assert passed, f"the poll from {first.hex()} on ended before it"
             self._state.forget(each for each in passed if each not in self.messages)
-            if not passed:
-                return
             missing = missing[len(passed) :]
 
     async def _poll(self, poll: Poll) -> PollResult:
@@ -91,4 +120,5 @@ class WindowReader:
         for index, (message_id, payload) in enumerate(result.items):
             found = attributes.get(index, NO_ATTRIBUTES)
             self.messages[message_id] = Read(payload, found)
+            self._read_bytes += len(payload)
         return result

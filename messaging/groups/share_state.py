@@ -29,6 +29,7 @@ from messaging.groups.share_records import (
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.ids import MessageId
 
+STALE_COUNT = 1_000  # entries of a heap that may be out of date; then it is made again
 REMEMBERED_COUNT_MAX = 10_000  # acknowledgements that are answered alike if they are repeated
 
 _TOKEN = re.compile("([0-9a-f]{1,40})-([0-9a-f]{1,16})")
@@ -222,14 +223,8 @@ class ShareState:
     def next_ms(self) -> int | None:
         """When a lease or a delay ends, the next; None without any."""
         while self._times:
-            at_ms, message_id = self._times[0]
-            message = self._messages.get(message_id)
-            if (
-                message is not None
-                and message.phase is not Phase.AVAILABLE
-                and message.until_ms == at_ms
-            ):
-                return at_ms
+            if self._is_time_of(*self._times[0]):
+                return self._times[0][0]
             heapq.heappop(self._times)
         return None
 
@@ -364,6 +359,22 @@ class ShareState:
         message = self._messages[message_id]
         message.phase, message.until_ms = phase, until_ms
         heapq.heappush(self._times, (until_ms, message_id))
+        if len(self._times) > self._heap_count_max:
+            self._times = sorted(each for each in set(self._times) if self._is_time_of(*each))
+
+    def _is_time_of(self, at_ms: int, message_id: bytes) -> bool:
+        """Whether a lease or a delay of this message ends then."""
+        message = self._messages.get(message_id)
+        return (
+            message is not None
+            and message.phase is not Phase.AVAILABLE
+            and message.until_ms == at_ms
+        )
+
+    @property
+    def _heap_count_max(self) -> int:
+        """Entries of a heap; with more, most are out of date, as after many renewals of leases."""
+        return 2 * len(self._messages) + STALE_COUNT
 
     def _make_available(self, message_id: bytes) -> None:
         self._messages[message_id].phase = Phase.AVAILABLE
@@ -372,6 +383,8 @@ class ShareState:
     def _note_available(self, message_id: bytes) -> None:
         if self._can_be_given_out(message_id):
             heapq.heappush(self._available, message_id)
+            if len(self._available) > self._heap_count_max:
+                self._available = sorted(filter(self._can_be_given_out, {*self._available}))
 
     def _can_be_given_out(self, message_id: bytes) -> bool:
         message = self._messages.get(message_id)

@@ -24,6 +24,7 @@ from messaging.settings import MessagingSettings
 from messaging.storage.engine import Store
 from messaging.storage.pointer_index import IndexedRange
 from messaging.storage.rows import (
+    DamagedRowError,
     MessageRow,
     PayloadRow,
     delayed_key,
@@ -117,7 +118,7 @@ class Explainer:
     async def explain_delayed(self, topic: TopicId, id: DelayedId) -> Explained:
         """Why readers do not receive a delayed message yet.
 
-        Raises: TopicNotFoundError, StorageUnavailableError.
+        Raises: TopicNotFoundError, StorageUnavailableError, DamagedRecordError.
         """
         self._store.require_up()
         found = DelayedFacts(id=id, topic=topic, now_ms=self._state.now_ms(), is_waiting=False)
@@ -319,7 +320,13 @@ def _delayed_row(
         return False, None
     key = message_key(log_prefix, id.offset)
     value = store.get(key)
-    return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+    try:
+        return False, None if value is None else MessageRow.from_bytes(key, value).tx_pointer
+    except DamagedRowError as error:
+        raise DamagedRecordError(
+            f"the delayed message {id.hex()} {error.finding}; {error.advice}",
+            members={"id": id.hex(), "next": None},
+        ) from None
 
 
 def routes(explainer: Explainer, may_read: MayRead = lambda _request, _topic: True) -> list[Route]:

@@ -28,6 +28,7 @@ class Reason(Enum):
     BEHIND_DAMAGED = "behind_damaged"
     AFTER_SNAPSHOT = "after_snapshot"
     OWN_CHECKPOINT = "own_checkpoint"
+    SET_ASIDE = "set_aside"
     ABORTED = "aborted"
     INVALID = "invalid"
     EXPIRED = "expired"
@@ -164,10 +165,11 @@ def _in_snapshot(facts: Facts, query: Query, row: StoredRow) -> Explanation:
             return _aborted(writer)
         case "invalid":
             return _invalid(writer, facts.status)
-        case "open" if query.snapshot.is_own(row.pointer):
-            return _own_checkpoint(writer)
+        case "set_aside":
+            return _set_aside(writer, facts.status)
         case "open":
-            return _held(writer, facts.status)
+            is_own = query.snapshot.is_own(row.pointer)
+            return _own_checkpoint(writer) if is_own else _held(writer, facts.status)
         case _:
             return Explanation(
                 Reason.AFTER_SNAPSHOT,
@@ -179,12 +181,34 @@ def _in_snapshot(facts: Facts, query: Query, row: StoredRow) -> Explanation:
 
 def _ending(pointer: int, snapshot: Transaction, status: TransactionStatus | None) -> str:
     """How the transaction of a row ended that this snapshot does not show; `open` before. The row
-    and the snapshot say it where the outcome is forgotten."""
+    and the snapshot say it where the outcome is forgotten. A row that is marked as rolled back, and
+    whose transaction was not, is `set_aside`."""
+    if pointer < 0 and status is not None and status.state in ("prepared", "committed"):
+        return "set_aside"
     if status is not None:
         return "open" if status.state in _OPEN_STATES else status.state
     if pointer < 0:
         return "aborted"
     return "invalid" if holds(snapshot.invalids, pointer) else "unknown"
+
+
+def _set_aside(writer: str, status: TransactionStatus | None) -> Explanation:
+    assert status is not None
+    why = "it held readers back for longer than messaging.max_block, so its messages were set aside"
+    if status.state == "prepared":
+        return Explanation(
+            Reason.SET_ASIDE,
+            f"{writer} is prepared, and {why}; if the database {status.database!r} commits, they "
+            "return behind all others, with new ids",
+            "run the resolver of that database, or compare with `tuff tx prepared`",
+            status.transaction_id,
+        )
+    return Explanation(
+        Reason.SET_ASIDE,
+        f"while {writer} was prepared, {why}; when it committed they returned behind all others, "
+        "with new ids",
+        f"read the topic from {status.ended_at_ms} on, the time of the commit in ms",
+    )
 
 
 def _aborted(writer: str) -> Explanation:
@@ -384,7 +408,7 @@ def explain_delayed(facts: DelayedFacts) -> Explanation:
             f"the message waits until it is due, at {due}{late}",
             "wait, or delete it with `tuff delayed cancel`",
         )
-    if facts.pointer is not None:
+    if facts.pointer is not None and not _has_returned(facts, facts.pointer):
         return _delayed_in_log(facts, facts.pointer)
     if facts.id.due_ms <= facts.now_ms:
         return Explanation(
@@ -400,6 +424,11 @@ def explain_delayed(facts: DelayedFacts) -> Explanation:
         "compare the id with Tuff-Delayed-First and Tuff-Delayed-Last of the publish, and list "
         "what waits with `tuff delayed ls`",
     )
+
+
+def _has_returned(facts: DelayedFacts, pointer: int) -> bool:
+    """Whether its row in the delayed log was set aside, and was delayed by the commit."""
+    return pointer < 0 and facts.status is not None and facts.status.state == "committed"
 
 
 def _delayed_in_log(facts: DelayedFacts, pointer: int) -> Explanation:

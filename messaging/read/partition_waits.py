@@ -1,7 +1,7 @@
 """Long polls over several partitions: which of them have something to read (protocol §3.4)."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,6 +17,8 @@ from tuff.protocol.exchange import Reply, Request, Route, json_reply, read_objec
 from tuff.protocol.ids import PARTITION_NUMBER_MAX, MessageId, TopicId
 from tuff.protocol.json_forms import shown
 from tuff.protocol.requests import Isolation
+
+LOOKS_COUNT_MAX = 16  # at partitions, some tens of µs each, before others have the event loop
 
 _PARAMETERS = frozenset({"isolation", "tags", "wait", "added"})
 
@@ -45,27 +47,52 @@ class PartitionWaits:
             for number, id in sorted(after.items())
         }
         # Registered before the first look, so that no message is missed in between.
-        watched = [base, *self._watched(topic, after)]
-        for each in watched:
-            each.waiters[waiter] = None
+        are_woken = {number: asyncio.Event() for number in polls}
+        watched = [(base, waiter), *self._watched(topic, are_woken, waiter)]
+        for each, event in watched:
+            each.waiters[event] = None
+        due = [*polls]
         try:
             while True:
                 waiter.clear()
-                found = [each for each in polls if await self._has_news(topic, each, polls)]
+                found = await self._with_news(topic, due, polls, are_woken)
                 if added:
                     numbers = base.require_durable().partitions.readable
                     found += [each for each in numbers if each > max(after)]
                 if found or self._polls.is_stopping or loop.time() >= deadline_s:
                     return found
                 await self._polls.wait_until(waiter, deadline_s)
+                # The last look is at all: a row that expires in front of others wakes nobody.
+                is_last = loop.time() >= deadline_s
+                due = [each for each, woken in are_woken.items() if is_last or woken.is_set()]
         finally:
-            for each in watched:
-                each.waiters.pop(waiter, None)
+            for each, event in watched:
+                each.waiters.pop(event, None)
 
-    def _watched(self, topic: TopicId, after: Mapping[int, MessageId]) -> Iterator[Topic]:
-        for number in after:
+    def _watched(
+        self, topic: TopicId, are_woken: Mapping[int, asyncio.Event], waiter: asyncio.Event
+    ) -> Iterator[tuple[Topic, asyncio.Event]]:
+        """The partitions, each with the events to set when it is woken."""
+        for number, is_woken in are_woken.items():
             with suppress(TopicNotFoundError):
-                yield self._state.topics.find(topic.partition(number))
+                log = self._state.topics.find(topic.partition(number))
+                yield from ((log, waiter), (log, is_woken))
+
+    async def _with_news(
+        self,
+        topic: TopicId,
+        due: Sequence[int],
+        polls: dict[int, Poll],
+        are_woken: Mapping[int, asyncio.Event],
+    ) -> list[int]:
+        found = []
+        for count, number in enumerate(due, start=1):
+            are_woken[number].clear()
+            if await self._has_news(topic, number, polls):
+                found.append(number)
+            if count % LOOKS_COUNT_MAX == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def _has_news(self, topic: TopicId, number: int, polls: dict[int, Poll]) -> bool:
         """Look once; what is passed over is not read again."""

@@ -48,7 +48,7 @@ from messaging.storage.rows import (
 )
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.topic_changes import TopicChanges
-from messaging.topics import Topic, with_log_start
+from messaging.topics import Topic, TopicRecord, with_log_start
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
 from messaging.write.settle_and_mark import TransactionRows
 from tuff.log_events import event
@@ -183,9 +183,10 @@ class RetentionCleaner:
         in_progress = frozenset(
             (*self._state.index.pointers(), *(state.in_progress if state else ()))
         )
+        first_aside = self._state.index.first_aside()
         return _Rules(
             topics={
-                topic_bytes(topic.id): (topic, topic.rule_of(topic.durable))
+                topic_bytes(topic.id): (topic, _rule_of(topic, topic.durable, first_aside))
                 for topic in self._state.topics
                 if topic.durable is not None
             },
@@ -282,6 +283,19 @@ class RetentionCleaner:
                 self._state.metadata, swept_at_ms=rules.state.now_ms, swept_with=state.source
             )
             await self._committer.submit(Write(WriteBatch.force, internal=True))
+
+
+def _rule_of(
+    topic: Topic, record: TopicRecord, first_aside: Mapping[tuple[TopicId, int], Offset]
+) -> TopicRule:
+    """The rule of a topic. The log start of a delayed log passes the messages of prepared
+    transactions that were set aside; they stay until these are resolved, as a commit delays them.
+    """
+    rule = topic.rule_of(record)
+    first = first_aside.get((topic.id, rule.generation))
+    if first is None or not topic.id.is_delayed_log:
+        return rule
+    return replace(rule, log_start=min(rule.log_start, first))
 
 
 def _observed_topics(rules: _Rules) -> dict[bytes, TopicRule]:

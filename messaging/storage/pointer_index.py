@@ -134,8 +134,9 @@ class PointerIndex:
         self._ended_topics: OrderedDict[int, frozenset[TopicId]] = OrderedDict()
 
     def load(self, entries: Iterable[IndexedRange], *, now_ms: int) -> None:
-        """Add the ranges of an opened store. If the clock was set back since, their times may be in
-        the future; these are replaced by the current time, from which `max_block` counts."""
+        """Add ranges that may be older than those added before, as those of an opened store. If the
+        clock was set back since, their times may be in the future; these are replaced by the
+        current time, from which `max_block` counts."""
         for entry in entries:
             self.add(entry)
         self._publishes = {
@@ -213,6 +214,16 @@ class PointerIndex:
         found = [entry for entry in self.ranges(pointer) if entry.kind == ASIDE_ROWS]
         return sorted(found, key=lambda entry: entry.first)
 
+    def first_aside(self) -> dict[tuple[TopicId, int], Offset]:
+        """Where the first row is that was set aside, by topic and generation."""
+        found: dict[tuple[TopicId, int], Offset] = {}
+        for ranges in self._ranges.values():
+            for entry in ranges.values():
+                if entry.kind == ASIDE_ROWS:
+                    log = entry.topic, entry.generation
+                    found[log] = min(found.get(log, entry.first), entry.first)
+        return found
+
     def stored(self, pointer: int, topic: TopicId) -> list[IndexedRange]:
         """Payload rows stored for a topic that no reference row has published yet, of all
         generations, in the order of storing."""
@@ -268,10 +279,12 @@ class PointerIndex:
         return None if found is None else found[1]
 
     def undecided_in(self, topic: TopicId, generation: int) -> Iterator[IndexedRange]:
-        """All ranges of message rows in one generation of a topic."""
+        """All ranges of message rows in one generation of a topic, less those that were set
+        aside: they hold no reader back."""
         for ranges in self._ranges.values():
             for entry in ranges.values():
-                if (entry.topic, entry.generation) == (topic, generation):
+                is_here = (entry.topic, entry.generation) == (topic, generation)
+                if is_here and entry.kind == MESSAGE_ROWS:
                     yield entry
 
     def settle(self, pointers: Iterable[int]) -> None:

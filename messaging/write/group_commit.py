@@ -58,11 +58,13 @@ LOST_LOGGED_EVERY_S = 10.0  # seconds between two log lines about writes that we
 
 
 class Inversion(NamedTuple):
-    """Rows to mark as rolled back: those of this pointer in this range of keys."""
+    """Rows to mark as rolled back: those of this pointer in this range of keys. `is_aside`: they
+    may return, so those that are marked already are deleted."""
 
     pointer: int
     start: bytes
     stop: bytes
+    is_aside: bool
 
 
 class Renewal(NamedTuple):
@@ -132,10 +134,13 @@ class WriteBatch:
     def delete(self, key: bytes) -> None:
         self.puts[key] = None
 
-    def invert(self, pointer: int, prefix: bytes, first: Offset, last: Offset) -> None:
-        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive."""
+    def invert(
+        self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, is_aside: bool = False
+    ) -> None:
+        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive; with
+        `is_aside` such that `publish_again` finds no row that was marked before."""
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
-        self.inversions.append(Inversion(pointer, start, stop))
+        self.inversions.append(Inversion(pointer, start, stop, is_aside))
 
     def publish_again(
         self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, at: Offset
@@ -217,18 +222,24 @@ class WriteBatch:
     def write(self, store: Store) -> None:
         """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
         for inversion in self.inversions:
-            for key, value in store.scan(inversion.start, inversion.stop):
-                # A row that this batch deletes stays deleted.
-                if key not in self.puts:
-                    inverted = _inverted(key, value, inversion.pointer)
-                    if inverted is not None:
-                        self.puts[key] = inverted
+            self._mark(store, inversion)
         for renewal in self.renewals:
             self._renew(store, renewal)
         records = [*self.puts.items(), *self.delayed]
         for keys, values in (*joined_neighbours(self.new_rows), *self.stored):
             records += records_of(store, keys, values)
         store.write(records)
+
+    def _mark(self, store: Store, inversion: Inversion) -> None:
+        pointer = inversion.pointer
+        for key, stored in store.scan(inversion.start, inversion.stop):
+            value = self.puts.get(key, stored)  # a row that this batch deletes stays deleted
+            if value is None:
+                continue
+            if (inverted := _inverted(key, value, pointer)) is not None:
+                self.puts[key] = inverted
+            elif inversion.is_aside and _row_of(key, value, -pointer) is not None:
+                self.puts[key] = None
 
     def _renew(self, store: Store, renewal: Renewal) -> None:
         offset = renewal.first

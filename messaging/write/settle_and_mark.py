@@ -204,11 +204,13 @@ class TransactionRows:
         self._state.seen_lsn = lsn
 
     async def _mark(self, pointers: Sequence[int]) -> None:
-        entries = [entry for pointer in pointers for entry in self._state.index.ranges(pointer)]
-        batches = list(_batches(entries)) or [[]]
-        for ranges in batches[:-1]:
-            await self._submit(partial(self._invert, ranges))
-        await self._submit(partial(self._invert_last, batches[-1], entries))
+        index = self._state.index
+        # Again, if a batch was lost meanwhile that had set rows aside: they are in their place.
+        while entries := [entry for pointer in pointers for entry in index.ranges(pointer)]:
+            batches = list(_batches(entries)) or [[]]
+            for ranges in batches[:-1]:
+                await self._submit(partial(self._invert, ranges))
+            await self._submit(partial(self._invert_last, batches[-1], entries))
         self._unmarked.difference_update(pointers)
 
     def _set_aside(self, pointer: int, topic: TopicId, batch: WriteBatch) -> None:
@@ -216,7 +218,9 @@ class TransactionRows:
         ranges = [each for each in index.message_ranges(pointer) if each.topic == topic]
         if pointer in self._unmarked or not ranges:
             return  # it has been aborted, or they are set aside
-        self._invert(ranges, batch)
+        self._invert(ranges, batch, is_aside=True)
+        # After the asides are discarded: what is undone last is named first.
+        batch.on_lost(partial(index.load, ranges, now_ms=batch.now_ms))
         for entry in ranges:
             aside = entry.set_aside
             batch.delete(entry.key)
@@ -224,7 +228,6 @@ class TransactionRows:
             # At once: the transaction may commit before the batch is durable.
             index.discard(entry)
             index.add(aside)
-            batch.on_lost(partial(index.add, entry))
             batch.on_lost(partial(index.discard, aside))
         batch.on_durable(
             partial(
@@ -250,23 +253,29 @@ class TransactionRows:
 
     def _return(self, pointer: int, topic: TopicId, batch: WriteBatch) -> None:
         """Write the rows of a topic that were set aside again, behind all others."""
-        index, found = self._state.index, self._state.topics.maybe_find(topic)
+        index, topics = self._state.index, self._state.topics
         ranges = [
             each
             for each in index.aside_ranges(pointer)
             if each.topic == topic and each.key not in self._returning_now
         ]
         self._require_own_topics(ranges)
+        found, home = topics.maybe_find(topic), topics.maybe_find(topic.home)
+        for log in (found, home):
+            if log is not None:
+                log.require_readable()  # before the batch is changed
         for entry in ranges:
             batch.delete(entry.key)
             self._returning_now.add(entry.key)
             batch.on_durable(partial(index.discard, entry))
             batch.on_durable(partial(self._returning_now.discard, entry.key))
             batch.on_lost(partial(self._returning_now.discard, entry.key))
-            if found is not None and found.has_generation(entry.generation):
-                self._publish_again(found, entry, batch)
+            if found is not None and found.has_generation(entry.generation) and home is not None:
+                self._publish_again(found, home, entry, batch)
 
-    def _publish_again(self, topic: Topic, entry: IndexedRange, batch: WriteBatch) -> None:
+    def _publish_again(
+        self, topic: Topic, home: Topic, entry: IndexedRange, batch: WriteBatch
+    ) -> None:
         if not topic.id.is_delayed_log:
             # What has expired has no payloads any more, if a retention pass was here.
             first = max(entry.first, self._first_live(topic))
@@ -278,7 +287,6 @@ class TransactionRows:
             batch.publish_again(entry.pointer, entry.prefix, first, entry.last, at=at)
             batch.touch(topic)
             return
-        home = self._state.topics.find(topic.id.home)
         prefix = home.prefix(home.require_decided().generation)
         batch.delay_again(entry.pointer, entry.prefix, entry.first, entry.last, prefix=prefix)
         batch.on_durable(partial(self._state.look_times.note, home.id, AT_ONCE))
@@ -291,10 +299,12 @@ class TransactionRows:
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))
 
-    def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
+    def _invert(
+        self, ranges: Sequence[IndexedRange], batch: WriteBatch, *, is_aside: bool = False
+    ) -> None:
         self._require_own_topics(ranges)
         for entry in ranges:
-            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
+            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last, is_aside=is_aside)
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
                 batch.touch(topic)

@@ -122,10 +122,11 @@ class _Between(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815 - what http.server looks for
 
     def begin_session(self) -> None:
-        """A proxy that answers in the server's place passes no session on."""
+        """A proxy that answers in the server's place passes no session on, and neither does one
+        that stands for a server of a cluster."""
         if self.server.is_dead:
             self.hang_up()
-        elif self.server.losses.says is not None:
+        elif self.server.losses.says is not None or self.server.owner is not None:
             self.send_error(404)
         else:
             host, _, port = self.server.target.partition(":")
@@ -200,8 +201,8 @@ class _Relay:
         assert isinstance(operation, int)
         assert isinstance(parameters, list)
         name = OPERATIONS[operation].path.rpartition("/")[2]
-        self._names[call_id] = parameters[0] if name == "{tx}" else name
-        return not self._losses.takes_request(self._names[call_id])
+        self._names[call_id] = name = parameters[0] if name == "{tx}" else name
+        return not (self._between.server.is_dead or self._losses.takes_request(name))
 
     def _is_held(self, elements: list[object]) -> bool:
         held = self._losses.held.get(self._names.get(elements[1], "") if elements[1:] else "")

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from tuff.calls import Call, Request
 from tuff.protocol.avro import decode_publish_request
-from tuff.protocol.exchange import MediaType
 from tuff.protocol.requests import PublishRequest
 from tuff.protocol.transaction import Transaction
 
@@ -130,5 +129,4 @@ class PlayedService:
 
 
 def _body_of(request: Request) -> Any:
-    is_json = request.body is not None and request.content_type == MediaType.JSON.value
-    return json.loads(request.body or b"") if is_json else {}
+    return {} if request.form is None else json.loads(request.content or b"")

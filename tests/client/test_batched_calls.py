@@ -28,7 +28,7 @@ class Server:
             raise self.error
         if not request.path.endswith("/batch"):
             return Response(200, {}, json.dumps({"state": request.path}).encode())
-        calls = json.loads(request.body or b"")["calls"]
+        calls = json.loads(request.content or b"")["calls"]
         replies = [{"status": 200, "body": {"state": each["path"]}} for each in calls]
         return Response(200, {}, json.dumps({"replies": replies}).encode())
 

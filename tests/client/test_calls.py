@@ -36,7 +36,7 @@ def ok(body: object = None, **headers: str) -> Response:
 
 
 def sent(request: Request) -> tuple[str, str, object]:
-    body = None if request.body is None else json.loads(request.body)
+    body = None if request.form is None else json.loads(request.content or b"")
     return request.method, request.path, body
 
 

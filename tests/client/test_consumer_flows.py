@@ -161,8 +161,8 @@ class World:
 
 
 def _body(call: Call[Any]) -> bytes:
-    assert call.request.body is not None
-    return call.request.body
+    assert call.request.content is not None
+    return call.request.content
 
 
 def _start_of(call: Call[Any]) -> str:

@@ -142,13 +142,14 @@ def test_letters_of_another_group_are_passed_over(
 
 
 def test_a_message_that_is_too_large_for_a_letter_is_given_up_at_once(
-    client: tuff.Client, topic: tuff.TopicId, mode: str
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId, mode: str
 ) -> None:
-    payload = "\\" * 80_000
+    payload = "\\" * 80_000  # in JSON twice as much
     client.publish(topic, payload.encode(), "good")
     handler = Handler({payload: 9}, calls=3)
 
-    run(client, topic, handler, mode=mode, retry=QUICK)
+    with tuff.Client(server.url, transport="http") as over_http:
+        run(over_http, topic, handler, mode=mode, retry=QUICK)
 
     (letter,) = letters(client, topic)
     assert (letter.size, letter.message.payload, letter.attempts) == (80_000, b"", 1)

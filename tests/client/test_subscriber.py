@@ -382,7 +382,7 @@ class Quiet(PlayedService):
         if "/poll" not in call.request.path:
             return super().send(call, stop=stop)
         assert len(self.polls) < 3
-        body = json.loads(call.request.body or b"")
+        body = json.loads(call.request.content or b"")
         asked = call.request.wait_s, body.get("startFrom"), body["inclusive"]
         self.polls.append(asked)
         place = "00" * 19 + f"0{len(self.polls)}"

@@ -11,6 +11,7 @@ from messaging.groups.share_records import Order
 from messaging.groups.share_state import Acknowledgement, Action, Outcome
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
+from messaging.settings import MessagingSettings
 from messaging.storage.rows import MESSAGES
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
@@ -293,3 +294,28 @@ async def test_a_deleted_group_begins_anew(service: MessagingService) -> None:
 
     view = await service.share_groups.show(AUDIT, "billing")
     assert (view.oldest, view.counts["available"], view.behind_ms) == (view.end, 1, 0)
+
+
+async def test_messages_that_are_gone_do_not_hold_up_those_behind_them(
+    world: World, service: MessagingService
+) -> None:
+    request = PublishRequest(None, [b"short", b"long"], ttls_s=[2, None])
+    await service.publisher.publish(AUDIT, request)
+    await service.share_groups.show(AUDIT, "billing")  # which reads them into the window
+    world.clock.now_ms += 3_000
+
+    assert payloads(await lease(service, 1)) == ["long"]
+
+
+@pytest.mark.parametrize("order", list(Order))
+async def test_a_lease_has_no_more_bytes_than_a_reply_to_a_poll(world: World, order: Order) -> None:
+    world.settings = MessagingSettings(poll_bytes_max=10)
+    async with world.running(audit={}) as service:
+        await create(service, order)
+        for digit in "01234":
+            await publish(service, digit * 4)
+        first = payloads(await lease(service))
+        assert first == ["0000", "1111"]
+        world.clock.now_ms += 2_000  # the leases end
+        assert payloads(await lease(service)) == first
+        assert payloads(await lease(service)) == ["2222", "3333"]

@@ -1,5 +1,6 @@
 """Decisions of a share group (protocol §3.12), against a model that forgets nothing."""
 
+import pickle
 from dataclasses import dataclass, field
 
 import pytest
@@ -224,6 +225,29 @@ def test_a_record_has_one_form(record: ShareRecord) -> None:
 def test_a_wrong_token_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError):
         Token.parse(text)
+
+
+def test_renewals_of_long_leases_take_no_memory() -> None:
+    state = group(None)
+    (lease,) = give(state, 1)
+    for number in range(20_000):
+        do(state, lease, Action.RENEW, ms=10_000_000 + number)
+
+    assert len(pickle.dumps(state)) < 50_000  # bytes
+    state.end_leases(now_ms=10_019_998)
+    assert state.counts()["leased"] == 1
+    state.end_leases(now_ms=10_019_999)
+    assert state.counts()["available"] == 1
+
+
+def test_messages_that_expire_before_they_are_given_out_take_no_memory() -> None:
+    state = group(None)
+    for number in range(2, 20_000):
+        add(state, None, first=number)
+        state.forget_before(id_of(number))
+
+    assert len(pickle.dumps(state)) < 100_000  # bytes
+    assert numbers(give(state, 10)) == [19_999]
 
 
 @dataclass

@@ -8,6 +8,7 @@ import pytest
 from messaging.read.explanation import Reason
 from tests.http.calls import Topic, begin, created
 from tests.http.client import Client, ok, refused, until
+from tests.http.conftest import NewServer
 from tests.http.process import serve
 from tests.http.test_damaged_records import damage
 
@@ -103,6 +104,24 @@ def test_a_prepared_transaction_names_its_database(client: Client, topic: Topic)
     assert "'shop'" in found["detail"]
     ok(client.post(f"/v1/transactions/{tx.id}/resolve", {"outcome": "abort"}))
     assert reason(topic, id) == (False, "aborted")
+
+
+def test_messages_that_were_set_aside(new_server: NewServer) -> None:
+    client = new_server("messaging.max_block=0.2").client()
+    topic = created(client, "explained", "aside")
+    tx = begin(client)
+    id = published(topic, "a", tx=tx.id)
+    ok(client.post(f"/v1/transactions/{tx.id}/prepare", {"database": "shop"}))
+    until(lambda: reason(topic, id) == (False, "set_aside"))
+    found = explained(topic, id)
+    assert found["blockedBy"] == tx.id
+    assert "'shop' commits" in found["detail"]
+
+    ok(client.post(f"/v1/transactions/{tx.id}/resolve", {"outcome": "commit"}))
+
+    found = explained(topic, id)
+    assert (found["reason"], found["blockedBy"]) == ("set_aside", None)
+    assert str(found["transaction"]["endedAt"]) in found["advice"]
 
 
 def test_messages_that_the_log_no_longer_has(client: Client, namespace: str) -> None:

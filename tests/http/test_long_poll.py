@@ -172,11 +172,13 @@ def test_waiting_polls_are_answered_with_nothing_when_the_server_stops(
 
 
 POLL = "POST TOPIC/poll?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+AFTER = '{"after":{"0":"7fffffffffffffff000000000000000000000000"}}'
 BROWSE = "GET TOPIC/messages?wait=60 HTTP/1.1\r\nHost: localhost\r\n"
 # The first form of each is a plain request; the other is parsed.
 WAITING = {
     "poll": f"{POLL}Content-Length: 2\r\n\r\n{{}}",
     "poll in chunks": f"{POLL}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n",
+    "wait": f"{POLL.replace('/poll', '/wait')}Content-Length: {len(AFTER)}\r\n\r\n{AFTER}",
     "browse": f"{BROWSE}\r\n",
     "browse by an escape": f"{BROWSE}\r\n".replace("messages", "%6dessages"),
 }

@@ -716,3 +716,14 @@ async def test_lateness_is_observed(world: World, service: MessagingService) -> 
     await advance(world, service, 35)
     assert ("delayed_lateness_seconds", 0.025) in world.observed
     assert LOG.home == AUDIT
+
+
+async def test_the_explanation_of_a_damaged_one_names_it(world: World) -> None:
+    world.transactions.start(POINTER)
+    async with world.running(audit={}) as service:
+        late = PublishRequest(POINTER, [b"late"], delays=[Delay(1000, is_time=False)])
+        published = await service.publisher.publish(AUDIT, late)
+        world.damage_row(MESSAGES)
+        assert published.delayed is not None
+        with pytest.raises(DamagedRecordError, match="tuff salvage"):
+            await service.explainer.explain_delayed(AUDIT, published.delayed.first)

@@ -317,6 +317,28 @@ async def test_a_wait_for_several_partitions_looks_past_what_is_undecided(
     assert await waiting == [2]
 
 
+async def test_a_wait_for_many_partitions_looks_again_only_at_those_that_changed(
+    world: World, service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await partitioned(service, 50)
+    waiting = await readable(service, *range(50))
+    looked, poll = list[TopicId](), service.polls.poll
+
+    async def noted(topic: TopicId, asked: Poll) -> PollResult:
+        looked.append(topic)
+        return await poll(topic, asked)
+
+    monkeypatch.setattr(service.polls, "poll", noted)
+    world.transactions.start(7)
+    await service.publisher.publish(AUDIT.partition(33), request(b"open", pointer=7))
+    await settle_down(asyncio.sleep(0))
+    assert (looked, waiting.done()) == ([AUDIT.partition(33)], False)
+
+    await service.publisher.publish(AUDIT.partition(4), request(b"new"))
+
+    assert await waiting == [4]
+
+
 async def test_a_wait_for_several_partitions_notices_new_ones_and_missing_ones(
     service: MessagingService,
 ) -> None:

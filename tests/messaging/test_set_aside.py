@@ -8,10 +8,12 @@ import pytest
 
 from messaging.read.poll import Poll, PollResult
 from messaging.service import MessagingService
+from messaging.storage.rows import TOPICS
 from tests.messaging.world import (
     AUDIT,
     COMMITTED,
     NOON_MS,
+    CountingStore,
     FlakyWorld,
     World,
     payloads,
@@ -22,7 +24,7 @@ from tests.messaging.world import (
 )
 from tuff.protocol.errors import StorageUnavailableError
 from tuff.protocol.ids import MessageId
-from tuff.protocol.requests import Delay, PublishRequest
+from tuff.protocol.requests import Delay, Isolation, PublishRequest
 
 POINTER = NOON_MS * 1_000_000
 
@@ -185,3 +187,115 @@ async def test_a_failed_write_loses_none(failing: int, takes_effect: bool) -> No
 
         assert sorted(await polled(service, COMMITTED)) == [b"a", b"b"]
         assert service.rows.indexed_pointers() == []
+
+
+async def test_retention_keeps_delayed_messages_that_are_aside(
+    world: World, service: MessagingService
+) -> None:
+    """Later messages raise the log start of the delayed log above them."""
+    delays = [Delay(1000, is_time=False)]
+    for number, payload in enumerate((b"aside", b"later")):
+        world.transactions.start(POINTER + number)
+        late = PublishRequest(POINTER + number, [payload], delays=delays)
+        await service.publisher.publish(AUDIT, late)
+    await service.rows.set_aside([POINTER])
+    world.commit(service, POINTER + 1)
+    await settle_down(asyncio.sleep(0))
+    assert await waiting(service) == [b"later"]
+
+    await service.cleaner.run_pass()
+    await commit(world, service)
+    await settle_down(asyncio.sleep(0))
+    assert sorted(await waiting(service)) == [b"aside", b"later"]
+
+    assert (await service.cleaner.run_pass()).dropped_count == 2
+
+
+async def waiting(service: MessagingService) -> list[bytes]:
+    return [each.row.payload for each in await service.delayed.listed(AUDIT, count_max=10)]
+
+
+async def test_a_lost_write_keeps_the_order_of_the_first_publishes() -> None:
+    world = FlakyWorld()
+    later = POINTER + 1000 * 1_000_000
+    async with world.running(audit={}) as service:
+        for pointer in (POINTER, later):
+            world.transactions.start(pointer)
+            await publish(service, b"a", pointer=pointer)
+            world.clock.now_ms += 1000
+        world.fail_write(0, takes_effect=False)
+        with pytest.raises(StorageUnavailableError):
+            await service.rows.set_aside([POINTER])
+
+        assert service.rows.published_by(NOON_MS) == [POINTER]
+
+
+async def test_an_abort_marks_rows_that_a_lost_write_did_not_set_aside() -> None:
+    world = FlakyWorld()
+    gate = world.gate_writes()
+    async with world.running(audit={}) as service:
+        world.transactions.start(POINTER)
+        await publish(service, b"a", pointer=POINTER)
+        gate.clear()
+        world.fail_write(0, takes_effect=False)
+        setting_aside = await settle_down(service.rows.set_aside([POINTER]))
+        aborting = await settle_down(world.abort(service, POINTER))
+        gate.set()
+        with pytest.raises(StorageUnavailableError):
+            await setting_aside
+        await aborting
+
+        assert not service.rows.is_carried(POINTER)
+        assert await polled(service, COMMITTED) == []
+
+
+async def test_a_topic_whose_row_is_damaged_keeps_what_is_aside(world: World) -> None:
+    world.transactions.start(POINTER)
+    async with world.running(audit={}) as service:
+        await publish(service, b"a", pointer=POINTER)
+        await service.rows.set_aside([POINTER])
+    before = dict(world.rows)
+    world.damage_row(TOPICS)
+
+    async with world.running() as service:
+        await commit(world, service)
+        assert service.rows.is_carried(POINTER)
+    (key,) = [each for each in before if each.startswith(TOPICS)]
+    world.rows[key] = before[key]
+
+    async with world.running() as service:
+        await commit(world, service)
+        assert await polled(service, COMMITTED) == [b"a"]
+
+
+async def test_the_end_of_a_topic_is_found_without_a_scan_from_what_is_aside() -> None:
+    world = World()
+    store = CountingStore(world.rows)
+    world.open_store = lambda: store
+    async with world.running(audit={}) as service:
+        world.transactions.start(POINTER)
+        await publish(service, b"a", pointer=POINTER)
+        await service.rows.set_aside([POINTER])
+        for _ in range(50):
+            await publish(service, b"b")
+        before = store.read_count
+
+        assert (
+            await service.offsets.offsets(AUDIT, isolation=Isolation.COMMITTED)
+        ).blocked_by is None
+        assert store.read_count - before < 10
+
+
+async def test_what_was_rolled_back_before_does_not_return(
+    world: World, service: MessagingService
+) -> None:
+    world.transactions.start(POINTER)
+    published = await publish(service, b"rolled back", b"too", pointer=POINTER)
+    await publish(service, b"kept", pointer=POINTER)
+    assert published.rollback is not None
+    await service.publisher.rollback(AUDIT, published.rollback)
+    await service.rows.set_aside([POINTER])
+
+    await commit(world, service)
+
+    assert await polled(service, COMMITTED) == [b"kept"]

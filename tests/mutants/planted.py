@@ -432,7 +432,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a publish with an unknown outcome is sent again",
         "tuff/retries.py",
-        "    is_safe = error.retry_safe or request.is_read or request.is_repeatable\n",
+        "    is_safe = error.retry_safe or request.is_safe_to_repeat\n",
         "    is_safe = True\n",
         ("tests/client/test_retries.py::test_a_publish_that_may_have_been_done_is_not_sent_again",),
     ),

@@ -293,6 +293,12 @@ BUGS = (
         "        if False:\n",
     ),
     planted(
+        "what-was-rolled-back-returns",
+        "messaging/write/group_commit.py",
+        "            elif inversion.is_aside and",
+        "            elif False and",
+    ),
+    planted(
         "messages-that-are-aside-are-forgotten-in-a-restart",
         "messaging/write/settle_and_mark.py",
         "            batch.put(aside.key, aside.to_bytes(aside.key))\n",

@@ -48,7 +48,7 @@ class DecidingServer:
         with self._lock:
             if self._takes(self.lose_request, name):
                 raise ConnectionLostError("the request was lost", outcome_unknown=True)
-            response = self._answer(name, call.request.path, call.request.body)
+            response = self._answer(name, call.request.path, call.request.content)
             if self._takes(self.lose_reply, name):
                 raise ConnectionLostError("the reply was lost", outcome_unknown=True)
         return call.answer(response)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tuff.calls import Call, Response
@@ -26,6 +27,9 @@ class BatchedCalls:
     async def send(self, call: Call[Any]) -> Response:
         """The response to this call. Raises: TuffError: no response came."""
         response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        # Encoded here, since its size counts.
+        request = replace(call.request, body=call.request.content, form=None)
+        call = replace(call, request=request)
         self._waiting.append(_Waiting(call, response))
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())

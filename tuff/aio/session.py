@@ -1,24 +1,20 @@
 """A session from an event loop: many calls over one connection (docs/session.md).
 
-`AsyncSessionTransport` uses a session where the server offers one, and HTTP for everything else. As
-over HTTP, each call is sent once, and a connection that breaks loses the calls that wait on it.
+As over HTTP, each call is sent once, and a connection that breaks loses the calls that wait on it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
 from contextlib import suppress
-from http import HTTPStatus
 from ssl import SSLCertVerificationError, SSLContext, create_default_context
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tuff.address import Address
-from tuff.calls import Call, Request, Response
-from tuff.client_errors import ClientClosedError
+from tuff.calls import Request, Response
+from tuff.http_sessions import notice_closed_connections
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.session_frames import (
     PATH,
-    PROTOCOL,
     FrameReader,
     Greeting,
     Kind,
@@ -26,20 +22,12 @@ from tuff.protocol.session_frames import (
     greeting_of,
 )
 from tuff.session_calls import SessionCall, call_frame, response_of, session_call
+from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 1 << 16  # bytes of the server's answer to the upgrade
-REPLY_BYTES_MAX = 1 << 30  # bytes of a reply; a poll has `messaging.poll_bytes_max` and its ids
 _PINGS_PER_IDLE = 3  # pings in the time after which the server ends an idle session
-
-
-class NoSessionError(Exception):
-    """The server offers no session; `is_final`: nor will it later."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the server answered {status}")
-        self.is_final = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.TOO_MANY_REQUESTS
 
 
 class AsyncSession(asyncio.Protocol):
@@ -62,18 +50,14 @@ class AsyncSession(asyncio.Protocol):
         self._is_ended = False
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no call waits."""
+        return not self._waiting
+
+    @property
     def is_usable(self) -> bool:
         """Whether it takes calls."""
         return self._limits is not None and not self._is_ended
-
-    def takes(self, call: SessionCall, size: int) -> bool:
-        """Whether a call of this size fits into the limits of the session now."""
-        limits = self._limits
-        return (
-            limits is not None
-            and len(self._waiting) < (limits.polls_max if call.is_poll else limits.calls_max)
-            and size <= limits.frame_bytes_max
-        )
 
     async def begin(self, address: Address) -> None:
         """Ask for the upgrade, and wait for the greeting.
@@ -84,28 +68,36 @@ class AsyncSession(asyncio.Protocol):
         """
         assert self._transport is not None
         parts = urlsplit(address.url)
-        fields = {"Host": parts.netloc, "Connection": "Upgrade", "Upgrade": PROTOCOL}
-        if address.token is not None:
-            fields["Authorization"] = f"Bearer {address.token}"
+        fields = {"Host": parts.netloc, **upgrade_fields(address)}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         target = parts.path.rstrip("/") + PATH
         self._transport.write(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
         self._limits = limits = await self._greeted
         self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
 
-    async def exchange(self, call: SessionCall, *, within_s: float) -> Response:
-        """The response to a call. If the caller is cancelled, a poll is cancelled at the server.
+    async def exchange(self, call: SessionCall, *, within_s: float) -> Response | None:
+        """The response to a call; None if the session can't carry it now: as many calls are under
+        way as it may have, or it is too large. If the caller is cancelled, a poll is cancelled at
+        the server.
 
         Raises:
             OSError: the connection broke, or no reply came in time; it may have been executed.
         """
         call_id, self._next_id = self._next_id, self._next_id + 1
+        limits, data = self._limits, call_frame(call_id, call)
+        if (
+            limits is None
+            or data is None
+            or len(data) > limits.frame_bytes_max
+            or len(self._waiting) >= (limits.polls_max if call.is_poll else limits.calls_max)
+        ):
+            return None
         reply: asyncio.Future[Response] = self._loop.create_future()
         self._waiting[call_id] = reply
         sent_s = self._loop.time()
         try:
             async with asyncio.timeout(within_s):
-                self._write(call_frame(call_id, call))
+                self._write(data)
                 await self._writable.wait()
                 return await reply
         except TimeoutError:
@@ -167,11 +159,10 @@ class AsyncSession(asyncio.Protocol):
             head, end, rest = self._head.partition(b"\r\n\r\n")
             if not end:
                 if len(self._head) > HEAD_BYTES_MAX:
-                    self._refused(0)
+                    self._refused(None)
                 return
-            status = head[9:12]
             if not head.startswith(b"HTTP/1.1 101"):
-                self._refused(int(status) if status.isdigit() else 0)
+                self._refused(int(head[9:12]) if head[9:12].isdigit() else None)
                 return
             self._head, data = None, bytes(rest)
         frames, error = self._reader.feed(data)
@@ -189,9 +180,9 @@ class AsyncSession(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def _refused(self, status: int) -> None:
+    def _refused(self, status: int | None) -> None:
         if not self._greeted.done():
-            self._greeted.set_exception(NoSessionError(status))
+            self._greeted.set_exception(NoSessionError(status, f"it answered {status}"))
         self.abort()
 
     def _take(self, elements: list[object]) -> None:
@@ -223,7 +214,7 @@ async def open_session(address: Address) -> AsyncSession:
 
     Raises:
         NoSessionError: the server offers none.
-        OSError: there is no connection, or it broke; nothing was sent but the upgrade.
+        OSError: there is no connection.
     """
     parts = urlsplit(address.url)
     context: SSLContext | None = None
@@ -235,67 +226,60 @@ async def open_session(address: Address) -> AsyncSession:
         _, session = await loop.create_connection(
             AsyncSession, parts.hostname or "", port, ssl=context
         )
-        try:
+    try:
+        async with asyncio.timeout(address.connect_timeout_s):
             await session.begin(address)
-        except BaseException:
-            session.abort()
-            raise
+    except OSError as error:  # and with it TimeoutError
+        session.abort()
+        raise NoSessionError(None, f"{type(error).__name__}: {error}") from error
+    except BaseException:
+        session.abort()
+        raise
     return session
 
 
 class AsyncSessions:
-    """The session of a transport: opened with the first call, and again after its end.
-
-    A server that offers none is not asked again. One that does not at the moment (it starts, or has
-    too many connections) is asked with the next call.
-    """
+    """The session of a transport: opened with the first call that a session carries, and again
+    after its end."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._offers = Offers()
         self._session: AsyncSession | None = None
         self._opening: asyncio.Task[AsyncSession] | None = None
-        self._is_offered = True
-        self._is_closed = False
 
-    async def send(self, call: Call[T], over_http: Callable[[Call[T]], Awaitable[T]]) -> T:
-        """Send a call over the session, or by HTTP where that can't be.
+    async def response(self, request: Request) -> Response | None:
+        """The response to a request; None if it has to be sent over HTTP.
 
         Raises:
             ConnectionLostError: no response came; it says whether the outcome is unknown.
-            TuffError: the class of the server's refusal.
+            ServerUnreachableError, ServerNotTrustedError: it was not sent.
         """
-        if not self._is_offered:
-            return await over_http(call)
-        if self._is_closed:
-            raise ClientClosedError
-        request = call.request
-        sent = session_call(request)
-        session = None if sent is None else await self._usable()
-        if sent is None or session is None or not session.takes(sent, len(request.body or b"")):
-            return await over_http(call)
-        response = await self._exchange(session, request, sent)
-        return self._address.answer(call, response)
-
-    async def _exchange(
-        self, session: AsyncSession, request: Request, call: SessionCall
-    ) -> Response:
+        call = session_call(request)
+        session = None if call is None else await self._usable(request)
+        if call is None or session is None:
+            return None
         try:
             return await session.exchange(call, within_s=self._address.answer_within_s(request))
         except OSError as error:  # and with it TimeoutError
             raise self._address.lost(request, error, was_sent=True) from error
 
-    async def _usable(self) -> AsyncSession | None:
-        """Raises: ServerUnreachableError, ServerNotTrustedError."""
-        if self._session is not None and self._session.is_usable:
-            return self._session
+    async def _usable(self, request: Request) -> AsyncSession | None:
+        session = self._session
+        if session is not None and session.is_idle and not request.is_safe_to_repeat:
+            await notice_closed_connections()
+        if session is not None and session.is_usable:
+            return session
         if self._opening is None:
+            if not self._offers.is_worth_asking(self._loop.time()):
+                return None
             self._opening = asyncio.ensure_future(open_session(self._address))
             self._opening.add_done_callback(self._opened)
         try:
             # Shielded: the other callers wait for it, too.
             return await asyncio.shield(self._opening)
-        except NoSessionError as error:
-            self._is_offered = not error.is_final
+        except NoSessionError:
             return None
         except SSLCertVerificationError as error:
             raise self._address.not_trusted(error) from error
@@ -304,18 +288,21 @@ class AsyncSessions:
 
     def _opened(self, opening: "asyncio.Task[AsyncSession]") -> None:
         self._opening = None
-        if not opening.cancelled() and opening.exception() is None:
+        error = None if opening.cancelled() else opening.exception()
+        if isinstance(error, NoSessionError):
+            for_s = self._offers.refused(error, self._loop.time())
+            log.debug(
+                "%s offers no session (%s); HTTP is used for %g s", self._address.url, error, for_s
+            )
+        elif not opening.cancelled() and error is None:
             self._session = opening.result()
-            if self._is_closed:
-                self._session.abort()
 
     async def close(self) -> None:
         """Close the connection; calling it again is harmless."""
-        self._is_closed = True
-        opening, session = self._opening, self._session
+        opening = self._opening
         if opening is not None:
             opening.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await opening
-        if session is not None:
-            session.abort()
+        if self._session is not None:
+            self._session.abort()

@@ -1,4 +1,4 @@
-"""Sends calls over HTTP from an event loop, with aiohttp.
+"""Sends calls from an event loop, over a session, or over HTTP with aiohttp.
 
 Like `tuff.blocking.transport`, it sends each call once, and reports a lost connection.
 """
@@ -78,7 +78,7 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._sessions = _sessions_of(address)
+        self._sessions: AsyncSessions | None = None
         self._batches: dict[str, BatchedCalls] = {}
 
     async def send(self, call: Call[T]) -> T:
@@ -88,21 +88,23 @@ class AsyncTransport:
             ConnectionLostError: no response came; it says whether the outcome is unknown.
             TuffError: the class of the server's refusal.
         """
-        if self._sessions is None:
-            return await self._send_over_http(call)
-        return await self._sessions.send(call, self._send_over_http)
+        self._begin_use()
+        response = None if self._sessions is None else await self._sessions.response(call.request)
+        if response is None:
+            response = await self._response_over_http(call)
+        return self._address.answer(call, response)
 
-    async def _send_over_http(self, call: Call[T]) -> T:
+    async def _response_over_http(self, call: Call[Any]) -> Response:
         if call.batched_as is None:
-            return self._address.answer(call, await self._respond(call))
+            return await self._respond(call)
         batches = self._batches.get(call.batched_as)
         if batches is None:
             batches = self._batches[call.batched_as] = BatchedCalls(self._respond)
-        return self._address.answer(call, await batches.send(call))
+        return await batches.send(call)
 
     async def _respond(self, call: Call[Any]) -> Response:
         request = call.request
-        if not (request.is_read or request.is_repeatable):
+        if not request.is_safe_to_repeat:
             await notice_closed_connections()
         try:
             return await self._exchange(request)
@@ -132,7 +134,7 @@ class AsyncTransport:
         async with self._opened().request(
             request.method,
             self.url + request.path,
-            data=request.body,
+            data=request.content,
             headers=self._address.headers(request),
             timeout=timeout,
             allow_redirects=False,
@@ -142,25 +144,25 @@ class AsyncTransport:
             headers = {name.lower(): value for name, value in reply.headers.items()}
             return Response(reply.status, headers, body)
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _begin_use(self) -> None:
         if self._closed:
             raise ClientClosedError
         loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop):
+        if self._loop is loop:
+            return
+        if self._loop is not None:
             raise WrongStateError(
                 "the client belongs to the event loop that used it first; connect again in this one"
             )
+        self._loop = loop
+        if self._address.with_sessions:
+            from tuff.aio.session import AsyncSessions  # it loads msgpack; HTTP does not need it
+
+            self._sessions = AsyncSessions(self._address)
+
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._loop = loop
             # A long poll occupies its connection, so their number is not limited: with the default
             # of 100, the task with the next call would wait for ever.
             self._session = new_session(aiohttp.TCPConnector(limit=0))
         return self._session
-
-
-def _sessions_of(address: Address) -> "AsyncSessions | None":
-    if not address.with_sessions:
-        return None
-    from tuff.aio.session import AsyncSessions  # it loads msgpack, which HTTP does not need
-
-    return AsyncSessions(address)

@@ -107,8 +107,7 @@ class Client:
     names another file of authorities. `tls_certificate_file` and `tls_key_file` are the client's
     own certificate, which can stand in place of a token; the key may be in the certificate's file.
     `transport`: "auto" sends frequent calls over one session (docs/session.md) where the server
-    offers it, and the others by HTTP; so far only the asyncio client does so. "http" sends all by
-    HTTP. Tests may give an object.
+    offers it, and all others over HTTP. "http" sends all calls over HTTP. Tests may give an object.
 
     Raises:
         ValueError: `url` or a TLS file is not valid, or a number is out of its range.
@@ -127,7 +126,7 @@ class Client:
         tls_ca_file: str | PathLike[str] | None = None,
         tls_certificate_file: str | PathLike[str] | None = None,
         tls_key_file: str | PathLike[str] | None = None,
-        transport: Sender | TransportName = "http",
+        transport: Sender | TransportName = "auto",
     ) -> None:
         files = TlsFiles(tls_ca_file, tls_certificate_file, tls_key_file)
         addresses = addresses_of(

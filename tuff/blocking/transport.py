@@ -1,28 +1,30 @@
-"""Sends calls over HTTP, from any thread, over connections that are kept open.
+"""Sends calls from any thread, over a session or over HTTP, on connections that are kept open.
 
 It sends each call once, and reports a lost connection as `ConnectionLostError`. `tuff.retries`
 decides which calls are repeated.
 """
 
-import io
 import os
 import select
-import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ssl import SSLContext, SSLError, SSLSocket, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from threading import Lock
 from time import perf_counter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from tuff.address import Address
+from tuff.blocking.bounded_socket import BoundedSocket, bounded
 from tuff.calls import Call, Request, Response
 from tuff.client_errors import ClientClosedError, ServerUnreachableError
-from tuff.flows import Stop, wait_for
+from tuff.flows import Stop
 from tuff.protocol.errors import TuffError
 from tuff.servers import Servers, subject_of, with_owner
+
+if TYPE_CHECKING:
+    from tuff.blocking.session import Session, Sessions
 
 T = TypeVar("T")
 
@@ -90,6 +92,7 @@ class Transport:
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
+        self._sessions: Sessions | None = None
         _open.add(self)
 
     def send(self, call: Call[T], *, stop: Stop | None = None) -> T:
@@ -100,17 +103,26 @@ class Transport:
             TuffError: the class of the server's refusal.
             StoppedError: `stop` was set before the response came.
         """
+        if self._closed:
+            raise ClientClosedError
+        sessions, request = self._used_sessions(), call.request
+        response = None if sessions is None else sessions.response(request, stop)
+        if response is None:
+            response = self._response_over_http(request, stop)
+        return self._address.answer(call, response)
+
+    def _response_over_http(self, request: Request, stop: Stop | None) -> Response:
         connection = self._take()
         try:
-            _bounded(connection).begin(self._address.answer_within_s(call.request), stop=stop)
-            self._send(connection, call.request)
-            response = self._receive(connection, call.request)
+            bounded(connection).begin(self._address.answer_within_s(request), stop=stop)
+            self._send(connection, request)
+            response = self._receive(connection, request)
         except BaseException:
             # The rest of a response may still come, and must not be read as that of the next call.
             connection.close()
             raise
         self._give_back(connection)
-        return self._address.answer(call, response)
+        return response
 
     def close(self) -> None:
         """Close all connections; calling it again is harmless."""
@@ -118,6 +130,8 @@ class Transport:
             idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
             connection.close()
+        if self._sessions is not None:
+            self._sessions.close()
 
     def leave_inherited(self) -> None:
         """In a process that was just forked: close the inherited connections, which stay open in
@@ -126,6 +140,33 @@ class Transport:
         inherited, self._idle, self._lock = self._idle, [], Lock()
         for connection in inherited:
             connection.close()
+        if self._sessions is not None:
+            self._sessions.leave_inherited()
+
+    def _used_sessions(self) -> "Sessions | None":
+        if self._sessions is None and self._address.with_sessions:
+            from tuff.blocking.session import Sessions  # it loads msgpack; HTTP does not need it
+
+            made = Sessions(self._address, self._open_session)
+            with self._lock:
+                if self._sessions is None:
+                    self._sessions = made
+        return self._sessions
+
+    def _open_session(self) -> "Session":
+        """A new session. A connection whose server offers none is kept for HTTP.
+
+        Raises:
+            NoSessionError: the server offers none.
+            ServerUnreachableError, ServerNotTrustedError: there is no connection.
+        """
+        from tuff.blocking.session import begin_session
+
+        connection = self._connect()
+        try:
+            return begin_session(connection, self._address, prefix=self._prefix)
+        finally:
+            self._give_back(connection)
 
     def _take(self) -> HTTPConnection:
         while True:
@@ -161,7 +202,9 @@ class Transport:
     def _send(self, connection: HTTPConnection, request: Request) -> None:
         headers = self._address.headers(request)
         try:
-            connection.request(request.method, self._prefix + request.path, request.body, headers)
+            connection.request(
+                request.method, self._prefix + request.path, request.content, headers
+            )
         except OSError as error:
             # No server carries out a request whose body is cut short of its Content-Length.
             raise self._address.lost(request, error, was_sent=False) from error
@@ -190,80 +233,6 @@ class Transport:
             connection.close()
 
 
-class BoundedSocket:
-    """A socket that limits the time of a whole exchange. Belongs to one thread at a time.
-
-    The timeout of a plain socket is for each read, so a server that sends one byte a second would
-    never exceed it. This class has the methods that `http.client` uses.
-    """
-
-    def __init__(self, sock: socket.socket, *, elapsed_s: Callable[[], float]) -> None:
-        self._socket = sock
-        self._elapsed_s = elapsed_s
-        self._deadline_s = 0.0
-        self._stop: Stop | None = None
-
-    def begin(self, seconds: float, *, stop: Stop | None) -> None:
-        """Give the next exchange so many seconds in all.
-
-        After that every call raises TimeoutError, and once `stop` is set StoppedError.
-        """
-        self._deadline_s = self._elapsed_s() + seconds
-        self._stop = stop
-
-    def sendall(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            self._socket.settimeout(self._left_s())
-            view = view[self._socket.send(view) :]
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb", "a response is read as bytes"
-        raw = self._socket.makefile("rb", buffering=0)
-        return io.BufferedReader(_ResponseReader(raw, self._before_reading))
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _before_reading(self) -> None:
-        if self._stop is not None and not self._holds_bytes():
-            wait_for(self.fileno(), self._stop, self._left_s())
-        self._socket.settimeout(self._left_s())
-
-    def _holds_bytes(self) -> bool:
-        # Bytes that TLS has decrypted already don't make the descriptor readable.
-        return isinstance(self._socket, SSLSocket) and self._socket.pending() > 0
-
-    def _left_s(self) -> float:
-        left_s = self._deadline_s - self._elapsed_s()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        return left_s
-
-
-class _ResponseReader(io.RawIOBase):
-    """The reading side: before each read it sets the time that is left."""
-
-    def __init__(self, raw: socket.SocketIO, before_reading: Callable[[], None]) -> None:
-        super().__init__()
-        self._raw = raw
-        self._before_reading = before_reading
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int | None:  # type: ignore[override]  # of all buffers, those it is given
-        self._before_reading()
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 _open: WeakSet[Transport] = WeakSet()
 
 
@@ -283,11 +252,6 @@ def _ssl_context() -> SSLContext:
 
 def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
-
-
-def _bounded(connection: HTTPConnection) -> BoundedSocket:
-    assert isinstance(connection.sock, BoundedSocket), "it was connected here"
-    return connection.sock
 
 
 def _is_dropped(connection: HTTPConnection) -> bool:

@@ -309,6 +309,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened = opened
         self._loop = service.loop
         self._certificate: tuple[str, ...] = ()  # the names in that of the client
+        self.address = ""  # of the client; empty for a Unix socket
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
@@ -335,6 +336,8 @@ class HttpConnection(asyncio.Protocol):
         self._service.connections.add(self)
         self._opened(self)
         self._certificate = names_of(transport.get_extra_info("peercert"))
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._close_if_idle()
 
@@ -442,6 +445,7 @@ class HttpConnection(asyncio.Protocol):
             fields.wants_redirect,
             fields.authorization,
             self._certificate,
+            self.address,
         )
         if len(data) < stop:
             self._held += data
@@ -607,6 +611,7 @@ class HttpConnection(asyncio.Protocol):
         head = Request(
             {}, (), None, None, b"",
             authorization=authorization_of(parsed.fields), certificate=self.certificate,
+            address=self.address,
         )  # fmt: skip
         self._service.switch(transport, head)
         self._service.connections.discard(self)
@@ -838,6 +843,7 @@ class _Call:
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
             connection.certificate,
+            connection.address,
             parsed.fields.get("traceparent", [None])[0],
             upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )

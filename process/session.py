@@ -531,14 +531,14 @@ def _request(call: list[object], size: int, names: tuple[str, ...], head: Reques
         members = {} if body is None else body
         return Request(
             parameters, pairs, None, accept, b"", False, False,  # noqa: FBT003 - takes half the time
-            head.authorization, head.certificate, None, None, None, members, size,
+            head.authorization, head.certificate, head.address, None, None, None, members, size,
         )  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value
     return Request(
-        parameters, pairs, content_type, accept, body,
-        authorization=head.authorization, certificate=head.certificate,
+        parameters, pairs, content_type, accept, body, authorization=head.authorization,
+        certificate=head.certificate, address=head.address,
     )  # fmt: skip
 
 

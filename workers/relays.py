@@ -130,7 +130,7 @@ class Handover:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                said = msgpack.packb((head.authorization, head.certificate))
+                said = msgpack.packb((head.authorization, head.certificate, head.address))
                 socket.send_fds(self._sending, [said], [theirs.fileno()])
             except OSError:  # the main process takes no more
                 ours.close()
@@ -162,11 +162,12 @@ def receive(receiving: socket.socket) -> tuple[socket.socket, Request] | None:
     with suppress(BlockingIOError):
         said, descriptors, _, _ = socket.recv_fds(receiving, HEAD_BYTES_MAX, 1)
         if said and descriptors:
-            authorization, certificate = msgpack.unpackb(said)
+            authorization, certificate, address = msgpack.unpackb(said)
             arrived = socket.socket(fileno=descriptors[0])
             arrived.settimeout(0)
             head = Request(
-                {}, (), None, None, b"", authorization=authorization, certificate=tuple(certificate)
-            )
+                {}, (), None, None, b"", authorization=authorization,
+                certificate=tuple(certificate), address=address,
+            )  # fmt: skip
             return arrived, head
     return None

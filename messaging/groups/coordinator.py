@@ -43,6 +43,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
@@ -201,9 +202,10 @@ class GroupCoordinator:
         offsets: Mapping[str, MessageId],
         *,
         pointer: int | None,
+        caller: Caller | None = None,
     ) -> None:
-        """Commit offsets; with a write pointer as messages of that transaction, which count once
-        it has committed.
+        """Commit offsets; with a write pointer as messages of that transaction of the caller, which
+        count once it has committed.
 
         Raises: GroupNotFoundError, UnknownMemberError, StaleMemberEpochError,
             PartitionNotAssignedError, TransactionError (its kinds).
@@ -213,7 +215,7 @@ class GroupCoordinator:
             records = decisions.commit(
                 group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
             )
-            await self._write(group_log, group, records, pointer=pointer)
+            await self._write(group_log, group, records, pointer=pointer, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
         """The state, in which every offset is settled whose transaction has ended.
@@ -472,13 +474,16 @@ class GroupCoordinator:
         records: list[Record],
         *,
         pointer: int | None = None,
+        caller: Caller | None = None,
     ) -> None:
         """Append records to the log, and apply them once they are durable. Also without records, it
         keeps the log short, and its records from expiring."""
         if records:
             try:
                 published = await self._publisher.publish(
-                    group_log, PublishRequest(pointer, [to_bytes(each) for each in records])
+                    group_log,
+                    PublishRequest(pointer, [to_bytes(each) for each in records]),
+                    caller=caller,
                 )
             except BaseException:
                 # Whether they are in the log is not known: the next request reads it again.

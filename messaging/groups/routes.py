@@ -97,6 +97,7 @@ class _Routes:
             pointer=None
             if pointer is None
             else pointer_from_json(pointer, what="transactionWritePointer"),
+            caller=request.caller,
         )
         return EMPTY_REPLY
 

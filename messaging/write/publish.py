@@ -45,6 +45,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
+    Caller,
     MediaType,
     Reply,
     Request,
@@ -95,7 +96,9 @@ class _Routes:
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish)
             return Reply(headers=(("Tuff-Ack", ack.value),))
-        published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
+        published = await self._publisher.publish(
+            topic, publish, ack=ack or Ack.DURABLE, caller=request.caller
+        )
         reply = _published(request, published, media_type)
         if ack is None:
             return reply
@@ -121,7 +124,7 @@ class _Routes:
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
         _, publish = _publish_request(request)
-        await self._publisher.store(topic, publish)
+        await self._publisher.store(topic, publish, caller=request.caller)
         return EMPTY_REPLY
 
     async def rollback(self, request: Request) -> Reply:
@@ -131,7 +134,7 @@ class _Routes:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = json_forms.rollback_detail_from_json(request.value())
-        await self._publisher.rollback(topic, detail)
+        await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
 
 
@@ -266,15 +269,21 @@ class Publisher:
         self._committer = committer
 
     async def publish(
-        self, topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE
+        self,
+        topic: TopicId,
+        request: PublishRequest,
+        *,
+        ack: Ack = Ack.DURABLE,
+        caller: Caller | None = None,
     ) -> Published:
         """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
-        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
+        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`. A
+        transaction of the request has to be the caller's."""
         target, pointer = self._checked_target(topic, request), request.pointer
         put = partial(self._put_all, [target], final=False)
         permit = None
         if pointer is not None:
-            permit = await self._state.transactions.enter(pointer, target.topic.id)
+            permit = await self._state.transactions.enter(pointer, target.topic.id, caller)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
@@ -318,7 +327,9 @@ class Publisher:
                 raise json_forms.no_delay_of_stored()
         return self._target(topic, request)
 
-    async def store(self, topic: TopicId, request: PublishRequest) -> None:
+    async def store(
+        self, topic: TopicId, request: PublishRequest, *, caller: Caller | None = None
+    ) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
@@ -326,10 +337,12 @@ class Publisher:
             raise json_forms.no_delay_of_stored()
         target = self._target(topic, request)
         put = partial(self._put_stored, target)
-        permit = await self._state.transactions.enter(request.pointer, target.topic.id)
+        permit = await self._state.transactions.enter(request.pointer, target.topic.id, caller)
         await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
-    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+    async def rollback(
+        self, topic: TopicId, detail: RollbackDetail, *, caller: Caller | None = None
+    ) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
         self._committer.require_ready()
         found = self._state.topics.find(topic)
@@ -337,7 +350,7 @@ class Publisher:
         logs = [found]
         if record.is_several(topic):
             logs = self._logs(found, record.partitions.readable)
-        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id)
+        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id, caller)
         if permit is not None:
             await self._committer.submit(
                 Write(partial(self._invert, logs, detail), permit=permit, internal=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import hash_of
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, NewTopic, one_sentence
@@ -29,6 +28,7 @@ from tests.http.session_client import (
     SessionClient,
     packed,
 )
+from tests.secret_values import hash_of_token, token_of
 from tuff.protocol import avro
 from tuff.protocol.requests import PublishRequest
 
@@ -397,7 +397,7 @@ def test_a_file_that_is_no_socket_stays(launch: Launch, tmp_path: Path) -> None:
 
 RIGHTS = """
 [principals.one]
-tokens = ["sha256:{digest}"]
+tokens = ["{digest}"]
 [[principals.one.rights]]
 topics = ["allowed"]
 allow = ["publish", "transact"]
@@ -408,17 +408,18 @@ def test_each_call_needs_its_right_and_a_revoked_token_ends_the_session(
     new_server: NewServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "access.toml"
-    file.write_text(RIGHTS.format(digest=hash_of("secret")))
+    file.write_text(RIGHTS.format(digest=hash_of_token("one")))
     server = new_server(f"server.access_file={file}")
     refused(server.client().get("/v1/session"), 401, "unauthenticated")
-    with SessionClient(server.port, headers={"Authorization": "Bearer secret"}) as session:
+    bearer = {"Authorization": f"Bearer {token_of('one')}"}
+    with SessionClient(server.port, headers=bearer) as session:
         entry = {"namespace": "default", "topic": "other", "messages": ["m"]}
         assert session.call(PUBLISH, "default", "allowed", body={"messages": ["m"]})[0] == 404
         assert session.call(PUBLISH, "default", "other", body={"messages": ["m"]})[0] == 403
         assert session.call(RUN, body={"publish": [entry]})[0] == 403
         assert session.call(START, body={})[0] == 201
 
-        file.write_text(RIGHTS.format(digest=hash_of("another")))
+        file.write_text(RIGHTS.format(digest=hash_of_token("another")))
 
         problem = end_of(session)
         assert isinstance(problem, dict)
@@ -429,11 +430,11 @@ def test_a_quota_counts_each_publish_of_those_that_arrive_together(
     new_server: NewServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "access.toml"
-    digest = hash_of("secret")
+    digest = hash_of_token("one")
     rights = RIGHTS.format(digest=digest).replace('"publish"', '"create", "publish"')
     file.write_text(rights.replace("[[", "requests_per_second = 10\n[[", 1))
     server = new_server(f"server.access_file={file}")
-    headers = {"Authorization": "Bearer secret"}
+    headers = {"Authorization": f"Bearer {token_of('one')}"}
     ok(server.client().send("PUT", "/v1/namespaces/default/topics/allowed", headers=headers))
     with SessionClient(server.port, headers=headers) as session:
         body = {"messages": ["m"]}

@@ -51,9 +51,10 @@ class Request(NamedTuple):
 
     `is_forwarded` and `wants_redirect` matter between the servers of a cluster only: whether
     another server has forwarded the request, and whether the client wants a redirect instead of
-    that (protocol §1, Clusters). `certificate` has the names in the client's certificate, and
-    `traceparent` is the W3C trace context of the client. `caller` is the principal that was found;
-    None: every client may do everything.
+    that (protocol §1, Clusters). `certificate` has the names in the client's certificate, `address`
+    is the IP address of the client (empty for a Unix socket), and `traceparent` is the W3C trace
+    context of the client. `caller` is the principal that was found; None: every client may do
+    everything.
 
     `upgrade` is the protocol to which the client wants to change. `members` is the body of a call
     of a session, which is no JSON (docs/session.md), `{}` without one; None for HTTP, and for a
@@ -69,6 +70,7 @@ class Request(NamedTuple):
     wants_redirect: bool = False
     authorization: str | None = None
     certificate: tuple[str, ...] = ()
+    address: str = ""
     traceparent: str | None = None
     caller: Caller | None = None
     upgrade: str | None = None

@@ -74,8 +74,7 @@ class TransactionRows:
     def settle(self, transaction_pointers: Collection[int]) -> None:
         """These pointers durably committed: the next batch deletes their index rows, and rows that
         were set aside return to their topics soon."""
-        self._state.index.settle(transaction_pointers)
-        aside = [each for each in transaction_pointers if self._state.index.aside_ranges(each)]
+        aside = self._state.index.settle(transaction_pointers)
         if aside:
             self._returning.update(aside)
             FutureTask(self._return_rows(aside), refusals=TuffError).go_on()

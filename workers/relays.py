@@ -133,7 +133,7 @@ class Handover:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                said = pack((head.authorization, head.certificate))
+                said = pack((head.authorization, head.certificate, head.address))
                 socket.send_fds(self._sending, [said], [theirs.fileno()])
             except OSError:  # the main process takes no more
                 ours.close()
@@ -165,11 +165,12 @@ def receive(receiving: socket.socket) -> tuple[socket.socket, Request] | None:
     with suppress(BlockingIOError):
         said, descriptors, _, _ = socket.recv_fds(receiving, HEAD_BYTES_MAX, 1)
         if said and descriptors:
-            ((authorization, certificate),) = Frames().feed(said)
+            ((authorization, certificate, address),) = Frames().feed(said)
             arrived = socket.socket(fileno=descriptors[0])
             arrived.settimeout(0)
             head = Request(
-                {}, (), None, None, b"", authorization=authorization, certificate=tuple(certificate)
-            )
+                {}, (), None, None, b"", authorization=authorization,
+                certificate=tuple(certificate), address=address,
+            )  # fmt: skip
             return arrived, head
     return None

@@ -1,6 +1,7 @@
 """The blocking client over a session: one connection that threads share."""
 
 import linecache
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
@@ -9,7 +10,7 @@ from types import CodeType, FrameType
 import pytest
 
 import tuff
-from tests.client.played_session import PlayedSession, playing
+from tests.client.played_session import LIMITS, PlayedSession, playing
 from tests.client.proxy import losing
 from tests.client.test_fork import output_of
 from tests.client.test_interrupts import Interrupter
@@ -129,6 +130,24 @@ def test_a_server_that_is_gone_is_noticed_and_left() -> None:
         client.publish(TOPIC, "over the next session")
 
 
+def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
+    """Its end is read before the next call is sent on it."""
+
+    def one(played: PlayedSession) -> None:
+        played.reply(played.next_call())
+        played.caller.sendall(frame(int(Kind.END), None))
+        ended.set()
+
+    ended = Event()
+    with (
+        playing(one, PlayedSession.answer_all) as url,
+        tuff.Client(url, retries=0) as client,
+    ):
+        client.publish(TOPIC, "one")
+        ended.wait()
+        client.publish(TOPIC, "over the next session")
+
+
 def test_a_client_that_sends_still_reads() -> None:
     """A server reads no more while its replies are unread, and no thread read: both waited."""
 
@@ -152,6 +171,17 @@ def test_what_is_no_frame_ends_the_session(bad: bytes) -> None:
         with pytest.raises(tuff.ConnectionLostError):
             client.publish(TOPIC, "lost")
         client.publish(TOPIC, "over the next session")
+
+
+def test_a_session_that_a_stopping_server_ends_at_once_keeps_no_connection() -> None:
+    here, there = socket.socketpair()
+    with there:
+        received = frame(int(Kind.GREETING), LIMITS) + frame(int(Kind.END), None)
+
+        ended = session.Session(here, received, within_s=1)
+
+        assert not ended.is_usable()
+        assert here.fileno() == -1
 
 
 def test_a_lost_session_is_lost_for_all_its_threads(

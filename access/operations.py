@@ -35,13 +35,14 @@ class Requirement(NamedTuple):
     """One of `rights` is needed on `scope`; and `of_topics` on each topic that the body names.
 
     `topics_of` lists these, from the namespace of the path and the body. It leaves out what is no
-    name of a topic: the handler refuses that. `is_batch`: each of the `calls` in the body counts as
-    a request of a quota."""
+    name of a topic: the handler refuses that. `deletes_messages`: the audit topic refuses it.
+    `is_batch`: each of the `calls` in the body counts as a request of a quota."""
 
     scope: Scope
     rights: tuple[Right, ...] = ()
     of_topics: Right | None = None
     topics_of: TopicsOfBody | None = None
+    deletes_messages: bool = False
     is_batch: bool = False
 
 
@@ -89,6 +90,7 @@ _TRANSACT = Requirement(Scope.SOMEWHERE, (Right.TRANSACT,))
 _COMMIT = _TRANSACT._replace(of_topics=Right.PUBLISH, topics_of=_of_entries)
 _ADMINISTER = Requirement(Scope.SERVER, (Right.ADMINISTER,))
 _ADMINISTER_TOPIC = Requirement(Scope.TOPIC, (Right.ADMINISTER,))
+_DELETE_MESSAGES = _ADMINISTER_TOPIC._replace(deletes_messages=True)
 _ADMINISTER_NAMESPACE = Requirement(Scope.NAMESPACE, (Right.ADMINISTER,))
 # Producers and readers need the partitions of a topic.
 _SHOW = Requirement(Scope.TOPIC, (Right.READ, Right.PUBLISH, Right.CREATE, Right.ADMINISTER))
@@ -105,9 +107,9 @@ REQUIREMENTS: Mapping[str, Requirement] = {
     "GET /v1/namespaces/{ns}/topics": Requirement(Scope.NAMESPACE, (Right.READ, Right.ADMINISTER)),
     f"PUT {_TOPIC}": _CREATE,
     f"GET {_TOPIC}": _SHOW,
-    f"DELETE {_TOPIC}": _ADMINISTER_TOPIC,
+    f"DELETE {_TOPIC}": _DELETE_MESSAGES,
     f"PUT {_TOPIC}/properties": _CREATE,
-    f"POST {_TOPIC}/truncate": _ADMINISTER_TOPIC,
+    f"POST {_TOPIC}/truncate": _DELETE_MESSAGES,
     f"POST {_TOPIC}/publish": _PUBLISH,
     f"POST {_TOPIC}/store": _PUBLISH,
     f"POST {_TOPIC}/rollback": _PUBLISH,
@@ -219,10 +221,15 @@ def require(
     namespace = EVERY if needed.scope is Scope.SERVER else parameters.get("ns", EVERY)
     topic = _topic_name(parameters["t"]) if needed.scope is Scope.TOPIC else EVERY
     may = principal.may_somewhere if needed.scope is Scope.SOMEWHERE else principal.may
-    if not any(may(right, namespace, topic) for right in needed.rights):
-        raise _forbidden(principal, needed.rights, _place(needed.scope, namespace, topic))
-    if needed.of_topics is not None and not principal.may(needed.of_topics, namespace, EVERY):
+    is_kept = needed.deletes_messages and (namespace, topic) == principal.audit_topic
+    if is_kept or not any(may(right, namespace, topic) for right in needed.rights):
+        raise _forbidden(principal, needed.rights, needed.scope, namespace, topic)
+    if needed.of_topics is not None and not _may_on_all(principal, needed.of_topics, namespace):
         _require_topics(principal, needed.of_topics, _topics(needed, namespace, body))
+
+
+def _may_on_all(principal: Principal, right: Right, namespace: str) -> bool:
+    return principal.audit_topic is None and principal.may(right, namespace, EVERY)
 
 
 def request_count(needed: Requirement, body: object) -> int:
@@ -238,7 +245,7 @@ def _require_topics(principal: Principal, right: Right, topics: Iterable[Topic])
     for namespace, name in topics:
         topic = _topic_name(name)
         if not principal.may(right, namespace, topic):
-            raise _forbidden(principal, (right,), _place(Scope.TOPIC, namespace, topic))
+            raise _forbidden(principal, (right,), Scope.TOPIC, namespace, topic)
 
 
 def _topics(needed: Requirement, namespace: str, body: object) -> Iterable[Topic]:
@@ -268,8 +275,15 @@ def _place(scope: Scope, namespace: str, topic: str) -> str:
             return "on all topics of all namespaces"
 
 
-def _forbidden(principal: Principal, rights: Sequence[Right], place: str) -> ForbiddenError:
+def _forbidden(
+    principal: Principal, rights: Sequence[Right], scope: Scope, namespace: str, topic: str
+) -> ForbiddenError:
+    if (namespace, topic) == principal.audit_topic:
+        return ForbiddenError(
+            f"{namespace}:{topic} is the audit topic, which only the server creates, changes and "
+            "writes; principals with the right administer on it read it"
+        )
     return ForbiddenError(
-        f"principal {principal.name} does not have the right {' or '.join(rights)} {place}; the "
-        "access file of the server gives rights"
+        f"principal {principal.name} does not have the right {' or '.join(rights)} "
+        f"{_place(scope, namespace, topic)}; the access file of the server gives rights"
     )

@@ -67,9 +67,17 @@ class Principal:
     name: str
     rights: tuple[Rights, ...] = ()
     quota: Quota = field(default_factory=Quota)
+    # Its namespace and name. No principal creates it or publishes to it, and only `administer`
+    # reads it. None: there is none for this principal.
+    audit_topic: tuple[str, str] | None = None
 
     def may(self, right: Right, namespace: str, topic: str) -> bool:
-        """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them."""
+        """Whether it has the right on the topic; `EVERY` as namespace or topic: on all of them, the
+        audit topic aside."""
+        if (namespace, topic) == self.audit_topic:
+            if right in (Right.CREATE, Right.PUBLISH):
+                return False
+            right = Right.ADMINISTER
         return any(right in each.allow and each.cover(namespace, topic) for each in self.rights)
 
     def may_somewhere(self, right: Right, namespace: str, _topic: str = EVERY) -> bool:
@@ -112,8 +120,9 @@ def hash_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def parse(text: str) -> Principals:
-    """The principals of an access file.
+def parse(text: str, audit_topic: tuple[str, str] | None = None) -> Principals:
+    """The principals of an access file, and the namespace and name of the topic that has their
+    acts.
 
     Raises:
         AccessFileError: it is not valid.
@@ -131,7 +140,7 @@ def parse(text: str) -> Principals:
         table = _table(entry, place)
         _check_keys(table, {"tokens", "certificates", "rights", *_QUOTAS}, place)
         by_name[name] = principal = Principal(
-            _name(name, place), tuple(_rights(table, place)), _quota(table, place)
+            _name(name, place), tuple(_rights(table, place)), _quota(table, place), audit_topic
         )
         for token in _texts(table.get("tokens", []), f"{place}.tokens"):
             _add(by_hash, _token_hash(token, place), principal, f"{place}.tokens has a token")

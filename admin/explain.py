@@ -21,6 +21,7 @@ from messaging.storage.packed_rows import PackedRowStore, first_whole
 from messaging.storage.store_state import OpenStore, StoreState
 from messaging.transactions_interface import WritePermit
 from tuff.protocol.errors import TransactionsUnavailableError, TransactionUnknownError
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import DELAYED_ID_SIZE, DelayedId, MessageId, TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -124,10 +125,14 @@ class _Recovered:
     async def visibility_state(self) -> VisibilityState | None:
         return None
 
-    async def enter(self, _pointer: int, _topic: TopicId, /) -> WritePermit:
+    async def enter(
+        self, _pointer: int, _topic: TopicId, _caller: Caller | None = None, /
+    ) -> WritePermit:
         self._refuse()
 
-    async def enter_rollback(self, _pointer: int, _topic: TopicId, /) -> WritePermit | None:
+    async def enter_rollback(
+        self, _pointer: int, _topic: TopicId, _caller: Caller | None = None, /
+    ) -> WritePermit | None:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -4,7 +4,7 @@ import http.client
 import time
 from pathlib import Path
 
-from benchmarks.generator import Pace, Report, Rows, measure, rows
+from benchmarks.generator import Pace, Report, Rows, Run, measure, rows
 from benchmarks.processes import ROOT, Running, tuff
 
 FILLED = 1_000  # requests of a hundred messages each, in the topic that is read
@@ -45,6 +45,7 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
         for count in (1, 8, 64, 128):
             writes[f"transaction c{count}"] = pace.run("transaction", connections=count)
         writes["run c64"] = pace.run("run")
+        writes |= _over_sessions(pace)
         yield from rows("tuff", writes, server)
         for rate in (1000, 4000):
             run = pace.run("publish", "-rate", str(rate), "-procs", "2", mode="open")
@@ -55,6 +56,24 @@ def measure_tuff(directory: Path, pace: Pace) -> Rows:
         hot = pace.run("poll", "-topic", "read", "-window", "1000", connections=1)
         yield "tuff poll tail", measure(hot, server)
     yield from _cold(directory, pace)
+
+
+def _over_sessions(pace: Pace) -> dict[str, Run]:
+    """The same calls over sessions, four for all callers, and over HTTP as often at a time."""
+    runs = {}
+    for kind, row, counts in (
+        ("publish", "publish", (1, 256)),
+        ("start", "start-tx", (64,)),
+        ("commit", "commit-10", (64, 1000)),
+        ("transaction", "transaction", (64,)),
+        ("run", "run", (64,)),
+    ):
+        for count in counts:
+            runs[f"session-{row} c{count}"] = pace.run(f"session-{kind}", connections=count)
+    for kind, row, count in (("publish", "publish", 256), ("commit", "commit-10", 1000)):
+        runs[f"{row} c{count}"] = pace.run(kind, connections=count)
+    runs["start-tx c64"] = pace.run("start")
+    return runs
 
 
 def _cold(directory: Path, pace: Pace) -> Rows:

@@ -33,7 +33,7 @@ LIMITS = (
     ("tephra", "bare", "per_s"),
     ("kafka", "bare", "per_s"),
 )
-# By the prefix of a peer's row: our comparable row.
+# By the prefix of a peer's row: our comparable row. Of a row over sessions: that over HTTP.
 OURS = (
     ("cdap publish-100", "tuff publish-100"),
     ("redis xadd-100", "tuff publish-100"),
@@ -51,6 +51,11 @@ OURS = (
     ("cdap poll cold", "tuff poll cold"),
     ("cdap poll tail", "tuff poll tail"),
     ("redis tail", "tuff tail"),
+    ("tuff session-publish", "tuff publish"),
+    ("tuff session-start-tx", "tuff start-tx"),
+    ("tuff session-commit-10", "tuff commit-10"),
+    ("tuff session-transaction", "tuff transaction"),
+    ("tuff session-run", "tuff run"),
 )
 
 SPARK_HEAD = """# The last run of Spark's source and sink

@@ -81,7 +81,11 @@ class LeaderOfTransactions:
         # Nothing is waited for in between: the topic is known before the transaction can end.
         self._joins[server, number] = permit
         self._rows.note_topic(pointer, topic)
-        return {"transactionId": permit.transaction_id}
+        owner = self._permits.owner_of(pointer)
+        return {
+            "transactionId": permit.transaction_id,
+            **({} if owner is None else {"owner": owner}),
+        }
 
     async def _new_snapshot(self, form: Fields) -> dict[str, object]:
         await self._server(form)

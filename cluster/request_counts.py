@@ -33,4 +33,4 @@ def counted(route: Route, counts: RequestCounts) -> Route:
                 counts.forwarded += 1
         return reply
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)

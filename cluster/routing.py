@@ -167,7 +167,7 @@ def proven_route(
             raise answer
         return answer
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 def target_of(path: str, request: Request) -> str:
@@ -211,7 +211,7 @@ def _routed(
         except PeerUnansweredError as error:
             raise _unanswered(route, error, doubtful) from None
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 def _target_at(owner: Owner, route: Route, request: Request) -> str:
@@ -250,7 +250,7 @@ def _asked_again(route: Route, ownership: Ownership) -> Route:
         ownership.forget(_topic_of(request))
         return await route.handler(request)
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 def _noted(route: Route, ownership: Ownership) -> Route:
@@ -262,7 +262,7 @@ def _noted(route: Route, ownership: Ownership) -> Route:
             # outcome, and then a later one is refused since it is done already.
             await ownership.note_change(_topic_of(request))
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 def _topic_of(request: Request) -> TopicId:

@@ -21,9 +21,11 @@ from cluster.routing import Leader
 from messaging.transactions_interface import WritePermit
 from metadata.json_values import Fields
 from tuff.protocol.errors import TransactionError, TransactionsUnavailableError, TuffError
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
+from tx.ownership import require_writer
 
 ENDED_COUNT_MAX = 16_384  # pointers that ended last; a poll looks at them right after their end
 
@@ -44,6 +46,7 @@ class _Join:
         self.key = key
         self.is_closed = False
         self.write_count = 0  # writes that passed and are not done
+        self.owner: str | None = None  # the principal of the transaction, if it is known
         self.granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.emptied = asyncio.Event()
 
@@ -96,13 +99,17 @@ class TransactionsOfLeader:
 
     # What messaging asks.
 
-    async def enter(self, pointer: int, topic: TopicId, /) -> WritePermit:
-        permit = await self._enter(_Key(pointer, topic.unit, is_rollback=False))
+    async def enter(
+        self, pointer: int, topic: TopicId, caller: Caller | None = None, /
+    ) -> WritePermit:
+        permit = await self._enter(_Key(pointer, topic.unit, is_rollback=False), caller)
         assert permit is not None
         return permit
 
-    async def enter_rollback(self, pointer: int, topic: TopicId, /) -> WritePermit | None:
-        return await self._enter(_Key(pointer, topic.unit, is_rollback=True))
+    async def enter_rollback(
+        self, pointer: int, topic: TopicId, caller: Caller | None = None, /
+    ) -> WritePermit | None:
+        return await self._enter(_Key(pointer, topic.unit, is_rollback=True), caller)
 
     async def snapshot(self) -> Transaction:
         return await self._snapshots.result()
@@ -242,7 +249,7 @@ class TransactionsOfLeader:
         join.write_count -= 1
         self._forget_if_done(join)
 
-    async def _enter(self, key: _Key) -> _Permit | None:
+    async def _enter(self, key: _Key, caller: Caller | None) -> _Permit | None:
         join = self._joins.get(key)
         if join is None:
             self._last_number += 1
@@ -255,6 +262,7 @@ class TransactionsOfLeader:
         # The close may have come while this waited for its turn.
         if join.is_closed:
             raise _is_ending(key.pointer)
+        require_writer(caller, key.pointer, join.owner)
         return _Permit(self, join)
 
     async def _ask_to_join(self, join: _Join) -> None:
@@ -280,6 +288,7 @@ class TransactionsOfLeader:
             return False
         if join.is_closed:
             raise _is_ending(key.pointer)
+        join.owner = reply.text("owner") if reply.has("owner") else None
         self._transaction_ids[key.pointer] = reply.integer("transactionId")
         return True
 

@@ -8,6 +8,7 @@ otherwise, they raise `TransactionsUnavailableError` while the transaction servi
 
 from typing import Protocol
 
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
@@ -33,17 +34,22 @@ class WritePermit(Protocol):
 class TransactionView(Protocol):
     """The methods of the transaction service that messaging needs."""
 
-    async def enter(self, pointer: int, topic: TopicId, /) -> WritePermit:
-        """Let one write to this topic, under this pointer (a transaction id or a checkpoint
-        pointer), pass the gate. Raises: TransactionNotInProgressError (its kinds),
+    async def enter(
+        self, pointer: int, topic: TopicId, caller: Caller | None = None, /
+    ) -> WritePermit:
+        """Let one write of this caller to this topic, under this pointer (a transaction id or a
+        checkpoint pointer), pass the gate. Raises: ForbiddenError: the transaction belongs to
+        another principal; TransactionNotInProgressError (its kinds),
         TransactionConflictError when the transaction was refused for a conflict before,
         TransactionUnknownError."""
 
-    async def enter_rollback(self, pointer: int, topic: TopicId, /) -> WritePermit | None:
+    async def enter_rollback(
+        self, pointer: int, topic: TopicId, caller: Caller | None = None, /
+    ) -> WritePermit | None:
         """As `enter`, for a rollback: also while the transaction is invalid. None for an aborted
         transaction, whose rows are marked, and for an unknown pointer: nothing to do.
-        Raises: TransactionCommittedError: it has committed; TransactionsUnavailableError: an ending
-        is under way, which may be a commit."""
+        Raises: ForbiddenError; TransactionCommittedError: it has committed;
+        TransactionsUnavailableError: an ending is under way, which may be a commit."""
 
     async def snapshot(self) -> Transaction:
         """A snapshot taken after this call, for a reader without a transaction."""

@@ -3,7 +3,7 @@
 Without an access file none of this is in the path of a request.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +37,8 @@ _SCHEME = "bearer "
 _Call = tuple[str | None, str, str | None, str | None, tuple[str, ...]]
 
 
-def read_access_file(file: Path) -> Principals:
-    """The principals of a file. Blocks.
+def read_access_file(file: Path, audit_topic: TopicId | None = None) -> Principals:
+    """The principals of a file. Blocks. `audit_topic` is the topic that has their acts.
 
     Raises:
         WatchedFileError: it can't be read, or is not valid.
@@ -54,7 +54,8 @@ def read_access_file(file: Path) -> Principals:
     if len(content) > FILE_BYTES_MAX:
         raise WatchedFileError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
     try:
-        return parse(text)
+        kept = None if audit_topic is None else (audit_topic.namespace, audit_topic.name)
+        return parse(text, kept)
     except AccessFileError as error:
         raise WatchedFileError(f"{file}: {error}") from None
 
@@ -76,12 +77,19 @@ class AccessGuard:
     """
 
     def __init__(
-        self, file: Path, *, now_s: Callable[[], float], cluster_secret: str | None = None
+        self,
+        file: Path,
+        *,
+        now_s: Callable[[], float],
+        cluster_secret: str | None = None,
+        audit_topic: TopicId | None = None,
     ) -> None:
         """Reads the file, and blocks. Raises: WatchedFileError: it is not valid."""
         self._now_s = now_s
         self._secret_hash = None if cluster_secret is None else hash_of(cluster_secret)
-        self._file = WatchedFiles([file], lambda: read_access_file(file), name="access file")
+        self._file = WatchedFiles(
+            [file], lambda: read_access_file(file, audit_topic), name="access file"
+        )
         # Calls that the principals may do, whatever their bodies are.
         self._allowed: dict[_Call, _Admitted] = {}
         self._usages: dict[str, Usage] = {}
@@ -92,21 +100,28 @@ class AccessGuard:
         needed = requirement_of(operation)
         if needed.scope is Scope.OPEN:
             return route
-        # Transactions have owners, and a forwarded request has the name of its principal.
-        needs_caller = Right.TRANSACT in needed.rights or self._secret_hash is not None
 
         def handle(request: Request) -> Awaitable[Reply]:
             admitted = self._admit(operation, needed, request)
-            if needs_caller:
-                request = request._replace(
-                    caller=admitted.caller,
-                    is_forwarded=request.is_forwarded and self._is_of_server(request),
-                )
+            # Transactions have owners, and a forwarded request has the name of its principal.
+            request = request._replace(
+                caller=admitted.caller,
+                is_forwarded=request.is_forwarded and self.is_of_server(request),
+            )
             if admitted.usage is None:
                 return handler(request)
             return _metered(admitted.usage, handler(request))
 
-        return route._replace(handler=handle)
+        joint = route.joint
+
+        def handle_jointly(requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
+            # One session has one principal, and these calls have the same parameters.
+            assert joint is not None
+            if self._find(operation, needed, requests[0]).usage is not None:
+                return None  # a quota is charged for each call
+            return joint(requests)
+
+        return route.wrapped(handle, joint=None if joint is None else handle_jointly)
 
     def guarded_stream(self, route: StreamRoute) -> StreamRoute:
         """As `guarded`."""
@@ -126,6 +141,20 @@ class AccessGuard:
         except UnauthenticatedError:
             return False
 
+    def is_of_server(self, request: Request) -> bool:
+        """Whether a server of the cluster sends the request."""
+        scheme, _, rest = (request.authorization or "").partition(" ")
+        if self._secret_hash is None or scheme != SERVER_SCHEME:
+            return False
+        return compare_digest(hash_of(rest.partition(" ")[0]), self._secret_hash)
+
+    def principal_name(self, request: Request) -> str | None:
+        """The name of the principal of a request; None without one."""
+        try:
+            return self._principal_of(request).name
+        except UnauthenticatedError:
+            return None
+
     def refusal(self, request: Request) -> UnauthenticatedError | None:
         """Why this request is that of no principal; None where it is that of one."""
         try:
@@ -144,6 +173,16 @@ class AccessGuard:
         if has_changed:
             self._allowed.clear()
         return has_changed
+
+    @property
+    def principals(self) -> Principals:
+        """Those of the newest valid file."""
+        return self._file.value
+
+    @property
+    def failure(self) -> str | None:
+        """Why the file is not used as it is now; None while it is."""
+        return self._file.failure
 
     def check(self) -> Check:
         """The state of the access file, for `/health/ready`."""
@@ -180,7 +219,7 @@ class AccessGuard:
         principal = self._principal_of(request)
         require(principal, needed, request.parameters, _body_of(request))
         # The first server has charged a request that another one forwards.
-        usage = None if self._is_of_server(request) else self._usage_of(principal)
+        usage = None if self.is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)
         # Where the body names topics, the next one may name others.
         if requirement_of(operation).of_topics is None and _is_short(call):
@@ -217,7 +256,7 @@ class AccessGuard:
         authorization = request.authorization
         if authorization is None:
             return self._of_certificate(request)
-        if self._is_of_server(request):
+        if self.is_of_server(request):
             return self._of_server(authorization)
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise UnauthenticatedError(
@@ -230,13 +269,6 @@ class AccessGuard:
                 "one, and its hash belongs into that file"
             )
         return found
-
-    def _is_of_server(self, request: Request) -> bool:
-        """Whether a server of the cluster sends the request."""
-        scheme, _, rest = (request.authorization or "").partition(" ")
-        if self._secret_hash is None or scheme != SERVER_SCHEME:
-            return False
-        return compare_digest(hash_of(rest.partition(" ")[0]), self._secret_hash)
 
     def _of_server(self, authorization: str) -> Principal:
         """The principal that another server has found, or that server itself."""
@@ -261,8 +293,9 @@ class AccessGuard:
                 "or of several; `certificates` of a principal has one of them"
             )
         raise UnauthenticatedError(
-            "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
-            "the client, TUFF_TOKEN of the command)"
+            "the request has no token, and no client certificate with a subject alternative name "
+            "for DNS or a URI; send a token as `Authorization: Bearer TOKEN` (`token` of the "
+            "client, TUFF_TOKEN of the command)"
         )
 
 

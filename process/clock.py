@@ -35,12 +35,11 @@ class SteadyClock:
         """The time of this run, in ms."""
         boot_before, ours_before = self._state
         boot = self._boot_ns()
-        passed = max(0, boot - boot_before)
+        passed = boot - boot_before if boot > boot_before else 0
         ours = ours_before + passed
-        bound = passed // SLEW_DIVISOR
-        ours += max(-bound, min(bound, self._wall_ns() - ours))
         # A slew smaller than a nanosecond would be lost if every call stored its state.
-        if bound:
+        if bound := passed // SLEW_DIVISOR:
+            ours += max(-bound, min(bound, self._wall_ns() - ours))
             self._state = (boot, ours)
         return ours // _NS_PER_MS
 

@@ -35,21 +35,23 @@ from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
 from process import backup_stream, health, metrics, session, settings_reply
 from process.allowed_hosts import AllowedHosts
+from process.audit_topic import AuditTopic
 from process.clock import ClockGuard, SteadyClock
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService, StreamRoute, require_nothing
+from process.http_connection import HttpService, RequireAccess, StreamRoute, require_nothing
 from process.listener import Listener
 from process.security import Security, Threads
-from process.settings import Settings, SettingsError
+from process.settings import Settings, SettingsError, changed
 from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
 from tuff.log_events import event
 from tuff.protocol.errors import (
     StorageUnavailableError,
     TopicExistsError,
+    TransactionsUnavailableError,
     UnavailableError,
 )
 from tuff.protocol.exchange import Reply, Request, Route, read_query
@@ -122,6 +124,7 @@ class Components:
         self._clock = runtime.clock
         self._guard = _clock_guard(settings, runtime.clock)
         self._security = Security(settings, threads=runtime.threads, now_s=runtime.elapsed_s)
+        self._audit = self._make_audit()
         self._spans = _request_spans(settings)
         self._is_open = False
         self._health_log = health.HealthLog()
@@ -175,17 +178,26 @@ class Components:
             disks=self._disks.by_store,
             of_cluster=() if self.cluster is None else self.cluster.gauges(),
         )
+        if self._audit is not None:
+            self._metrics.watch_more(self._audit.gauges())
 
     def listener(self) -> "Listener | Workers":
         """A listener that serves every route."""
         server = self._settings.server
         routes, streams = self._routes(), backup_stream.routes(self._backups)
+        routes.append(session.route())
         access = self._security.access
+        require_access: RequireAccess = require_nothing
+        if self._audit is not None:
+            self._audit.connect(routes)
         if access is not None:
             routes = [access.guarded(each) for each in routes]
             streams = [access.guarded_stream(each) for each in streams]
-        begin = session.route()
-        routes = [*routes, begin if access is None else access.guarded(begin)]
+            require_access = access.require_head
+        if self._audit is not None:
+            routes = [self._audit.recorded(each) for each in routes]
+            streams = [self._audit.recorded_stream(each) for each in streams]
+            require_access = self._audit.recorded_heads(require_access)
         if self._spans is not None:
             routes = [self._spans.traced(each) for each in routes]
         service = HttpService(
@@ -195,7 +207,7 @@ class Components:
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
-            require_access=require_nothing if access is None else access.require_head,
+            require_access=require_access,
         )
         self._sessions = sessions = session.Sessions(
             routes,
@@ -213,7 +225,9 @@ class Components:
         )
         if not server.workers:
             return listener
-        self._workers = workers = self._make_workers(listener, routes, streams, sessions)
+        self._workers = workers = self._make_workers(
+            listener, routes, streams, sessions, require_access
+        )
         self._metrics.watch_more(workers.gauges())
         return workers
 
@@ -223,17 +237,12 @@ class Components:
         routes: list[Route],
         streams: list[StreamRoute],
         sessions: session.Sessions,
+        require_access: RequireAccess,
     ) -> "Workers":
         from workers.answering import Answering
         from workers.processes import Workers
 
-        access = self._security.access
-        answering = Answering(
-            routes,
-            streams,
-            self._dispatcher,
-            require_access=require_nothing if access is None else access.require_head,
-        )
+        answering = Answering(routes, streams, self._dispatcher, require_access=require_access)
         return Workers(
             self._settings,
             answering,
@@ -322,6 +331,8 @@ class Components:
         await self._link.tick()
         await self._create_system_topics()
         self._is_open = True
+        if self._audit is not None:
+            self._audit.note_start(changed(self._settings))
         self._admission.open()
         self._log_health()
 
@@ -336,6 +347,8 @@ class Components:
         await self.messaging.tick()
         self._compare_clock()
         await self._create_system_topics()
+        if self._audit is not None:
+            self._audit.tick()
         self._log_health()
 
     async def tick_transactions(self) -> None:
@@ -350,6 +363,8 @@ class Components:
         """Read the access file and the TLS files again, if there are any and they have changed."""
         if await self._security.refresh() and self._sessions is not None:
             self._sessions.check_tokens()
+        if self._audit is not None:
+            self._audit.note_access_file()
         self._log_health()
 
     async def sweep(self) -> None:
@@ -371,6 +386,8 @@ class Components:
         self.messaging.polls.stop_waiting()
         left_s = DRAIN_S_MAX - (self._runtime.elapsed_s() - began_s)
         await self._admission.drained(within_s=max(left_s, DRAIN_S_MIN))
+        if self._audit is not None:
+            await self._audit.close()
 
     def interrupt(self) -> None:
         """Fail calls of the message store that hang, and all later ones, at once."""
@@ -428,6 +445,29 @@ class Components:
             ownership=ownership,
             archive=self._make_archive(),
         )
+
+    def _make_audit(self) -> AuditTopic | None:
+        server, access = self._settings.server, self._security.access
+        topic = server.audit_topic_id()
+        if topic is None or access is None:
+            return None
+        return AuditTopic(
+            topic,
+            access,
+            ttl_s=server.audit_ttl,
+            server=self._settings.cluster.server_id,
+            now_ms=self._clock.now_ms,
+            spawn=self._runtime.spawn,
+            owner_of=self._owner_of,
+        )
+
+    def _owner_of(self, pointer: int) -> str | None:
+        """The principal of a transaction; None where this server knows none, as one that does not
+        lead transactions."""
+        try:
+            return self.transactions.write_permits.owner_of(pointer)
+        except TransactionsUnavailableError:
+            return None
 
     def _make_archive(self) -> "ArchiveReader | None":
         directory = self._settings.messaging.archive_directory
@@ -553,6 +593,7 @@ class Components:
             "disk": self._disks.check(),
             "clock": self._guard.check(self._clock.offset_ms()),
             **self._security.checks(),
+            **({} if self._audit is None else {"audit": self._audit.check()}),
             **({} if self._workers is None else {"workers": self._workers.check()}),
         }
 

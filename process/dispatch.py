@@ -20,7 +20,7 @@ from tuff.protocol.errors import (
     StartingError,
     TuffError,
 )
-from tuff.protocol.exchange import Handler, Reply, Route, problem_reply
+from tuff.protocol.exchange import Handler, JointHandler, Reply, Request, Route, problem_reply
 
 if TYPE_CHECKING:
     from process.metrics import Metrics
@@ -63,14 +63,14 @@ class Admission:
         self._idle = asyncio.Event()
         self.under_way = 0
 
-    def enter(self) -> None:
-        """Raises: StartingError, ShuttingDownError, OverloadedError."""
+    def enter(self, count: int = 1) -> None:
+        """Count requests in. Raises: StartingError, ShuttingDownError, OverloadedError."""
         if not self._is_open:
             self._refuse()
-        if self.under_way >= self._pending_max:
-            self._require_capacity()
-        self.under_way += 1
-        self._arrivals.count += 1
+        if self.under_way + count > self._pending_max:
+            self._require_capacity(count)
+        self.under_way += count
+        self._arrivals.count += count
 
     def open(self) -> None:
         """Admit requests, unless it was stopped before."""
@@ -81,16 +81,16 @@ class Admission:
             raise ShuttingDownError("the server is stopping; try again when it is back")
         raise StartingError("the server is starting, and recovers its stores; try again soon")
 
-    def _require_capacity(self) -> None:
+    def _require_capacity(self, count: int) -> None:
         pending = self.under_way - self._waiting()
-        if pending >= self._pending_max:
+        if pending + count > self._pending_max:
             raise OverloadedError(
                 f"{pending} requests are under way, the limit of "
                 f"server.max_pending_requests={self._pending_max}; try again"
             )
 
-    def leave(self) -> None:
-        self.under_way -= 1
+    def leave(self, count: int = 1) -> None:
+        self.under_way -= count
         if self.is_stopping and not self.under_way:
             self._idle.set()
 
@@ -181,6 +181,33 @@ class Dispatcher:
             answered = self._bug(operation)
         self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
         return answered
+
+    async def answer_jointly(
+        self, operation: str, handler: JointHandler, questions: Sequence[Request]
+    ) -> Sequence[Reply] | None:
+        """The replies to calls that are handled at once; None: nothing was done, and each is to be
+        answered by itself."""
+        began_s, count = self._elapsed_s(), len(questions)
+        replies: Sequence[Reply]
+        try:
+            self._admission.enter(count)
+        except TuffError:
+            return None  # there may be room for some of them
+        try:
+            answers = handler(questions)
+            if answers is None:
+                return None
+            replies = await answers
+        except TuffError as error:
+            replies = [problem_reply(error)] * count
+        except Exception:  # noqa: BLE001 - it is logged, and the process goes on
+            replies = [self._bug(operation)] * count
+        finally:
+            self._admission.leave(count)
+        seconds = self._elapsed_s() - began_s
+        for reply in replies:
+            self._metrics.observe_request(operation, reply.status, seconds)
+        return replies
 
     def refuse(self, operation: str, error: TuffError) -> Reply:
         """The reply to a request that reached no handler; it is counted."""

@@ -265,6 +265,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._open
+
     def add(self, connection: Connection) -> None:
         self._open.add(connection)
         self._changed(len(self._open))
@@ -309,6 +312,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened = opened
         self._loop = service.loop
         self._certificate: tuple[str, ...] = ()  # the names in that of the client
+        self.address = ""  # of the client; empty for a Unix socket
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
@@ -335,6 +339,8 @@ class HttpConnection(asyncio.Protocol):
         self._service.connections.add(self)
         self._opened(self)
         self._certificate = names_of(transport.get_extra_info("peercert"))
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._close_if_idle()
 
@@ -442,6 +448,7 @@ class HttpConnection(asyncio.Protocol):
             fields.wants_redirect,
             fields.authorization,
             self._certificate,
+            self.address,
         )
         if len(data) < stop:
             self._held += data
@@ -452,9 +459,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._operation = operation
         work = service.dispatcher.answer(operation, handler, request)
-        self._work = LightTask(
-            work, returned=self._answer_plain, failed=self._fail, refusals=REFUSALS
-        )
+        self._work = LightTask(work, self._answer_plain, self._fail, REFUSALS)
         self._work.go_on()
 
     def _has_access(self, operation: str, head: Request) -> bool:
@@ -549,7 +554,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer(self._service.dispatcher.refuse(call.operation, foreign))
             return
         work = self._service.dispatcher.answer(call.operation, call.answer, self)
-        self._work = LightTask(work, returned=self._answer, failed=self._fail, refusals=REFUSALS)
+        self._work = LightTask(work, self._answer, self._fail, REFUSALS)
         self._work.go_on()
         if not parsed.is_whole and self._held:
             self._loop.call_soon(self._go_on)
@@ -609,6 +614,7 @@ class HttpConnection(asyncio.Protocol):
         head = Request(
             {}, (), None, None, b"",
             authorization=authorization_of(parsed.fields), certificate=self.certificate,
+            address=self.address,
         )  # fmt: skip
         self._service.switch(transport, head)
         self._service.connections.discard(self)
@@ -840,6 +846,7 @@ class _Call:
             wants_redirect(parsed.fields),
             authorization_of(parsed.fields),
             connection.certificate,
+            connection.address,
             parsed.fields.get("traceparent", [None])[0],
             upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
         )

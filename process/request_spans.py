@@ -54,7 +54,7 @@ class RequestSpans:
             _end(span, reply.status)
             return reply
 
-        return route._replace(handler=handle)
+        return route.wrapped(handle)
 
     def shutdown(self) -> None:
         """Export the spans that wait. Blocks, for some seconds if the collector does not answer."""

@@ -55,7 +55,12 @@ def _access_guard(
     if not settings.access_file:
         return None
     try:
-        return AccessGuard(Path(settings.access_file), now_s=now_s, cluster_secret=cluster_secret)
+        return AccessGuard(
+            Path(settings.access_file),
+            now_s=now_s,
+            cluster_secret=cluster_secret,
+            audit_topic=settings.audit_topic_id(),
+        )
     except WatchedFileError as error:
         raise SettingsError(f"server.access_file: {error}") from None
 
@@ -87,4 +92,4 @@ def _server_tls(settings: ServerSettings) -> ServerTls | None:
             Path(authority) if authority else None,
         )
     except WatchedFileError as error:
-        raise SettingsError(f"server.tls_certificate_file: {error}") from None
+        raise SettingsError(str(error)) from None

@@ -9,7 +9,7 @@ it are one write, and so are the replies of all calls that one sync has made dur
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -36,6 +36,7 @@ from tuff.protocol.exchange import (
     JSON_REPLY_TYPE,
     PROBLEM_TYPE,
     Handler,
+    JointHandler,
     MediaType,
     Reply,
     Request,
@@ -50,6 +51,7 @@ from tuff.protocol.session_frames import (
     PATH,
     PROTOCOL,
     FrameReader,
+    FrameWriter,
     Kind,
     call_of,
     frame,
@@ -68,7 +70,7 @@ UNDER_WAY_BYTES_MAX = 32 << 20
 # and one read can bring thousands of them.
 REPLY_BYTES_MAX = 64 << 20
 _UNAUTHENTICATED = 401
-_REPLY = int(Kind.REPLY)  # which is packed faster than a member of an enumeration
+_CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
 
 
@@ -77,6 +79,7 @@ class _Callee(NamedTuple):
 
     operation: str
     handler: Handler
+    joint: JointHandler | None
     names: tuple[str, ...]
     is_poll: bool
 
@@ -119,6 +122,7 @@ class Sessions:
         self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
         self.callees: Mapping[object, _Callee] = _callees(routes)
         self.open: set[Session] = set()
+        self.frames = FrameWriter()
 
     def begin(self, transport: asyncio.Transport, head: Request) -> None:
         """Continue a connection as a session; `head` is the request that asked for it."""
@@ -134,13 +138,14 @@ class Sessions:
 
 
 def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
-    handlers = {(each.method, each.path): each.handler for each in routes}
+    by_operation = {(each.method, each.path): each for each in routes}
     found: dict[object, _Callee] = {}
     for number, (method, path) in OPERATIONS.items():
         names = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
         operation = f"{method} {path}"
-        is_poll = ends_with_connection(operation)
-        found[number] = _Callee(operation, handlers[method, path], names, is_poll)
+        is_poll, found_route = ends_with_connection(operation), by_operation[method, path]
+        handler, joint = found_route.handler, found_route.joint
+        found[number] = _Callee(operation, handler, joint, names, is_poll)
     return found
 
 
@@ -153,7 +158,10 @@ class Session(asyncio.Protocol):
         self._transport: asyncio.Transport | None = transport
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(frame_bytes_max=sessions.frame_bytes_max)
-        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way: dict[int, _UnderWay | _Jointly] = {}
+        # Neighbouring calls of one read that are begun together, with the size of their frames.
+        self._joined: dict[int, tuple[Request, int]] = {}
+        self._joined_callee: _Callee | None = None
         self._under_way_bytes = 0
         self._polls_count = 0
         self._replies: list[bytes] = []  # not yet written
@@ -196,6 +204,7 @@ class Session(asyncio.Protocol):
                 self._take(elements, size)
         except BadRequestError as wrong:
             error = wrong
+        self._begin_joined()
         if error is not None:
             self._sessions.dispatcher.refuse(UNMATCHED, error)
             self._is_read = False
@@ -264,7 +273,7 @@ class Session(asyncio.Protocol):
     def _take(self, elements: list[object], size: int) -> None:
         """Raises: BadRequestError: nothing more can be read."""
         kind = elements[0]
-        if kind == Kind.CALL:
+        if kind == _CALL:
             self._begin_call(elements, size)
         elif kind == Kind.CANCEL:
             self._cancel(elements)
@@ -274,21 +283,66 @@ class Session(asyncio.Protocol):
             raise BadRequestError(f"a client sends no frame of kind {shown(kind)}")
 
     def _begin_call(self, elements: list[object], size: int) -> None:
-        call_id, (operation, *rest) = call_of(elements)
+        call_id, call = call_of(elements)
+        operation = call[0]
         dispatcher = self._sessions.dispatcher
-        if call_id in self._under_way:
+        if call_id in self._under_way or call_id in self._joined:
             raise BadRequestError(f"call {call_id} is still under way; give each call a new id")
         callee = self._sessions.callees.get(operation) if type(operation) is int else None
         try:
             if callee is None:
                 raise NotFoundError(f"a session has no operation {shown(operation)}")
             self._require_room(callee)
-            request = _request(rest, size, callee.names, self.head)
+            request = _request(call, size, callee.names, self.head)
         except TuffError as error:
             name = UNMATCHED if callee is None else callee.operation
             self._reply(call_id, dispatcher.refuse(name, error))
             return
-        work = dispatcher.answer(callee.operation, callee.handler, request)
+        if callee.joint is not None and _may_join(request):
+            self._join(call_id, callee, request, size)
+        else:
+            self._begin_joined()
+            self._begin(call_id, callee, request, size)
+
+    def _join(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
+        first, _ = next(iter(self._joined.values()), (request, 0))
+        if callee is not self._joined_callee or first.parameters != request.parameters:
+            self._begin_joined()
+        self._joined_callee = callee
+        self._joined[call_id] = request, size
+
+    def _begin_joined(self) -> None:
+        if not self._joined:
+            return
+        calls, callee, self._joined = self._joined, self._joined_callee, {}
+        assert callee is not None
+        assert callee.joint is not None
+        if len(calls) == 1:
+            self._begin_each(calls, callee)
+            return
+        requests = [request for request, _ in calls.values()]
+        answers = self._sessions.dispatcher.answer_jointly(callee.operation, callee.joint, requests)
+        work = _Jointly(self, calls, callee, answers)
+        self._under_way.update(dict.fromkeys(calls, work))
+        self._under_way_bytes += work.size
+        work.go_on()
+
+    def _begin_each(self, calls: Mapping[int, tuple[Request, int]], callee: _Callee) -> None:
+        for call_id, (request, size) in calls.items():
+            self._begin(call_id, callee, request, size)
+
+    def answered_jointly(self, work: "_Jointly", replies: Sequence[Reply] | None) -> None:
+        for call_id in work.calls:
+            del self._under_way[call_id]
+        self._under_way_bytes -= work.size
+        if replies is None:
+            self._begin_each(work.calls, work.callee)
+            return
+        for call_id, reply in zip(work.calls, replies, strict=True):
+            self._answer(call_id, reply)
+
+    def _begin(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
+        work = self._sessions.dispatcher.answer(callee.operation, callee.handler, request)
         try:
             awaited = work.send(None)
         except StopIteration as end:  # nothing had to be waited for, so no task is needed
@@ -296,13 +350,14 @@ class Session(asyncio.Protocol):
         except BaseException as error:  # noqa: BLE001 - as in a task
             self.fail(error)
         else:
-            self._under_way[call_id] = call = _UnderWay(self, call_id, size, work, callee.is_poll)
+            waiting = _UnderWay(self, call_id, size, work, callee.is_poll)
+            self._under_way[call_id] = waiting
             self._under_way_bytes += size
             self._polls_count += callee.is_poll
-            call.wait_for(awaited)
+            waiting.wait_for(awaited)
 
     def _require_room(self, callee: _Callee) -> None:
-        if len(self._under_way) >= CALLS_MAX:
+        if len(self._under_way) + len(self._joined) >= CALLS_MAX:
             raise OverloadedError(
                 f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
                 "reply, or open another session"
@@ -322,7 +377,7 @@ class Session(asyncio.Protocol):
         match elements:
             case [_, int(call_id)]:
                 call = self._under_way.get(call_id)
-                if call is not None and call.is_poll:
+                if isinstance(call, _UnderWay) and call.is_poll:
                     self._remove(call)
                     call.give_up()
             case _:
@@ -334,9 +389,10 @@ class Session(asyncio.Protocol):
         self._polls_count -= call.is_poll
 
     def _give_up_polls(self) -> None:
-        for call in [call for call in self._under_way.values() if call.is_poll]:
-            self._remove(call)
-            call.give_up()
+        for call in list(self._under_way.values()):
+            if isinstance(call, _UnderWay) and call.is_poll:
+                self._remove(call)
+                call.give_up()
 
     # Replies.
 
@@ -352,7 +408,7 @@ class Session(asyncio.Protocol):
                 self._loop.call_soon(self.end, error)
 
     def _reply(self, call_id: int, reply: Reply) -> None:
-        packed = _reply_frame(call_id, reply)
+        packed = self._sessions.frames.frame(_REPLY, call_id, *_reply_elements(reply))
         self._replies.append(packed)
         self._reply_bytes += len(packed)
         if not self._is_writing_later:
@@ -431,37 +487,62 @@ class _UnderWay(LightTask[Reply]):
         self.call_id = call_id
         self.size = size
         self.is_poll = is_poll
-        super().__init__(work, returned=self._return, failed=session.fail, refusals=REFUSALS)
+        super().__init__(work, self._return, session.fail, REFUSALS)
 
     def _return(self, reply: Reply) -> None:
         self._session.answered(self, reply)
 
 
-def _request(rest: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
-    """The request of a call, whose elements behind the operation these are, in a frame of this
-    size. Raises: BadRequestError."""
-    authorization, certificate = head.authorization, head.certificate
-    values, query, body, content_type, accept = rest
+class _Jointly(LightTask[Sequence[Reply] | None]):
+    """Neighbouring calls that one handler answers at once; `size` is that of their frames."""
+
+    __slots__ = ("_session", "callee", "calls", "size")
+
+    def __init__(
+        self,
+        session: Session,
+        calls: Mapping[int, tuple[Request, int]],
+        callee: _Callee,
+        work: Coroutine[Any, Any, Sequence[Reply] | None],
+    ) -> None:
+        self._session = session
+        self.calls = calls
+        self.callee = callee
+        self.size = sum(size for _, size in calls.values())
+        super().__init__(work, self._return, session.fail, REFUSALS)
+
+    def _return(self, replies: Sequence[Reply] | None) -> None:
+        self._session.answered_jointly(self, replies)
+
+
+def _may_join(request: Request) -> bool:
+    return not request.query and request.accept is None
+
+
+def _request(call: list[object], size: int, names: tuple[str, ...], head: Request) -> Request:
+    """The request of a call with these elements, in a frame of this size. Raises:
+    BadRequestError."""
+    _, values, query, body, content_type, accept = call
     parameters, pairs = path_parameters(values, names), query_pairs(query) if query else ()
-    accept = media_type(accept, what="the reply")
     if accept is not None:
+        accept = media_type(accept, what="the reply")
         require_reply_type(accept)
     if not isinstance(body, bytes):
         members = {} if body is None else body
         return Request(
-            parameters, pairs, None, accept, b"", authorization=authorization,
-            certificate=certificate, members=members, members_bytes=size,
+            parameters, pairs, None, accept, b"", False, False,  # noqa: FBT003 - takes half the time
+            head.authorization, head.certificate, head.address, None, None, None, members, size,
         )  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:
         content_type = MediaType.AVRO.value
     return Request(
-        parameters, pairs, content_type, accept, body, authorization=authorization,
-        certificate=certificate,
+        parameters, pairs, content_type, accept, body, authorization=head.authorization,
+        certificate=head.certificate, address=head.address,
     )  # fmt: skip
 
 
-def _reply_frame(call_id: int, reply: Reply) -> bytes:
+def _reply_elements(reply: Reply) -> tuple[int, dict[str, str], object]:
     status, content_type, body, headers, form = reply
     fields = dict(headers)
     if form is None and body:
@@ -469,4 +550,4 @@ def _reply_frame(call_id: int, reply: Reply) -> bytes:
             form = orjson.loads(body)
         else:
             form, fields["Content-Type"] = body, content_type or ""
-    return frame(_REPLY, call_id, status, fields, form)
+    return status, fields, form

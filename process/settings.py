@@ -18,6 +18,8 @@ from messaging.storage.hbase.settings import FOREVER_S, REQUEST_BYTES_MAX, HBase
 from messaging.topics import TTL_S_MAX
 from process.allowed_hosts import bare_host
 from process.logging_setup import FORMATS, LEVELS
+from tuff.protocol.errors import InvalidNameError
+from tuff.protocol.ids import TopicId, topic_id
 from tx.settings import TransactionSettings
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -38,6 +40,8 @@ class ServerSettings:
     unix_socket: str = ""  # the path of a Unix socket to listen on too; empty: none
     allow_remote: bool = False  # listen beyond loopback without an access file or without TLS
     access_file: str = ""  # the principals and their rights; empty: every client may do everything
+    audit_topic: str = ""  # namespace:topic that records acts of principals; empty: none
+    audit_ttl: int = 7_776_000  # seconds that its messages live, 90 days
     # The certificate of the server with its chain, and its key, in PEM; empty: no TLS.
     tls_certificate_file: str = ""
     tls_key_file: str = ""
@@ -99,6 +103,7 @@ class ServerSettings:
             self.max_clock_jump_s,
         )
         self._require_tls_files()
+        self._require_audit_topic()
         _require(
             self.allow_remote or self.host in LOOPBACK_HOSTS or self.is_protected,
             "server.host is a loopback address, unless the server has an access file "
@@ -118,6 +123,29 @@ class ServerSettings:
             "server.tls_client_ca_file is set only with server.tls_certificate_file",
             self.tls_client_ca_file,
         )
+
+    def _require_audit_topic(self) -> None:
+        _require(
+            bool(self.access_file) or not self.audit_topic,
+            "server.audit_topic is set only with server.access_file, which names the principals",
+            self.audit_topic,
+        )
+        try:
+            is_topic = self.audit_topic.count(":") < 2 and self.audit_topic_id() is not None
+        except InvalidNameError:
+            is_topic = False
+        _require(
+            is_topic or not self.audit_topic,
+            "server.audit_topic is a namespace and a topic, such as system:audit",
+            self.audit_topic,
+        )
+
+    def audit_topic_id(self) -> TopicId | None:
+        """The audit topic; None without one."""
+        if not self.audit_topic:
+            return None
+        namespace, _, name = self.audit_topic.partition(":")
+        return topic_id(namespace, name)
 
     @property
     def has_tls(self) -> bool:
@@ -146,6 +174,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.cluster.is_member:
             self._require_shared()
+        _require(
+            not self.server.audit_topic or 1 <= self.server.audit_ttl <= self.messaging.max_ttl,
+            "server.audit_ttl is whole seconds from 1 to messaging.max_ttl, "
+            f"{self.messaging.max_ttl}",
+            self.server.audit_ttl,
+        )
         _require(
             self.messaging.store != "hbase" or self.server.max_request_bytes <= REQUEST_BYTES_MAX,
             f"server.max_request_bytes is {REQUEST_BYTES_MAX} or less where messaging.store is "

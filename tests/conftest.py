@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.http.forking import forking
+from tests.secret_values import require_no_secret
 from tests.spark.session import spark_fixture
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = refuse_skip((yield), item.config)
+    refuse_secrets(report)
     if report.skipped and "spark" in getattr(item, "fixturenames", ()):
         # Without Java they are skipped in one line together, and not in one each.
         report.longrepr = ("tests/spark", 1, report.longrepr[2])
@@ -89,6 +91,16 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return refuse_skip((yield), collector.config)
+
+
+def refuse_secrets(report: pytest.TestReport) -> None:
+    """Fail the test where what it logged or printed shows a secret. The output of a server is
+    checked when the server ends."""
+    try:
+        for title, text in report.sections:
+            require_no_secret(text, source=title)
+    except AssertionError as error:
+        report.outcome, report.longrepr = "failed", str(error)
 
 
 def refuse_skip(report: R, config: pytest.Config) -> R:

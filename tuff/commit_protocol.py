@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
-from tuff.calls import Call, PollQuestion
+from tuff.calls import Call, PollQuestion, of_type
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
 from tuff.new_messages import Publishable, all_checked
@@ -509,7 +509,9 @@ def rerun(
 
     After a conflict that a `post_commit` raises it is not run again, as it has committed.
     """
-    if attempts < 1:
+    if not callable(work):
+        raise TypeError(f"the work is a function of the transaction, not {work!r:.100}")
+    if of_type(attempts, int, "attempts") < 1:
         raise ValueError(f"attempts is a number from 1 on, not {attempts}")
     failed_count = 0
     while True:

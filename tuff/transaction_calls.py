@@ -14,7 +14,9 @@ from tuff.calls import (
     json_body,
     json_object,
     maybe_pointer,
+    members,
     nothing,
+    of_type,
     query,
     reply_object,
     text,
@@ -102,7 +104,7 @@ def commit(
 ) -> Call[list[RollbackDetail]]:
     body: dict[str, object] = {
         "changes": _changes_form(changes),
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "readOnly": read_only,
     }
     return _post(f"{pointer}/commit", body, _read_published)
@@ -129,7 +131,7 @@ def prepare(
 ) -> Call[Prepared]:
     body: dict[str, object] = {
         "changes": _changes_form(changes),
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "database": database,
     }
 
@@ -197,7 +199,7 @@ def run(
 ) -> Call[list[RollbackDetail]]:
     """`request_id` (up to 128 characters) is what makes repeating it safe."""
     body: dict[str, object] = {
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "requestId": request_id,
     }
     if client is not None:
@@ -269,6 +271,14 @@ def invalids() -> Call[Invalids]:
     return get(f"{_ROOT}/invalid", read)
 
 
+def _entries_to_json(publish: Sequence[PublishEntry]) -> list[dict[str, object]]:
+    entries = members(publish, "publish")
+    return [
+        publish_entry_to_json(of_type(each, PublishEntry, "an entry of publish"))
+        for each in entries
+    ]
+
+
 def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Truncated]:
     """A time is not sent again: where it is to come, by the server's clock, that would take off
     what has become invalid since.
@@ -278,7 +288,11 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
     """
     if (ids is None) == (before_ms is None):
         raise ValueError("a truncation takes ids or before, and exactly one of them")
-    form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
+    form = (
+        {"before": before_ms}
+        if ids is None
+        else {"ids": list(map(pointer_to_json, members(ids, "ids")))}
+    )
 
     def read(response: Response) -> Truncated:
         body = reply_object(response)
@@ -409,7 +423,7 @@ def begin_epoch(
     # The same run gets the same transaction again.
     request = Request(
         method="POST",
-        path=f"{_sink_path(sink)}/epochs/{epoch}",
+        path=f"{_sink_path(sink)}/epochs/{of_type(epoch, int, 'epoch')}",
         form=body,
         is_repeatable=True,
     )

@@ -11,7 +11,6 @@ writes rows and records what was decided.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -90,9 +89,7 @@ def with_pointers(opened: OpenTransaction, publish: Sequence[PublishEntry]) -> l
                 f"pointer {entry.pointer} is none of transaction {opened.transaction_id}'s"
             )
     pointer = opened.transaction.write_pointer
-    return [
-        replace(entry, pointer=pointer) if entry.pointer is None else entry for entry in publish
-    ]
+    return [entry.under(pointer) if entry.pointer is None else entry for entry in publish]
 
 
 def abort_edit(
@@ -175,7 +172,7 @@ class Completion:
             TransactionError (its kinds): it has durably ended, or was durably refused.
         """
         while True:
-            opened = await self._require_unrefused(pointer)
+            opened = self._maybe_usable(pointer) or await self._require_unrefused(pointer)
             if not self._locks.is_closed(opened.transaction_id):
                 return opened
             await self._durable.within_time(self._locks.opened(opened.transaction_id))
@@ -203,26 +200,47 @@ class Completion:
             is_read_only=read_only,
         )
         transaction_id = self._durable.state.find(pointer).transaction_id
-        return await self._durable.within_time(self.commit_unbounded(transaction_id, request))
+        lsn = self._commit_now(transaction_id, request)
+        if lsn is None:
+            return await self._durable.within_time(self.commit_unbounded(transaction_id, request))
+        await self._durable.synced_in_time(lsn)
+        return self._outcome(transaction_id)
+
+    def _commit_now(self, transaction_id: int, request: CommitRequest) -> int | None:
+        """Record the commit if it waits for nothing before its sync, as nearly always; its LSN. It
+        takes no turn then: no other call can come between its check and its record. None: nothing
+        was done, and `commit_unbounded` waits, or says why it is refused."""
+        if request.publish or request.is_read_only or not self._locks.is_unused(transaction_id):
+            return None
+        opened = self._maybe_usable(transaction_id)
+        if opened is None or loses_changes(opened, names_changes=request.changes is not None):
+            return None
+        state, (_, changes) = self._durable.state, self._check(opened, request)
+        if self._locks.claimed_by(changes) is not None or state.prepared.conflict(changes):
+            return None
+        if state.committers.conflict(opened.transaction, changes):
+            return None
+        self._durable.require_room()
+        return self._record_commit(opened, changes, (), request)
 
     async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
         """As `commit`, for a caller that bounds the time itself."""
         if not self._locks.close_now(transaction_id):
             await self._locks.close(transaction_id)
         try:
-            if (committed := await self._committed(transaction_id)) is not None:
+            if (committed := self._committed(transaction_id)) is not None:
+                await self._durable.synced(committed.lsn)
                 return committed
             await self._commit(transaction_id, request)
             return self._outcome(transaction_id)
         finally:
             self._locks.open(transaction_id)
 
-    async def _committed(self, transaction_id: int) -> Outcome | None:
-        """Its outcome, durably, if it has committed; None otherwise."""
+    def _committed(self, transaction_id: int) -> Outcome | None:
+        """Its outcome, which may not be durable yet, if it has committed; None otherwise."""
         found = self._durable.state.find(transaction_id)
         if isinstance(found, OpenTransaction) or found.state is not EndedState.COMMITTED:
             return None
-        await self._durable.synced(found.lsn)
         return found
 
     async def prepare(
@@ -288,7 +306,8 @@ class Completion:
     async def _commit_prepared(self, transaction_id: int) -> Outcome:
         await self._locks.close(transaction_id)
         try:
-            if (committed := await self._committed(transaction_id)) is not None:
+            if (committed := self._committed(transaction_id)) is not None:
+                await self._durable.synced(committed.lsn)
                 return committed
             opened = await self._require_open(transaction_id)
             if opened.prepared is None:
@@ -337,7 +356,8 @@ class Completion:
         answer holds until the caller waits for something."""
         are_checked = has_waited = False
         while True:
-            opened = await self._require_unrefused(transaction_id)
+            usable = self._maybe_usable(transaction_id)
+            opened = usable or await self._require_unrefused(transaction_id)
             if loses_changes(opened, names_changes=request.changes is not None):
                 await self._fail_as(opened, InvalidReason.LOST_IN_CRASH)
             entries, changes = self._check(opened, request)
@@ -345,7 +365,7 @@ class Completion:
                 # In a cluster this asks other servers, and the transaction may end meanwhile.
                 await self._rows.check_entries(entries)
                 are_checked = True
-                if await self._require_unrefused(transaction_id) is not opened:
+                if self._maybe_usable(transaction_id) is not opened:
                     continue
             if (holder := self._locks.claimed_by(changes)) is not None:
                 # Whether these changes conflict is decided when the other one's rows are written.
@@ -584,12 +604,26 @@ class Completion:
         if isinstance(found, Outcome):
             await self._durable.synced(found.lsn)
             raise ended_error(found)
-        # The tick may come late; no decision is made for a transaction whose time is over.
+        if (reason := self._overdue(found)) is not None:
+            await self._fail_as(found, reason)
+        return found
+
+    def _overdue(self, found: OpenTransaction) -> InvalidReason | None:
+        """Why its time is over, None while it is not. The tick may come late; no decision is made
+        for a transaction whose time is over."""
         if found.prepared is None and not self._locks.has_claim(found.transaction_id):
             if self._now_ms() >= found.expires_at_ms:
-                await self._fail_as(found, InvalidReason.TIMED_OUT)
+                return InvalidReason.TIMED_OUT
             if found.lease_ms is not None and self._timeouts.has_lapsed(found):
-                await self._fail_as(found, InvalidReason.LEASE_EXPIRED)
+                return InvalidReason.LEASE_EXPIRED
+        return None
+
+    def _maybe_usable(self, pointer: int) -> OpenTransaction | None:
+        """What `_require_unrefused` returns if it waits for nothing, as nearly always. None: it
+        says why not."""
+        found = self._durable.state.find(pointer)
+        if isinstance(found, Outcome) or found.prepared or found.conflict or self._overdue(found):
+            return None
         return found
 
     async def _require_unprepared(self, pointer: int) -> OpenTransaction:

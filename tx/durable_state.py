@@ -8,7 +8,7 @@ fails, the state is recovered from the files, and continues in new ones. A serve
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -195,15 +195,17 @@ class DurableState:
         if pending_count >= PENDING_EDITS_MAX:
             raise OverloadedError(f"{pending_count} edits wait for the disk; try again in a second")
 
-    async def synced(self, lsn: int) -> None:
+    def synced(self, lsn: int) -> Awaitable[None]:
         """Wait until this edit is on stable storage. Raises: TransactionsUnavailableError."""
-        await self._whole_log.synced(lsn)
+        return self._whole_log.synced(lsn)
 
     async def synced_in_time(self, lsn: int) -> None:
         """Wait until this edit is on stable storage, for no longer than `tx.ending_timeout`.
         Raises: as `within_time`."""
         if lsn > self.state.seen:
-            await self.within_time(self._whole_log.synced(lsn))
+            waiter = self._whole_log.waiter(lsn)
+            self._timeout.watch(waiter)
+            await waiter
 
     async def within_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for this work, but no longer than `tx.ending_timeout`. The work itself continues.

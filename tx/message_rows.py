@@ -110,18 +110,22 @@ class EndedRows:
         """Edits up to this LSN are durable, and these changes are in the view now, in log order.
         Called before any caller that waits for an edit is answered."""
         self._rows.note_durable(lsn)
+        committed: list[int] = []
+        to_wake: list[int] = []
         for change in changes:
             if change.state is None:
                 continue
             self._aside.discard(change.transaction_id)
             pointers = change.ended or change.cleared
             if change.state is EndedState.COMMITTED:
-                self._rows.settle(pointers)
+                committed += pointers
             elif change.state is EndedState.INVALID:
                 self._mark_if_needed(change.transaction_id, pointers)
-            self._rows.wake_readers(pointers)
+            to_wake += pointers
         while self._to_wake and self._to_wake[0][0] <= lsn:
-            self._rows.wake_readers([self._to_wake.popleft()[1]])
+            to_wake.append(self._to_wake.popleft()[1])
+        self._rows.settle(committed)
+        self._rows.wake_readers(to_wake)
 
     def wake_once_durable(self, lsn: int, pointer: int) -> None:
         """Wake the readers in the snapshot of a transaction that committed without writes, by the

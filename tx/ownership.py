@@ -61,11 +61,18 @@ def require_owner(caller: Caller | None, transaction_id: int, owners: Owners) ->
     """
     if caller is None or caller.may_administer or caller.principal == owners.of(transaction_id):
         return
-    raise ForbiddenError(
-        f"transaction {transaction_id} does not belong to principal {caller.principal}; only the "
-        "principal that started it, and one with the right administer on all topics, may change "
-        "or end it"
-    )
+    raise _not_the_owner(caller, transaction_id)
+
+
+def require_writer(caller: Caller | None, transaction_id: int, owner: str | None) -> None:
+    """Check that the caller may write messages under the transaction, or roll them back. Where its
+    owner is not known, the right on the topic is enough.
+
+    Raises: ForbiddenError: it belongs to another principal.
+    """
+    if owner is None or caller is None or caller.may_administer or caller.principal == owner:
+        return
+    raise _not_the_owner(caller, transaction_id)
 
 
 def require_quota(caller: Caller | None, owners: Owners) -> None:
@@ -77,3 +84,11 @@ def require_quota(caller: Caller | None, owners: Owners) -> None:
             f"principal {caller.principal} has {caller.open_transactions_max} transactions in "
             "progress, its quota open_transactions; end some first"
         )
+
+
+def _not_the_owner(caller: Caller, transaction_id: int) -> ForbiddenError:
+    return ForbiddenError(
+        f"transaction {transaction_id} does not belong to principal {caller.principal}; only the "
+        "principal that started it, and one with the right administer on all topics, may write "
+        "under it, change it or end it"
+    )

@@ -84,7 +84,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route._replace(handler=while_running(manager, route.handler)) for route in need_it),
+        *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
         Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
         Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]
@@ -477,7 +477,8 @@ def _transaction_object(
     form["timeout"] = _seconds(opened.timeout_ms)
     form["startedAt"] = opened.started_at_ms
     form["expiresAt"] = opened.expires_at_ms
-    form |= _prepared_members(opened)
+    if opened.prepared is not None:
+        form |= _prepared_members(opened)
     if opened.lease_ms is not None:
         form |= _lease_members(opened, lease_ends_at_ms)
     return form

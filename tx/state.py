@@ -222,12 +222,12 @@ class TransactionState:
         match edit:
             case Started() | EpochBegun():
                 self._start(edit)
+            case Committed() | Aborted() | Invalidated():
+                self._end(edit)
             case Checkpointed():
                 self._checkpoint(edit)
             case Committing() | Refused() | Prepared():
                 self._note(edit)
-            case Committed() | Aborted() | Invalidated():
-                self._end(edit)
             case BlockReserved() | BlockKept() | BlockReturned():
                 self._reserve(edit)
             case Truncated() | SinkForgotten():

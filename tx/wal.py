@@ -173,13 +173,16 @@ class WriteAheadLog:
             TransactionsUnavailableError: the log failed; whether the edit will stand is decided by
                 recovery.
         """
-        if lsn <= self.durable_lsn:
-            return
+        if lsn > self.durable_lsn:
+            await self.waiter(lsn)
+
+    def waiter(self, lsn: int) -> asyncio.Future[None]:
+        """As `synced`, for an edit that is not durable yet."""
         self._require_whole()
         self.sync_soon(lsn)
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((lsn, waiter))
-        await waiter
+        return waiter
 
     def sync_soon(self, lsn: int) -> None:
         """Sync this edit with the next batch, without waiting for it."""

@@ -134,6 +134,10 @@ class TransactionLocks:
         if gate is not None:
             await gate.emptied()
 
+    def is_unused(self, transaction_id: int) -> bool:
+        """Whether the transaction has no write, commit or abort under way."""
+        return transaction_id not in self._gates
+
     def close_now(self, transaction_id: int) -> bool:
         """Do what `close` does if it would not have to wait; whether it was done."""
         if transaction_id in self._gates:

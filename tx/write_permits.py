@@ -10,12 +10,14 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import VisibilityState
 from tuff.protocol.transaction import Transaction, TransactionStatus
 from tx.conflicts import conflict_error
 from tx.durable_state import DurableState, ServiceState
 from tx.outcomes import EndedState, OpenTransaction, Outcome, ended_error, prepared_error, status_of
+from tx.ownership import require_writer
 from tx.snapshot_view import View
 from tx.write_gates_and_key_locks import Recall, TransactionLocks
 
@@ -63,9 +65,11 @@ class WritePermits:
         self._locks = locks
         self._reader: tuple[View, Transaction] | None = None
 
-    async def enter(self, pointer: int, _topic: TopicId, /) -> Permit:
+    async def enter(self, pointer: int, _topic: TopicId, caller: Caller | None = None, /) -> Permit:
         """Raises: TransactionError (its kinds): not in progress, or refused for a conflict;
-        TransactionsUnavailableError: down, or the transaction is being committed or aborted."""
+        TransactionsUnavailableError: down, or the transaction is being committed or aborted;
+        ForbiddenError: it belongs to another principal than the caller."""
+        self._require_writer(caller, pointer)
         return self.join(pointer, recall=None)
 
     def join(self, pointer: int, *, recall: Recall | None) -> Permit:
@@ -82,14 +86,27 @@ class WritePermits:
             recall=recall,
         )
 
-    async def enter_rollback(self, pointer: int, _topic: TopicId, /) -> Permit | None:
+    async def enter_rollback(
+        self, pointer: int, _topic: TopicId, caller: Caller | None = None, /
+    ) -> Permit | None:
         """As `enter`, also for an invalid transaction; None where there is nothing to do.
 
         Raises:
             TransactionCommittedError: it committed.
             TransactionsUnavailableError: down, or the transaction is being committed or aborted.
+            ForbiddenError: it belongs to another principal than the caller.
         """
+        self._require_writer(caller, pointer)
         return self.join_rollback(pointer, recall=None)
+
+    def owner_of(self, pointer: int) -> str | None:
+        """The principal of the transaction of this pointer; None where none is known. Raises:
+        TransactionsUnavailableError."""
+        try:
+            found = self._durable.state.find(pointer)
+        except TransactionUnknownError:
+            return None
+        return self._durable.state.owners.of(found.transaction_id)
 
     def join_rollback(self, pointer: int, *, recall: Recall | None) -> Permit | None:
         """As `enter_rollback`, for another server; `recall` is that of `join`. None also for an
@@ -194,6 +211,10 @@ class WritePermits:
             invalid=state.view.invalid,
             source=self._durable.newest_snapshot.path.name,
         )
+
+    def _require_writer(self, caller: Caller | None, pointer: int) -> None:
+        if caller is not None:
+            require_writer(caller, pointer, self.owner_of(pointer))
 
     def _require_seen(self, lsn: int) -> None:
         state = self._durable.state

@@ -62,7 +62,7 @@ class Answering:
         self.routes = [(each.method, each.path) for each in routes]
         self.streams = [(each.method, each.path) for each in streams]
         self.callees = [
-            *(_Callee(f"{m} {p}", names_in(p), handler, None) for m, p, handler in routes),
+            *(_Callee(f"{m} {p}", names_in(p), handler, None) for m, p, handler, _ in routes),
             *(_Callee(f"{m} {p}", (), None, handler) for m, p, handler in streams),
         ]
 

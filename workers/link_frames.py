@@ -14,7 +14,8 @@ no public format. Each is an array in MessagePack, and its first element is its 
     ending   :=                             answered := operation status seconds
     close    := seconds                     pong     :=
 
-    more     := nil | [is_forwarded wants_redirect authorization certificate traceparent upgrade]
+    more     := nil | [is_forwarded wants_redirect authorization certificate address
+                      traceparent upgrade]
 
 A call names its route by its position in the list of the hello. A request whose body has not
 arrived yet is *opened* with its head: the main process admits it and checks its rights, and says
@@ -116,13 +117,14 @@ def call_elements(call_id: int, route: int, request: Request) -> tuple[object, .
     """The elements of a call, without the kind."""
     (
         parameters, query, content_type, accept, body, is_forwarded, wants_redirect, authorization,
-        certificate, traceparent, _, upgrade, _, _,
+        certificate, address, traceparent, _, upgrade, _, _,
     ) = request  # fmt: skip
-    more = None
-    if is_forwarded or wants_redirect or authorization or certificate or traceparent or upgrade:
-        more = is_forwarded, wants_redirect, authorization, certificate, traceparent, upgrade
+    more = (
+        is_forwarded, wants_redirect, authorization, certificate, address, traceparent, upgrade,
+    )  # fmt: skip
     values = list(parameters.values())
-    return call_id, route, values, query or None, content_type, accept, body, more
+    given = more if any(more) else None
+    return call_id, route, values, query or None, content_type, accept, body, given
 
 
 def request_of(elements: Sequence[Any], names: tuple[str, ...]) -> Request:
@@ -132,10 +134,11 @@ def request_of(elements: Sequence[Any], names: tuple[str, ...]) -> Request:
     pairs = tuple([(name, value) for name, value in query]) if query else ()
     if more is None:
         return Request(parameters, pairs, content_type, accept, body)
-    is_forwarded, wants_redirect, authorization, certificate, traceparent, upgrade = more
+    is_forwarded, wants_redirect, authorization, certificate, *rest = more
+    address, traceparent, upgrade = rest
     return Request(
         parameters, pairs, content_type, accept, body, is_forwarded, wants_redirect, authorization,
-        tuple(certificate), traceparent, upgrade=upgrade,
+        tuple(certificate), address, traceparent, upgrade=upgrade,
     )  # fmt: skip
 
 

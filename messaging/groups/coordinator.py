@@ -15,11 +15,12 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from messaging.groups import decisions
-from messaging.groups.decisions import Heartbeat, Join, Sessions
+from messaging.groups.decisions import Heartbeat, Sessions
 from messaging.groups.settings import GroupSettings
 from messaging.groups.state import (
     DamagedRecordOfGroupError,
     GroupState,
+    MemberRecord,
     OffsetRecord,
     Record,
     from_bytes,
@@ -43,6 +44,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
@@ -162,7 +164,7 @@ class GroupCoordinator:
                 self._groups.pop(group_log, None)
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
-    async def join(self, group_log: TopicId, request: Join) -> MemberView:
+    async def join(self, group_log: TopicId, request: MemberRecord) -> MemberView:
         """Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
         TooManyMembersError."""
         payload_from_json(request.client, what="client")  # the log is UTF-8
@@ -201,9 +203,10 @@ class GroupCoordinator:
         offsets: Mapping[str, MessageId],
         *,
         pointer: int | None,
+        caller: Caller | None = None,
     ) -> None:
-        """Commit offsets; with a write pointer as messages of that transaction, which count once
-        it has committed.
+        """Commit offsets; with a write pointer as messages of that transaction of the caller, which
+        count once it has committed.
 
         Raises: GroupNotFoundError, UnknownMemberError, StaleMemberEpochError,
             PartitionNotAssignedError, TransactionError (its kinds).
@@ -213,7 +216,7 @@ class GroupCoordinator:
             records = decisions.commit(
                 group.state, member_id, epoch, offsets, now_ms=now_ms, pointer=pointer
             )
-            await self._write(group_log, group, records, pointer=pointer)
+            await self._write(group_log, group, records, pointer=pointer, caller=caller)
 
     async def committed(self, group_log: TopicId) -> GroupState:
         """The state, in which every offset is settled whose transaction has ended.
@@ -472,13 +475,16 @@ class GroupCoordinator:
         records: list[Record],
         *,
         pointer: int | None = None,
+        caller: Caller | None = None,
     ) -> None:
         """Append records to the log, and apply them once they are durable. Also without records, it
         keeps the log short, and its records from expiring."""
         if records:
             try:
                 published = await self._publisher.publish(
-                    group_log, PublishRequest(pointer, [to_bytes(each) for each in records])
+                    group_log,
+                    PublishRequest(pointer, [to_bytes(each) for each in records]),
+                    caller=caller,
                 )
             except BaseException:
                 # Whether they are in the log is not known: the next request reads it again.

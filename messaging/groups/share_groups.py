@@ -45,6 +45,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import FIRST_ID, MessageId, Offset, TopicId, past_group
 from tuff.protocol.requests import PublishRequest
 
@@ -291,9 +292,10 @@ class ShareGroups:
         request: Sequence[Acknowledgement],
         *,
         pointer: int | None = None,
+        caller: Caller | None = None,
     ) -> list[Outcome]:
         """Acknowledge messages, of which each is there once; with a write pointer, acceptances and
-        rejections are part of that transaction, all of them or none.
+        rejections are part of that transaction of the caller, all of them or none.
 
         Raises: TopicNotFoundError, PartitionRequiredError, GroupNotFoundError,
             TransactionsUnavailableError, TransactionError (its kinds). StorageUnavailableError: it
@@ -313,7 +315,7 @@ class ShareGroups:
             if pointer is not None:
                 _require_all(request, outcomes)
             if records:
-                await self._write(found, records, pointer)
+                await self._write(found, records, pointer, caller)
                 found.state.remember(request, outcomes)
                 await self._summarize_if_due(found)
             found.log.wake()  # for those that were released
@@ -443,12 +445,18 @@ class ShareGroups:
         return group
 
     async def _write(
-        self, found: _Group, records: Sequence[DoneRecord], pointer: int | None
+        self,
+        found: _Group,
+        records: Sequence[DoneRecord],
+        pointer: int | None,
+        caller: Caller | None,
     ) -> None:
         """Append records to the log, and apply them once they are durable."""
         try:
             published = await self._publisher.publish(
-                found.log.id, PublishRequest(pointer, [to_bytes(each) for each in records])
+                found.log.id,
+                PublishRequest(pointer, [to_bytes(each) for each in records]),
+                caller=caller,
             )
         except BaseException as error:
             if not isinstance(error, TuffError) or isinstance(error, StorageUnavailableError):

@@ -107,7 +107,9 @@ class _Routes:
         if pointer is not None:
             pointer = pointer_from_json(pointer, what="transactionWritePointer")
         asked = _acknowledgements(body.get("messages"), is_transactional=pointer is not None)
-        outcomes = await self._groups.acknowledge(topic, name, asked, pointer=pointer)
+        outcomes = await self._groups.acknowledge(
+            topic, name, asked, pointer=pointer, caller=request.caller
+        )
         results = [
             {"id": each.id.hex(), "result": outcome}
             for each, outcome in zip(asked, outcomes, strict=True)

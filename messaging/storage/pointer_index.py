@@ -287,21 +287,28 @@ class PointerIndex:
                 if is_here and entry.kind == MESSAGE_ROWS:
                     yield entry
 
-    def settle(self, pointers: Iterable[int]) -> None:
+    def settle(self, pointers: Iterable[int]) -> list[int]:
         """These pointers committed: remove their rows from the index, in memory now and on the disk
-        with the next batch. Those that were set aside stay."""
+        with the next batch. Those that were set aside stay; returns the pointers that have some."""
+        staying: list[int] = []
         for pointer in pointers:
+            if pointer not in self._ranges:
+                continue
             aside = self.aside_ranges(pointer)
+            ranges = self._ranges.pop(pointer)
             self._publishes.pop(pointer, None)
             self._stored.pop(pointer, None)
-            if ranges := self._ranges.pop(pointer, None):
-                self._note_ended(pointer, frozenset([entry.topic for entry in ranges.values()]))
+            topics = frozenset([entry.topic for entry in ranges.values()])
+            self._note_ended(pointer, topics)
+            if aside:
+                staying.append(pointer)
                 for entry in aside:
                     del ranges[entry.key]
                     self.add(entry)
-            if ranges:
                 topics = frozenset([entry.topic for entry in ranges.values()])
+            if ranges:
                 self.settling[pointer] = _Settling(list(ranges), topics)
+        return staying
 
     def next_settling(self, *, count_max: int) -> list[tuple[int, list[bytes]]]:
         """Committed pointers with their index rows to delete, up to about `count_max` rows."""

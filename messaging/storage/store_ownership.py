@@ -137,7 +137,7 @@ def owned(route: Route, ownership: StoreOwnership) -> Route:
             await ownership.require()
         return reply
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 def _answer(waiting: "asyncio.Future[str | None]", reason: str | None) -> None:

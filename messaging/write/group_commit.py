@@ -10,8 +10,8 @@ again, and its last-batch row answers the question. Only then is anything else w
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,7 +24,9 @@ from messaging.storage.rows import (
     DamagedRowError,
     MessageRow,
     delayed_key,
+    inline_values,
     message_key,
+    message_keys,
     offset_after,
     offset_in,
     split_log_message,
@@ -54,17 +56,18 @@ PENDING_COUNT_MAX = 20_000  # writes waiting or under way; as many as requests m
 PENDING_BYTES_MAX = 256 << 20  # bytes of waiting payloads; bounds memory behind a slow disk
 WRITE_OVERHEAD_BYTES = 256  # bytes; what a small write costs besides its payload
 SETTLED_PER_BATCH_MAX = 10_000  # index rows that a batch of publishes deletes besides
+RUN_BYTES_MAX = 64 << 10  # bytes of payloads; the tail cache keeps or drops a run as a whole
 LOST_LOGGED_EVERY_S = 10.0  # seconds between two log lines about writes that were answered early
 
 
 class Inversion(NamedTuple):
-    """Rows to mark as rolled back: those of this pointer in this range of keys. `is_aside`: they
-    may return, so those that are marked already are deleted."""
+    """Rows to mark as rolled back: those of this pointer in this range of keys. `runs` gets the
+    first and the last of those that follow each other, without one that was marked before."""
 
     pointer: int
     start: bytes
     stop: bytes
-    is_aside: bool
+    runs: list[tuple[Offset, Offset]]
 
 
 class Renewal(NamedTuple):
@@ -79,6 +82,17 @@ class Renewal(NamedTuple):
     first: Offset | None
 
 
+@dataclass(slots=True)
+class _Run:
+    """Plain messages of one topic with neighbouring offsets, of any number of publishes."""
+
+    prefix: bytes
+    first: Offset
+    last: Offset
+    payloads: list[bytes]
+    size_bytes: int
+
+
 class WriteBatch:
     """Rows that are written together, and callbacks for when they are durable or lost.
 
@@ -91,7 +105,8 @@ class WriteBatch:
         self.number = number
         self.now_ms = now_ms
         self.puts: dict[bytes, bytes | None] = {}
-        self.new_rows: list[NewRows] = []  # of each publish
+        self.new_rows: list[NewRows] = []  # in the order of their offsets
+        self._run: _Run | None = None  # behind them
         # Rows of the Payload Table, which are new, and which readers don't see yet.
         self.stored: list[Columns] = []
         self.inversions: list[Inversion] = []
@@ -101,6 +116,7 @@ class WriteBatch:
         # Topics whose long polls wake, with the messages published to them and their bytes.
         self._touched: dict[Topic, tuple[int, int]] = {}
         self._sequencer = sequencer
+        self._once_marked: list[Callable[[], None]] = []
         self._when_durable: list[Callable[[], None]] = []
         self._when_lost: list[Callable[[], None]] = []
         self._forced = False
@@ -116,6 +132,7 @@ class WriteBatch:
         return not (
             self.puts
             or self.new_rows
+            or self._run
             or self.stored
             or self.delayed
             or self.inversions
@@ -128,6 +145,38 @@ class WriteBatch:
         after the other are neighbours."""
         return self._sequencer.next_run(count, now_ms=self.now_ms)
 
+    def put_plain(self, prefix: bytes, payloads: Sequence[bytes]) -> tuple[Offset, Offset]:
+        """Add messages that have nothing besides their payloads, at least one; their first and
+        their last offset. Those of neighbouring publishes to one topic become rows together, since
+        a call for each publish takes longer than all the rest of its row."""
+        run, before = self._run, self._sequencer.last
+        first, last = self._sequencer.next_run(len(payloads), now_ms=self.now_ms)
+        size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
+        if run is None or run.prefix != prefix or run.last != before:
+            self.finish_rows()
+            self._run = _Run(prefix, first, last, list(payloads), size_bytes)
+            return first, last
+        run.payloads += payloads
+        run.last = last
+        run.size_bytes += size_bytes
+        if run.size_bytes >= RUN_BYTES_MAX:
+            self.finish_rows()
+        return first, last
+
+    def put_rows(self, rows: NewRows) -> None:
+        """Add rows that are behind all of this batch."""
+        self.finish_rows()
+        self.new_rows.append(rows)
+
+    def finish_rows(self) -> None:
+        """Make the rows of all messages. Called on the event loop before the batch is written: the
+        worker thread would take the interpreter from it for that."""
+        run, self._run = self._run, None
+        if run is not None:
+            keys = message_keys(run.prefix, run.first, len(run.payloads))
+            values = inline_values(keys, run.payloads, pointer=None)
+            self.new_rows.append(NewRows(run.prefix, keys, values, is_plain=True))
+
     def put(self, key: bytes, value: bytes) -> None:
         self.puts[key] = value
 
@@ -135,12 +184,17 @@ class WriteBatch:
         self.puts[key] = None
 
     def invert(
-        self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, is_aside: bool = False
-    ) -> None:
-        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive; with
-        `is_aside` such that `publish_again` finds no row that was marked before."""
+        self, pointer: int, prefix: bytes, first: Offset, last: Offset
+    ) -> Sequence[tuple[Offset, Offset]]:
+        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive. Once they
+        are, the result has the first and the last row of each run that was not marked before."""
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
-        self.inversions.append(Inversion(pointer, start, stop, is_aside))
+        self.inversions.append(Inversion(pointer, start, stop, []))
+        return self.inversions[-1].runs
+
+    def once_marked(self, then: Callable[[], None]) -> None:
+        """Call this in the writing thread, between the marks and the write."""
+        self._once_marked.append(then)
 
     def publish_again(
         self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, at: Offset
@@ -223,6 +277,8 @@ class WriteBatch:
         """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
         for inversion in self.inversions:
             self._mark(store, inversion)
+        for then in self._once_marked:
+            then()
         for renewal in self.renewals:
             self._renew(store, renewal)
         records = [*self.puts.items(), *self.delayed]
@@ -231,15 +287,16 @@ class WriteBatch:
         store.write(records)
 
     def _mark(self, store: Store, inversion: Inversion) -> None:
-        pointer = inversion.pointer
-        for key, stored in store.scan(inversion.start, inversion.stop):
-            value = self.puts.get(key, stored)  # a row that this batch deletes stays deleted
-            if value is None:
-                continue
-            if (inverted := _inverted(key, value, pointer)) is not None:
+        is_in_run = False
+        for key, value in store.scan(inversion.start, inversion.stop):
+            # A row that this batch deletes stays deleted.
+            inverted = None if key in self.puts else _inverted(key, value, inversion.pointer)
+            if inverted is not None:
                 self.puts[key] = inverted
-            elif inversion.is_aside and _row_of(key, value, -pointer) is not None:
-                self.puts[key] = None
+                offset = offset_in(key)
+                first = inversion.runs.pop()[0] if is_in_run else offset
+                inversion.runs.append((first, offset))
+            is_in_run = inverted is not None
 
     def _renew(self, store: Store, renewal: Renewal) -> None:
         offset = renewal.first
@@ -258,26 +315,40 @@ class WriteBatch:
                 offset = offset_after(offset)
 
 
-@dataclass(slots=True, eq=False)
 class Write(Generic[T]):
     """One write: `build` decides and adds its rows to a batch, or raises and adds none.
 
     The committer releases the permit when the write is durable or proven not to be on the disk,
     even if the caller was cancelled. An `internal` write is never refused for overload: other
-    writes wait for its effect. `ack` says when the caller is answered, with `NONE` by itself.
+    writes wait for its effect. It is of one request, or of several that are answered together.
+    `ack` says when the caller is answered, with `NONE` by itself.
     """
 
-    build: Callable[[WriteBatch], T]
-    size_bytes: int = WRITE_OVERHEAD_BYTES
-    permit: WritePermit | None = None
-    internal: bool = False
-    ack: Ack = Ack.DURABLE
-    future: "asyncio.Future[T]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    # The answer for the caller once the batch is written: one or the other.
-    value: T | None = field(default=None, init=False)
-    error: TuffError | None = field(default=None, init=False)
+    __slots__ = (
+        "ack", "build", "error", "future", "internal", "permit", "requests_count", "size_bytes",
+        "value",
+    )  # fmt: skip
+
+    def __init__(  # by hand: one is made for each publish, and a dataclass takes twice as long
+        self,
+        build: Callable[[WriteBatch], T],
+        *,
+        size_bytes: int = WRITE_OVERHEAD_BYTES,
+        permit: WritePermit | None = None,
+        internal: bool = False,
+        ack: Ack = Ack.DURABLE,
+        requests_count: int = 1,
+    ) -> None:
+        self.build = build
+        self.size_bytes = size_bytes
+        self.permit = permit
+        self.internal = internal
+        self.ack = ack
+        self.requests_count = requests_count
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        # The answer for the caller once the batch is written: one or the other.
+        self.value: T | None = None
+        self.error: TuffError | None = None
 
     @property
     def was_answered_early(self) -> bool:
@@ -355,17 +426,17 @@ class GroupCommitter:
                 "disk, which is the most; try again later"
             )
 
-    async def submit(self, write: Write[T]) -> T:
-        """Add a write to the next batch; returns what `build` returned, once that is durable, or
-        with the ack `RECEIVED` once the batch is built.
+    def submit(self, write: Write[T]) -> "asyncio.Future[T]":
+        """Add a write to the next batch. The future has what `build` returned, once that is
+        durable, or with the ack `RECEIVED` once the batch is built.
 
         The write continues if the caller is cancelled.
 
-        Raises: what `enqueue` and `build` raise; StorageUnavailableError: the batch failed, and may
-            or may not be stored.
+        Raises: what `enqueue` raises. The future: what `build` raises; StorageUnavailableError: the
+            batch failed, and may or may not be stored.
         """
         self.enqueue(write)
-        return await write.future
+        return write.future
 
     def enqueue(self, write: Write[Any]) -> None:
         """Add a write to the next batch.
@@ -379,7 +450,7 @@ class GroupCommitter:
         except TuffError:
             _release(write)
             raise
-        self._pending_count += 1
+        self._pending_count += write.requests_count
         self._pending_bytes += write.size_bytes
         self._group.put(write)
 
@@ -455,12 +526,13 @@ class GroupCommitter:
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)
-        self._observe("store_batch_requests", len(writes))
+        self._observe("store_batch_requests", sum(write.requests_count for write in writes))
         self._complete(batch, writes)
 
     def _finish(self, batch: WriteBatch) -> None:
         """Add what every batch contains: the last-batch row, metadata that changed, and the
         deletion of settled index rows."""
+        batch.finish_rows()
         state = self._state
         if state.index.settling:
             settled = state.index.next_settling(count_max=SETTLED_PER_BATCH_MAX)
@@ -504,7 +576,7 @@ class GroupCommitter:
     def _answer(self, writes: list[Write[Any]]) -> None:
         for write in writes:
             _release(write)
-            self._pending_count -= 1
+            self._pending_count -= write.requests_count
             self._pending_bytes -= write.size_bytes
             if write.error is not None:
                 self._fail(write, write.error)

@@ -1,7 +1,7 @@
 """Publish, store and rollback: from the HTTP request to the rows of a write batch, and back to the
 reply (protocol §3.1 to §3.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -41,9 +41,11 @@ from tuff.protocol.errors import (
     InvalidDelayError,
     InvalidTtlError,
     TopicNotFoundError,
+    TuffError,
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
+    Caller,
     MediaType,
     Reply,
     Request,
@@ -74,7 +76,7 @@ def routes(publisher: "Publisher") -> list[Route]:
     """The HTTP routes of publish, store and rollback."""
     handlers = _Routes(publisher)
     return [
-        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish),
+        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish, handlers.publish_jointly),
         Route("POST", f"{TOPIC_PATH}/store", handlers.store),
         Route("POST", f"{TOPIC_PATH}/rollback", handlers.rollback),
     ]
@@ -87,21 +89,42 @@ class _Routes:
     async def publish(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_PUBLISH_PARAMETERS)
         asked_in, publish = _publish_request(request)
-        form = reply_form(request.accept, asked_in=asked_in)
+        media_type = asked_in
+        if request.accept is not None:
+            media_type = reply_form(request.accept, asked_in=asked_in).media_type
         ack = _named_ack(request, publish) if request.query else None
         if ack is Ack.NONE:
             self._publisher.enqueue(topic, publish)
             return Reply(headers=(("Tuff-Ack", ack.value),))
-        published = await self._publisher.publish(topic, publish, ack=ack or Ack.DURABLE)
-        reply = _published(request, published, form.media_type)
+        published = await self._publisher.publish(
+            topic, publish, ack=ack or Ack.DURABLE, caller=request.caller
+        )
+        reply = _published(request, published, media_type)
         if ack is None:
             return reply
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
+    def publish_jointly(self, requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
+        """As `publish`, for calls that have nothing but payloads, which become one write."""
+        payloads: list[bytes] = []
+        counts: list[int] = []
+        for request in requests:
+            try:
+                _, publish = _publish_request(request)
+            except TuffError:
+                return None
+            if not _is_plain(publish):
+                return None
+            payloads += publish.payloads
+            counts.append(len(publish.payloads))
+        topic = topic_of(requests[0])
+        written = self._publisher.publish_jointly(topic, payloads, requests_count=len(counts))
+        return None if written is None else _joint_replies(written, counts)
+
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
         _, publish = _publish_request(request)
-        await self._publisher.store(topic, publish)
+        await self._publisher.store(topic, publish, caller=request.caller)
         return EMPTY_REPLY
 
     async def rollback(self, request: Request) -> Reply:
@@ -111,14 +134,14 @@ class _Routes:
             detail = avro.decode_rollback_detail(body)
         else:
             detail = json_forms.rollback_detail_from_json(request.value())
-        await self._publisher.rollback(topic, detail)
+        await self._publisher.rollback(topic, detail, caller=request.caller)
         return EMPTY_REPLY
 
 
 def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     body = request.body
     asked_in, schema = body_form(request.content_type, body)
-    query = dict(request.query)
+    query = dict(request.query) if request.query else {}
     of_all = json_forms.delay_from_json(query) if query else None
     if asked_in is MediaType.AVRO:
         decode = avro.decode_publish_request if schema == 1 else avro.decode_publish_request_2
@@ -133,6 +156,11 @@ def _publish_request(request: Request) -> tuple[MediaType, PublishRequest]:
     own = publish.ttls_s or [None] * len(publish.payloads)
     ttls_s = [ttl_s if each is None else each for each in own]
     return asked_in, publish._replace(ttls_s=ttls_s, ttl_s=ttl_s)
+
+
+def _is_plain(publish: PublishRequest) -> bool:
+    """Whether it has payloads and nothing else."""
+    return bool(publish.payloads) and publish == PublishRequest(None, publish.payloads)
 
 
 def _named_ack(request: Request, publish: PublishRequest) -> Ack | None:
@@ -155,12 +183,32 @@ def _published(request: Request, published: "Published", media_type: MediaType) 
     if published.partitions:
         headers = (*headers, ("Tuff-Partitions", ",".join(map(str, published.partitions))))
     if published.rollback is None:
-        return Reply(headers=headers)
+        return Reply(200, None, b"", headers)
     if media_type is MediaType.AVRO:
         body = avro.encode_rollback_detail(published.rollback)
         return Reply(200, media_type.value, body, headers)
     detail = json_forms.rollback_detail_to_json(published.rollback)
     return form_reply(request, detail)._replace(headers=headers)
+
+
+async def _joint_replies(
+    written: Awaitable[list[tuple[Offset, Offset]]], counts: Sequence[int]
+) -> list[Reply]:
+    """The replies to publishes with these counts of messages, written one after the other."""
+    ((offset, _),) = await written
+    number = offset.to_int()
+    replies = []
+    for count in counts:
+        first = _inline_id(number)
+        last = first if count == 1 else _inline_id(number + count - 1)
+        replies.append(Reply(200, None, b"", (("Tuff-First-Id", first), ("Tuff-Last-Id", last))))
+        number += count
+    return replies
+
+
+def _inline_id(number: int) -> str:
+    """The hex digits of the message id of a row at the offset with this number."""
+    return f"{number:020x}{0:020x}"
 
 
 def _ids(published: "Published") -> tuple[tuple[str, str], ...]:
@@ -221,15 +269,21 @@ class Publisher:
         self._committer = committer
 
     async def publish(
-        self, topic: TopicId, request: PublishRequest, *, ack: Ack = Ack.DURABLE
+        self,
+        topic: TopicId,
+        request: PublishRequest,
+        *,
+        ack: Ack = Ack.DURABLE,
+        caller: Caller | None = None,
     ) -> Published:
         """Write messages, or the reference to stored ones (§3.1). When it returns they are durable;
-        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`."""
+        with the ack `RECEIVED` they only have their ids. For `NONE` there is `enqueue`. A
+        transaction of the request has to be the caller's."""
         target, pointer = self._checked_target(topic, request), request.pointer
         put = partial(self._put_all, [target], final=False)
         permit = None
         if pointer is not None:
-            permit = await self._state.transactions.enter(pointer, target.topic.id)
+            permit = await self._state.transactions.enter(pointer, target.topic.id, caller)
         ((first, last),) = await self._committer.submit(
             Write(put, size_bytes=_size(request), permit=permit, ack=ack)
         )
@@ -241,6 +295,19 @@ class Publisher:
         ids = DelayedId(due_ms[0], first), DelayedId(due_ms[-1], last)
         delayed = DelayedRange(*ids, len(due_ms))
         return Published(first_id, last_id, detail, delayed, target.numbers or ())
+
+    def publish_jointly(
+        self, topic: TopicId, payloads: Sequence[bytes], *, requests_count: int
+    ) -> Awaitable[list[tuple[Offset, Offset]]] | None:
+        """Write the messages of several publishes with neighbouring offsets; the first and the last
+        one. None: nothing is written, since each publish may go to another partition."""
+        request = PublishRequest(None, payloads)
+        target = self._checked_target(topic, request)
+        if target.numbers is not None:
+            return None
+        put = partial(self._put_all, [target], final=False)
+        write = Write(put, size_bytes=_size(request), requests_count=requests_count)
+        return self._committer.submit(write)
 
     def enqueue(self, topic: TopicId, request: PublishRequest) -> None:
         """Let messages without a transaction be written with the next batch (§3.1). They may be
@@ -260,7 +327,9 @@ class Publisher:
                 raise json_forms.no_delay_of_stored()
         return self._target(topic, request)
 
-    async def store(self, topic: TopicId, request: PublishRequest) -> None:
+    async def store(
+        self, topic: TopicId, request: PublishRequest, *, caller: Caller | None = None
+    ) -> None:
         """Write payloads, which a later reference row of the same pointer publishes (§3.2)."""
         if request.pointer is None or not request.payloads:
             raise BadRequestError("store takes a transactionWritePointer and at least one message")
@@ -268,10 +337,12 @@ class Publisher:
             raise json_forms.no_delay_of_stored()
         target = self._target(topic, request)
         put = partial(self._put_stored, target)
-        permit = await self._state.transactions.enter(request.pointer, target.topic.id)
+        permit = await self._state.transactions.enter(request.pointer, target.topic.id, caller)
         await self._committer.submit(Write(put, size_bytes=_size(request), permit=permit))
 
-    async def rollback(self, topic: TopicId, detail: RollbackDetail) -> None:
+    async def rollback(
+        self, topic: TopicId, detail: RollbackDetail, *, caller: Caller | None = None
+    ) -> None:
         """Hide one transactional publish from readers in a snapshot, for ever (§3.3)."""
         self._committer.require_ready()
         found = self._state.topics.find(topic)
@@ -279,7 +350,7 @@ class Publisher:
         logs = [found]
         if record.is_several(topic):
             logs = self._logs(found, record.partitions.readable)
-        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id)
+        permit = await self._state.transactions.enter_rollback(detail.pointer, found.id, caller)
         if permit is not None:
             await self._committer.submit(
                 Write(partial(self._invert, logs, detail), permit=permit, internal=True)
@@ -627,11 +698,12 @@ def _put_messages(
 ) -> tuple[Offset, Offset]:
     """`offsets`: those that are assigned already."""
     prefix, entry = target.topic.prefix(target.generation), target.entry
+    if entry.pointer is None and entry.attributes is None and not any(entry.ttls_s or ()):
+        return batch.put_plain(prefix, entry.payloads)
     offsets = offsets or batch.next_offsets(len(entry.payloads))
     keys = message_keys(prefix, offsets[0], len(entry.payloads))
     values = _values(keys, entry, pointer=entry.pointer)
-    is_plain = entry.pointer is None and not any(entry.ttls_s or ()) and entry.attributes is None
-    batch.new_rows.append(NewRows(prefix, keys, values, is_plain))
+    batch.put_rows(NewRows(prefix, keys, values, is_plain=False))
     return offsets
 
 

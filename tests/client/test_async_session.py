@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import tuff
-from access.principals import hash_of
 from tests.client.played_session import PlayedSession, playing
 from tests.client.proxy import Losses, losing
 from tests.http.client import until
 from tests.http.process import ServerProcess, serve
+from tests.secret_values import hash_of_token, token_of
 from tuff.address import Address
 from tuff.aio.session import AsyncSession
 from tuff.protocol.session_frames import Kind, frame
@@ -147,15 +147,15 @@ async def test_a_client_gets_a_new_session_after_a_restart(tmp_path: Path) -> No
 async def test_a_wrong_token_is_refused_as_over_http(tmp_path: Path) -> None:
     rights = '[[principals.one.rights]]\nallow = ["create", "publish"]\n'
     file = tmp_path / "access.toml"
-    file.write_text(f'[principals.one]\ntokens = ["sha256:{hash_of("good")}"]\n{rights}')
+    file.write_text(f'[principals.one]\ntokens = ["{hash_of_token("good")}"]\n{rights}')
     topic = tuff.TopicId("default", "t")
     with serve(tmp_path, f"server.access_file={file}") as server:
-        async with tuff.AsyncClient(server.url, token="good", transport="auto") as good:
+        async with tuff.AsyncClient(server.url, token=token_of("good"), transport="auto") as good:
             await good.topics.create(topic)
             await good.publish(topic, "m")
             with pytest.raises(tuff.ForbiddenError):
                 await good.poll(topic)
-        async with tuff.AsyncClient(server.url, token="bad", transport="auto") as bad:
+        async with tuff.AsyncClient(server.url, token=token_of("bad"), transport="auto") as bad:
             with pytest.raises(tuff.UnauthenticatedError):
                 await bad.publish(topic, "m")
 

@@ -1,6 +1,7 @@
 """The blocking client over a session: one connection that threads share."""
 
 import linecache
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Thread
@@ -9,7 +10,7 @@ from types import CodeType, FrameType
 import pytest
 
 import tuff
-from tests.client.played_session import PlayedSession, playing
+from tests.client.played_session import LIMITS, PlayedSession, playing
 from tests.client.proxy import losing
 from tests.client.test_fork import output_of
 from tests.client.test_interrupts import Interrupter
@@ -172,6 +173,17 @@ def test_what_is_no_frame_ends_the_session(bad: bytes) -> None:
         with pytest.raises(tuff.ConnectionLostError):
             client.publish(TOPIC, "lost")
         client.publish(TOPIC, "over the next session")
+
+
+def test_a_session_that_a_stopping_server_ends_at_once_keeps_no_connection() -> None:
+    here, there = socket.socketpair()
+    with there:
+        received = frame(int(Kind.GREETING), LIMITS) + frame(int(Kind.END), None)
+
+        ended = session.Session(here, received, within_s=1)
+
+        assert not ended.is_usable()
+        assert here.fileno() == -1
 
 
 def test_a_lost_session_is_lost_for_all_its_threads(

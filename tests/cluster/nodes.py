@@ -150,7 +150,7 @@ def _counted(route: Route, answered: list[str]) -> Route:
         answered.append(f"{route.method} {route.path}")
         return await route.handler(request)
 
-    return route._replace(handler=handler)
+    return route.wrapped(handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import hash_of
 from cluster.peers import Peers
 from process.access_guard import AccessGuard
 from tests.cluster.nodes import Spawned
 from tests.cluster.raw_server import answer, raw_server
+from tests.secret_values import CLUSTER_SECRET as SECRET
+from tests.secret_values import hash_of_token, token_of
 from tuff.protocol.errors import ForbiddenError, TuffError, UnauthenticatedError
 from tuff.protocol.exchange import EMPTY_REPLY, Caller, Reply, Request, Route
 
-SECRET = "0123456789abcdef" * 2
 TOPIC = "/v1/namespaces/{ns}/topics/{t}"
 FILE = f"""
 [principals.reader]
-tokens = ["sha256:{hash_of("token")}"]
+tokens = ["{hash_of_token("reader")}"]
 requests_per_second = 1
 [[principals.reader.rights]]
 allow = ["read"]
@@ -61,7 +61,7 @@ async def test_a_forwarded_request_has_the_rights_of_its_principal(tmp_path: Pat
         (f"Tuff-Server {SECRET} stranger", UnauthenticatedError),
         ("Tuff-Server  reader", UnauthenticatedError),
         (f"Bearer {SECRET}", UnauthenticatedError),
-        ("Bearer token", ForbiddenError),
+        (f"Bearer {token_of('reader')}", ForbiddenError),
         (f"Tuff-Server {SECRET} reader", ForbiddenError),
     ],
 )
@@ -86,7 +86,7 @@ async def test_a_client_can_t_mark_its_request_as_forwarded(tmp_path: Path) -> N
     guard = AccessGuard(file, now_s=lambda: 0.0, cluster_secret=SECRET)
     request = Request({"ns": "a", "t": "b"}, (), None, None, b"", is_forwarded=True)
     route = guard.guarded(Route("GET", f"{TOPIC}/messages", note))
-    await route.handler(request._replace(authorization="Bearer token"))
+    await route.handler(request._replace(authorization=f"Bearer {token_of('reader')}"))
 
     assert marks == [False]
 
@@ -95,7 +95,13 @@ async def test_the_owner_gets_the_secret_and_the_principal_and_no_token() -> Non
     spawned = Spawned()
     peers = Peers(spawn=spawned, secret=SECRET)
     request = Request(
-        {}, (), None, None, b"", authorization="Bearer token", caller=Caller("reader")
+        {},
+        (),
+        None,
+        None,
+        b"",
+        authorization=f"Bearer {token_of('reader')}",
+        caller=Caller("reader"),
     )
     async with raw_server(answer) as owner:
         await peers.forward(owner.url, "GET", "/", request, within_s=10.0)
@@ -106,5 +112,5 @@ async def test_the_owner_gets_the_secret_and_the_principal_and_no_token() -> Non
     await asyncio.gather(*spawned.tasks, return_exceptions=True)
 
     assert f"\r\nAuthorization: Tuff-Server {SECRET} reader\r\n".encode() in forwarded
-    assert b"token" not in forwarded
+    assert b"token-of" not in forwarded
     assert f"\r\nAuthorization: Tuff-Server {SECRET}\r\n".encode() in asked

@@ -114,3 +114,17 @@ async def test_a_body_that_json_has_no_form_for_is_refused() -> None:
 
     with pytest.raises(BadRequestError, match="can't be read"):
         http_request(request, is_poll=False)
+
+
+async def test_publishes_that_arrive_together_go_to_the_owner(pair: tuple[Node, Node]) -> None:
+    front, _ = pair
+
+    def published() -> set[int]:
+        with SessionClient(front.port) as client:
+            body = {"messages": [BINARY]}
+            sent = [client.frame(PUBLISH, *TOPIC, body=body) for _ in range(5)]
+            client.write(*sent)
+            return {client.reply_to(frame[1])[0] for frame in sent}
+
+    assert await asyncio.to_thread(published) == {200}
+    assert front.answered == []

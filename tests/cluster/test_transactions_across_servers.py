@@ -12,6 +12,7 @@ from cluster.rows_of_owners import CLOSE_S_MAX
 from messaging.read.poll import Poll
 from tests.cluster.transaction_servers import NOON_MS, WITHIN_S, Cluster, Sent, turns
 from tuff.protocol.errors import (
+    ForbiddenError,
     TransactionCommittedError,
     TransactionNotInProgressError,
     TransactionPreparedError,
@@ -20,6 +21,7 @@ from tuff.protocol.errors import (
     TuffError,
     UnavailableError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import NO_FLOOR, MessageId, Offset, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishEntry, RollbackDetail
 from tx.edits import InvalidReason
@@ -169,6 +171,22 @@ async def test_the_leader_refuses_joins_with_its_own_errors(cluster: Cluster) ->
         await s2.publish(B, b"x", pointer=committed.transaction_id)
     with pytest.raises(TransactionUnknownError):
         await s2.publish(B, b"x", pointer=17)
+
+
+async def test_another_owner_lets_only_the_principal_of_a_transaction_write(
+    cluster: Cluster,
+) -> None:
+    s1, s2, _ = cluster.servers.values()
+    pointer = (await s1.begin(Caller("alice"))).transaction_id
+    for enter in (s2.transactions.enter, s2.transactions.enter_rollback):
+        for _ in range(2):  # with the first, the server joins
+            with pytest.raises(ForbiddenError, match="does not belong to principal bob"):
+                await enter(pointer, B, Caller("bob"))
+
+        for caller in (Caller("alice"), Caller("admin", may_administer=True), None):
+            permit = await enter(pointer, B, caller)
+            assert permit is not None
+            permit.leave()
 
 
 async def test_a_commit_waits_for_a_write_in_flight_at_another_owner(cluster: Cluster) -> None:

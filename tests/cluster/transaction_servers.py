@@ -32,7 +32,7 @@ from tuff.protocol.errors import (
     TuffError,
     from_problem,
 )
-from tuff.protocol.exchange import Request
+from tuff.protocol.exchange import Caller, Request
 from tuff.protocol.ids import NO_FLOOR, Floor, TopicId
 from tuff.protocol.requests import Delay, Isolation, PublishRequest
 from tuff.protocol.transaction import TransactionType
@@ -445,8 +445,8 @@ class Server:
 
     # What a client asks.
 
-    async def begin(self) -> OpenTransaction:
-        return await self.manager.starts.start(TransactionType.SHORT, 300, "c")
+    async def begin(self, caller: Caller | None = None) -> OpenTransaction:
+        return await self.manager.starts.start(TransactionType.SHORT, 300, "c", caller=caller)
 
     async def publish(self, topic: TopicId, *payloads: bytes, pointer: int | None = None) -> None:
         request = PublishRequest(pointer=pointer, payloads=payloads)

@@ -10,11 +10,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from access.principals import hash_of
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
 from tests.http.process import ServerProcess, serve
 from tests.http.test_damaged_records import damage
+from tests.secret_values import hash_of_token, token_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -326,16 +326,16 @@ def test_a_server_that_is_away_is_reported(page: Page, tmp_path: Path) -> None:
 def test_the_console_asks_for_a_token(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text(
-        f'[principals.admin]\ntokens = ["sha256:{hash_of("secret")}"]\n'
+        f'[principals.admin]\ntokens = ["{hash_of_token("admin")}"]\n'
         "[[principals.admin.rights]]\nallow = ['administer', 'read']\n"
     )
     with serve(tmp_path / "server", f"server.access_file={file}") as server:
         open_page(page, server, "overview")
-        page.get_by_label("Token", exact=True).last.fill("secret")
+        page.get_by_label("Token", exact=True).last.fill(token_of("admin"))
         page.get_by_role("button", name="Use this token").click()
 
         expect(page.get_by_text("In progress")).to_be_visible()
-        assert page.evaluate("sessionStorage.getItem('tuff-token')") == "secret"
+        assert page.evaluate("sessionStorage.getItem('tuff-token')") == token_of("admin")
         assert page.evaluate("localStorage.length + document.cookie.length") == 0
 
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from access.principals import AccessFileError, hash_of, parse
+from access.principals import AccessFileError, parse
 from process.access_guard import AccessGuard
 from process.tls import names_of
+from tests.secret_values import CLUSTER_SECRET as SECRET
+from tests.secret_values import hash_of_token, require_no_secret
 from tuff.protocol.errors import UnauthenticatedError
 from tuff.protocol.exchange import Request
 
-SECRET = "0123456789abcdef" * 2
-FILE = f'[principals.a]\ntokens = ["sha256:{hash_of("token")}"]\ncertificates = ["a.example"]\n'
+FILE = f'[principals.a]\ntokens = ["{hash_of_token("a")}"]\ncertificates = ["a.example"]\n'
 ALMOST = f"Tuff-Server {SECRET[:-1]} "
 SCHEMES = st.sampled_from(["Bearer ", "bearer  ", "Tuff-Server ", ALMOST, ""])
 # As header fields are decoded: bytes that are no UTF-8 are surrogates.
@@ -50,7 +51,7 @@ def test_only_names_for_dns_and_uris_count(names: list[tuple[str, str]]) -> None
 @given(text=st.text(max_size=200), cut=st.integers(0, len(FILE)))
 def test_a_file_is_read_or_refused_with_a_sentence(text: str, cut: int) -> None:
     for each in (text, FILE[:cut] + text, FILE[:cut]):
-        assert hash_of("token") not in _refusal_of(each)
+        require_no_secret(_refusal_of(each), source="the refusal")
 
 
 def _refusal_of(text: str) -> str:

@@ -1,5 +1,6 @@
-"""Three real servers with an access file and TLS."""
+"""Three real servers with an access file, TLS and an audit topic."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 import trustme
 
 import tuff
-from access.principals import hash_of
 from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.hbase.marks import NEEDS_HBASE
+from tests.http.client import until
+from tests.secret_values import CLUSTER_SECRET, hash_of_token, token_of
 
 pytestmark = NEEDS_HBASE
 
@@ -25,10 +27,10 @@ def settings(home: Path) -> list[str]:
     authority.cert_pem.write_to_path(home / "ca.pem")
     issued.private_key_pem.write_to_path(home / "key.pem")
     issued.cert_chain_pems[0].write_to_path(home / "server.pem")
-    (home / "secret").write_text("0123456789abcdef" * 2)
+    (home / "secret").write_text(CLUSTER_SECRET)
     (home / "access.toml").write_text(
         "\n".join(
-            f'[principals.{name}]\ntokens = ["sha256:{hash_of(name)}"]\n'
+            f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n'
             f"[[principals.{name}.rights]]\n{allow}"
             for name, allow in RIGHTS.items()
         )
@@ -39,6 +41,7 @@ def settings(home: Path) -> list[str]:
         f"server.tls_key_file={home / 'key.pem'}",
         f"cluster.secret_file={home / 'secret'}",
         f"cluster.tls_ca_file={home / 'ca.pem'}",
+        'server.audit_topic="system:audit"',
     ]
 
 
@@ -54,10 +57,10 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         yield running
 
 
-def client(cluster: LocalCluster, home: Path, server: str, token: str) -> tuff.Client:
+def client(cluster: LocalCluster, home: Path, server: str, name: str) -> tuff.Client:
     """A client of one server, which forwards what it does not own."""
     url = cluster.servers[server].url
-    return tuff.Client(url, token=token, tls_ca_file=home / "ca.pem", retries=20)
+    return tuff.Client(url, token=token_of(name), tls_ca_file=home / "ca.pem", retries=20)
 
 
 def test_every_server_answers_with_the_rights_of_the_principal(
@@ -97,3 +100,42 @@ def test_a_transaction_has_its_owner_at_every_server(cluster: LocalCluster, home
     with client(cluster, home, "s3", "alice") as alice:
         alice.transactions.commit(transaction)
         assert [each.payload for each in alice.poll(topic)] == [b"in it"]
+
+
+def test_only_its_owner_writes_under_a_transaction_at_every_server(
+    cluster: LocalCluster, home: Path
+) -> None:
+    topic = tuff.TopicId("shop", "written")
+    with client(cluster, home, "s1", "alice") as alice:
+        alice.topics.create(topic)
+        transaction = alice.transactions.start()
+    for server in cluster.servers:
+        with (
+            client(cluster, home, server, "alice") as alice,
+            client(cluster, home, server, "bob") as bob,
+        ):
+            alice.publish(topic, server, transaction=transaction)
+            with pytest.raises(tuff.ForbiddenError, match="does not belong to principal bob"):
+                bob.publish(topic, "no", transaction=transaction)
+    with client(cluster, home, "s2", "alice") as alice:
+        alice.transactions.abort(transaction)
+
+
+def test_every_server_writes_to_the_audit_topic(cluster: LocalCluster, home: Path) -> None:
+    audit, gone = tuff.TopicId("system", "audit"), tuff.TopicId("shop", "gone")
+    for server in cluster.servers:
+        with client(cluster, home, server, "bob") as bob, pytest.raises(tuff.ForbiddenError):
+            bob.topics.delete(gone)
+
+    def servers() -> set[str]:
+        """Those that recorded the refusal."""
+        with client(cluster, home, "s2", "admin") as admin:
+            acts = [json.loads(each.payload) for each in admin.poll(audit)]
+        wanted = [each for each in acts if each["parameters"] == {"ns": "shop", "t": "gone"}]
+        assert {(each["principal"], each["result"]) for each in wanted} <= {("bob", "forbidden")}
+        return {each["server"] for each in wanted}
+
+    until(lambda: servers() == {*cluster.servers}, within_s=30, what="an act of each server")
+    for server in cluster.servers:
+        with client(cluster, home, server, "admin") as admin, pytest.raises(tuff.ForbiddenError):
+            admin.publish(audit, "forged")

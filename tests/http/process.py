@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.http.client import Client, until
 from tests.http.forking import REPOSITORY, ForkedProcess, ForkServer, fork_server
+from tests.secret_values import require_no_secret
 
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
@@ -101,12 +102,14 @@ class ServerProcess:
         return self.process.wait(within_s)
 
     def kill(self) -> None:
-        """SIGKILL to its process group: nothing is flushed or closed in order."""
+        """SIGKILL to its process group: nothing is flushed or closed in order. What it said has
+        no secret."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_WITHIN_S)
         for one in self._clients:
             one.close()
+        require_no_secret(self.stdout() + self.stderr(), source=f"the server in {self.home}")
 
     def wait_exit(self) -> int:
         return self.process.wait(START_WITHIN_S)

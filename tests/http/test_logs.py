@@ -25,6 +25,7 @@ COMPONENTS = ("process", "tx", "messaging", "cluster", "metadata", "access", "wo
 OTHERS = (
     "tests/faults/test_log_events.py", "tests/process/test_slow_readers.py",
     "tests/hbase/test_cluster.py", "tests/http/test_workers.py",
+    "tests/process/test_audit_topic.py",
 )  # fmt: skip
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import hash_of
 from tests.http.client import JSON, Reply, ok, refused
 from tests.http.process import ServerProcess, serve
+from tests.secret_values import hash_of_token, token_of
 from tuff import Client as TuffClient
 from tuff import TopicId
 
 ALL = 'allow = ["create", "publish", "read", "transact"]'
-NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["transact", "administer"]'}
+NAMES = {"alice": ALL, "bob": ALL, "admin": 'allow = ["publish", "transact", "administer"]'}
 CALLS = ("can-commit", "commit", "prepare", "resolve", "abort", "invalidate", "checkpoint", "renew")
 
 
 def access_file(quotas: str = "") -> str:
     return "\n".join(
-        f'[principals.{name}]\ntokens = ["sha256:{hash_of(name)}"]\n{quotas}\n'
+        f'[principals.{name}]\ntokens = ["{hash_of_token(name)}"]\n{quotas}\n'
         f"[[principals.{name}.rights]]\n{allow}"
         for name, allow in NAMES.items()
     )
@@ -42,7 +42,7 @@ class Home:
         self.server = self._serve()
 
     def send(self, name: str, path: str, body: bytes | None = b"{}", method: str = "POST") -> Reply:
-        headers = {"Authorization": f"Bearer {name}"}
+        headers = {"Authorization": f"Bearer {token_of(name)}"}
         return self.server.client().send(method, path, body, content_type=JSON, headers=headers)
 
     def start(self, name: str, body: bytes = b"{}") -> str:
@@ -89,10 +89,66 @@ def test_a_batch_is_of_its_principal(home: Home) -> None:
     ok(home.send("bob", f"{bobs}/abort"))
 
 
-def test_who_may_administer_ends_the_transactions_of_others(home: Home) -> None:
+def test_who_may_administer_writes_under_and_ends_the_transactions_of_others(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
     path = home.start("alice")
+    body = {"messages": ["m"], "transactionWritePointer": path.rpartition("/")[2]}
 
+    ok(home.send("admin", f"{ORDERS}/publish", json.dumps(body).encode()))
     assert ok(home.send("admin", f"{path}/abort")).json["state"] == "aborted"
+
+
+ORDERS = "/v1/namespaces/shop/topics/orders"
+BILLING = "/v1/namespaces/shop/groups/billing"
+WORKERS = f"{ORDERS}/share-groups/workers"
+JOIN = b'{"memberId": "m", "memberEpoch": 0, "topics": ["orders"]}'
+
+
+def writes_under(home: Home, pointer: str) -> dict[str, bytes]:
+    """The calls that write under a write pointer, with bodies that its owner may send."""
+    transaction = {"transactionWritePointer": pointer}
+    publish = {"messages": ["m"], **transaction}
+    detail = home.send("alice", f"{ORDERS}/publish", json.dumps(publish).encode()).json
+    member = ok(home.send("alice", f"{BILLING}/heartbeat", JOIN)).json
+    leased = ok(home.send("alice", f"{WORKERS}/lease", b'{"count": 1}')).json["messages"]
+    done = [{"id": each["id"], "token": each["token"], "action": "accept"} for each in leased]
+    offsets = {
+        "memberId": "m", "memberEpoch": member["memberEpoch"], "offsets": {"orders:0": "00" * 20},
+        **transaction,
+    }  # fmt: skip
+    bodies = {
+        f"{ORDERS}/publish": publish,
+        f"{ORDERS}/store": publish,
+        f"{ORDERS}/rollback": detail,
+        f"{BILLING}/offsets": offsets,
+        f"{WORKERS}/acknowledge": {"messages": done, **transaction},
+    }
+    return {path: json.dumps(body).encode() for path, body in bodies.items()}
+
+
+def test_nobody_else_writes_under_a_transaction(home: Home) -> None:
+    ok(home.send("alice", ORDERS, method="PUT"))
+    ok(home.send("alice", f"{ORDERS}/publish", b'{"messages": ["for the workers"]}'))
+    ok(home.send("alice", WORKERS, b'{"start": "earliest"}', "PUT"))
+    pointer = home.start("alice").rpartition("/")[2]
+
+    for path, body in writes_under(home, pointer).items():
+        wrong = home.send("bob", path, body)
+        refused(wrong, 403, "forbidden", naming=f"transaction {pointer} does not belong")
+        ok(home.send("alice", path, body))
+
+
+def test_a_transaction_without_an_owner_takes_writes_of_each_publisher(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        client = server.client()
+        ok(client.put(ORDERS))
+        started = client.post("/v1/transactions", {"timeout": 600}).json["transactionId"]
+        ok(client.post(f"/v1/transactions/{started}/can-commit", {"changes": ["a"]}))
+    home = Home(tmp_path)
+    body = json.dumps({"messages": ["m"], "transactionWritePointer": started}).encode()
+
+    ok(home.send("bob", f"{ORDERS}/publish", body))
+    home.server.end()
 
 
 def test_nobody_else_takes_an_invalid_transaction_from_the_list(home: Home) -> None:
@@ -172,11 +228,11 @@ def test_a_batch_counts_as_many_requests_as_it_has_calls(tmp_path: Path) -> None
 def test_a_client_waits_as_long_as_the_server_says(tmp_path: Path) -> None:
     home = Home(tmp_path, "bytes_per_second = 100000")
     topic = TopicId("default", "t")
-    with TuffClient(home.server.url, token="alice", retries=5) as client:
+    with TuffClient(home.server.url, token=token_of("alice"), retries=5) as client:
         client.topics.create(topic)
         client.publish(topic, "x" * 250_000)
         client.publish(topic, "after the pause")
-    with TuffClient(home.server.url, token="bob", retries=0) as client:
+    with TuffClient(home.server.url, token=token_of("bob"), retries=0) as client:
         assert len(client.poll(topic)) == 2
     home.server.end()
 

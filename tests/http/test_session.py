@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from access.principals import hash_of
 from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
-from tests.http.conftest import Launch, NewServer, one_sentence
+from tests.http.conftest import Launch, NewServer, NewTopic, one_sentence
 from tests.http.over_session import ClientOverSession
 from tests.http.process import ServerProcess
 from tests.http.session_client import (
@@ -29,7 +28,9 @@ from tests.http.session_client import (
     SessionClient,
     packed,
 )
+from tests.secret_values import hash_of_token, token_of
 from tuff.protocol import avro
+from tuff.protocol.requests import PublishRequest
 
 
 @pytest.fixture
@@ -104,6 +105,91 @@ def test_publishes_of_one_session_keep_their_order(session: SessionClient, topic
     assert {session.reply_to(frame[1])[0] for frame in sent} == {200}
     read = session.call(POLL, *names, body={"limit": 1000})
     assert payloads(read) == [str(number).encode() for number in range(300)]
+
+
+def test_publishes_that_arrive_together_get_the_ids_of_their_own_messages(
+    session: SessionClient, topic: Topic
+) -> None:
+    names = topic.namespace, topic.name
+    sent = [[b"a"], [b"b", b"c"], [b"d"]]
+    frames = [session.frame(PUBLISH, *names, body={"messages": each}) for each in sent]
+
+    session.write(*frames)
+
+    for frame, messages in zip(frames, sent, strict=True):
+        status, fields, _ = session.reply_to(frame[1])
+        start = {"startFrom": fields["Tuff-First-Id"], "limit": len(messages)}
+        _, _, body = session.call(POLL, *names, body=start)
+        found = list(avro.decode_messages(body))
+        assert status == 200
+        assert [payload for _, payload in found] == messages
+        assert found[-1][0].hex() == fields["Tuff-Last-Id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"messages": [7]}, 400),
+        ({"messages": []}, 400),
+        ({"messages": ["m"], "other": 1}, 400),
+        ({"messages": [{"payload": "m", "ttl": 0}]}, 400),
+        ({"messages": [{"payload": "m", "tags": ["t"]}]}, 200),
+        ({"messages": ["m"], "transactionWritePointer": 7}, 404),
+        (avro.encode_publish_request(PublishRequest(None, [b"m"])), 200),
+    ],
+    ids=str,
+)
+def test_a_publish_is_judged_by_itself_between_others(
+    session: SessionClient, topic: Topic, body: object, status: int
+) -> None:
+    names = topic.namespace, topic.name
+    bodies = [{"messages": ["1"]}, body, {"messages": [b"2"]}]
+    sent = [session.frame(PUBLISH, *names, body=each) for each in bodies]
+
+    session.write(*sent)
+
+    assert [session.reply_to(frame[1])[0] for frame in sent] == [200, status, 200]
+    assert topic.read() == (["1", "2"] if status != 200 else ["1", "m", "2"])
+
+
+def test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_calls(
+    session: SessionClient, topic: Topic, new_topic: NewTopic
+) -> None:
+    other_topic, sent = new_topic(), []
+    for number in range(60):
+        to = other_topic if number % 5 == 4 else topic
+        body = {"messages": [str(number)]}
+        sent.append(session.frame(PUBLISH, to.namespace, to.name, body=body))
+        if number % 7 == 6:
+            sent.append(session.frame(START, body={"lists": False}))
+
+    session.write(*sent)
+
+    assert {session.reply_to(frame[1])[0] for frame in sent} == {200, 201}
+    assert topic.read() == [str(number) for number in range(60) if number % 5 != 4]
+    assert other_topic.read() == [str(number) for number in range(60) if number % 5 == 4]
+
+
+def test_publishes_that_arrive_together_go_to_partitions_one_by_one(
+    session: SessionClient, new_topic: NewTopic
+) -> None:
+    topic = new_topic({"partitions": 3})
+    names = topic.namespace, topic.name
+    sent = [session.frame(PUBLISH, *names, body={"messages": ["m"]}) for _ in range(3)]
+
+    session.write(*sent)
+
+    partitions = [session.reply_to(frame[1])[1]["Tuff-Partitions"] for frame in sent]
+    assert sorted(partitions) == ["0", "1", "2"]
+
+
+def test_publishes_that_arrive_together_are_refused_together(session: SessionClient) -> None:
+    sent = [session.frame(PUBLISH, "default", "none", body={"messages": ["m"]}) for _ in range(3)]
+
+    session.write(*sent)
+
+    replies = [session.reply_to(frame[1]) for frame in sent]
+    assert [(each[0], each[2]["code"]) for each in replies] == [(404, "topic_not_found")] * 3
 
 
 def test_a_refusal_is_the_problem_document_of_http(session: SessionClient, client: Client) -> None:
@@ -311,7 +397,7 @@ def test_a_file_that_is_no_socket_stays(launch: Launch, tmp_path: Path) -> None:
 
 RIGHTS = """
 [principals.one]
-tokens = ["sha256:{digest}"]
+tokens = ["{digest}"]
 [[principals.one.rights]]
 topics = ["allowed"]
 allow = ["publish", "transact"]
@@ -322,21 +408,42 @@ def test_each_call_needs_its_right_and_a_revoked_token_ends_the_session(
     new_server: NewServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "access.toml"
-    file.write_text(RIGHTS.format(digest=hash_of("secret")))
+    file.write_text(RIGHTS.format(digest=hash_of_token("one")))
     server = new_server(f"server.access_file={file}")
     refused(server.client().get("/v1/session"), 401, "unauthenticated")
-    with SessionClient(server.port, headers={"Authorization": "Bearer secret"}) as session:
+    bearer = {"Authorization": f"Bearer {token_of('one')}"}
+    with SessionClient(server.port, headers=bearer) as session:
         entry = {"namespace": "default", "topic": "other", "messages": ["m"]}
         assert session.call(PUBLISH, "default", "allowed", body={"messages": ["m"]})[0] == 404
         assert session.call(PUBLISH, "default", "other", body={"messages": ["m"]})[0] == 403
         assert session.call(RUN, body={"publish": [entry]})[0] == 403
         assert session.call(START, body={})[0] == 201
 
-        file.write_text(RIGHTS.format(digest=hash_of("another")))
+        file.write_text(RIGHTS.format(digest=hash_of_token("another")))
 
         problem = end_of(session)
         assert isinstance(problem, dict)
         assert problem["code"] == "unauthenticated"
+
+
+def test_a_quota_counts_each_publish_of_those_that_arrive_together(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "access.toml"
+    digest = hash_of_token("one")
+    rights = RIGHTS.format(digest=digest).replace('"publish"', '"create", "publish"')
+    file.write_text(rights.replace("[[", "requests_per_second = 10\n[[", 1))
+    server = new_server(f"server.access_file={file}")
+    headers = {"Authorization": f"Bearer {token_of('one')}"}
+    ok(server.client().send("PUT", "/v1/namespaces/default/topics/allowed", headers=headers))
+    with SessionClient(server.port, headers=headers) as session:
+        body = {"messages": ["m"]}
+        sent = [session.frame(PUBLISH, "default", "allowed", body=body) for _ in range(40)]
+
+        session.write(*sent)
+
+        statuses = [session.reply_to(frame[1])[0] for frame in sent]
+        assert set(statuses) == {200, 429}
 
 
 def test_a_client_that_disappears_leaves_no_waiting_poll(

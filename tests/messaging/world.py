@@ -24,6 +24,7 @@ from tuff.protocol.errors import (
     TransactionsUnavailableError,
     TransactionUnknownError,
 )
+from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
 from tuff.protocol.requests import Isolation, PublishRequest
@@ -100,12 +101,16 @@ class Transactions:
         if pointer not in self.in_progress:
             raise TransactionUnknownError("unknown")
 
-    async def enter(self, pointer: int, _topic: TopicId, /) -> WritePermit:
+    async def enter(
+        self, pointer: int, _topic: TopicId, _caller: Caller | None = None, /
+    ) -> WritePermit:
         self.require(pointer)
         self.permits.append(Permit(self, pointer))
         return self.permits[-1]
 
-    async def enter_rollback(self, pointer: int, _topic: TopicId, /) -> WritePermit | None:
+    async def enter_rollback(
+        self, pointer: int, _topic: TopicId, _caller: Caller | None = None, /
+    ) -> WritePermit | None:
         if not self.is_up:
             raise TransactionsUnavailableError("down")
         if pointer in self.committed:

@@ -307,10 +307,4 @@ EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {
         "if since_ms - self._last.timestamp_ms >= IDLE_MS_MIN:",
         "if since_ms - self._last.timestamp_ms > IDLE_MS_MIN:",
     ): "which of the short intervals are kept is a choice; one that is not counts as rows",
-    (
-        "tx/durable_state.py",
-        "DurableState.synced_in_time",
-        "if lsn > self.state.seen:\nawait self.within_time(self._whole_log.synced(lsn))",
-        "await self.within_time(self._whole_log.synced(lsn))",
-    ): "the log returns at once for an edit that is durable; only the cost differs",
 }

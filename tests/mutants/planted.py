@@ -48,11 +48,20 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a commit is acknowledged before its sync",
-        "tx/wal.py",
-        "        if lsn <= self.durable_lsn:\n            return\n",
-        "        if lsn <= self._last_lsn:\n            self.sync_soon(lsn)\n            return\n",
+        "tx/durable_state.py",
+        "            self._timeout.watch(waiter)\n            await waiter\n",
+        "            self._timeout.watch(waiter)\n",
         (
             "tests/tx/test_commit_and_abort.py::test_a_commit_waits_for_its_sync_and_a_start_for_nothing",
+        ),
+    ),
+    Mutant(
+        "a refusal names a commit before its sync",
+        "tx/wal.py",
+        "            await self.waiter(lsn)\n",
+        "            self.waiter(lsn)\n",
+        (
+            "tests/tx/test_commit_and_abort.py::test_a_refusal_waits_until_the_commit_that_it_names_is_durable",
         ),
     ),
     Mutant(

@@ -8,8 +8,20 @@ _ACCESS = "tests/http/test_access.py"
 _OWNERS = "tests/http/test_owners_and_quotas.py"
 _TLS = "tests/http/test_server_tls.py"
 _CLUSTER = "tests/cluster/test_access.py"
+_AUDIT = "tests/http/test_audit_topic.py"
+_AUDIT_RATE = "tests/access/test_audit.py"
+_AUDIT_WRITES = "tests/process/test_audit_topic.py"
 
 ACCESS_MUTANTS: Sequence[Mutant] = (
+    Mutant(
+        "publishes that arrive together are charged to no quota",
+        "process/access_guard.py",
+        "            if joint is None or self._find(operation, needed, requests[0]).usage is not None:",
+        "            if joint is None:",
+        (
+            "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
+        ),
+    ),
     Mutant(
         "the check of the head stands for that of the topics in the body",
         "process/access_guard.py",
@@ -80,7 +92,9 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "access/operations.py",
         "        if principal is not SERVER:\n",
         "        if False:\n",
-        (f"{_CLUSTER}::test_only_servers_make_the_calls_of_servers[Bearer token-ForbiddenError]",),
+        (
+            f"{_CLUSTER}::test_only_servers_make_the_calls_of_servers[Bearer token-of-reader-ForbiddenError]",
+        ),
     ),
     Mutant(
         "an old certificate is used for ever",
@@ -117,6 +131,94 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "        self.require_room(caller)\n        while True:\n            #",
         (
             "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
+        ),
+    ),
+    Mutant(
+        "a right on every topic includes the audit topic in a commit",
+        "access/operations.py",
+        "    return principal.audit_topic is None and principal.may(right, namespace, EVERY)\n",
+        "    return principal.may(right, namespace, EVERY)\n",
+        (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
+    ),
+    Mutant(
+        "an administrator truncates the audit topic",
+        "access/operations.py",
+        "    is_kept = needed.deletes_messages and ",
+        "    is_kept = False and ",
+        (f"{_AUDIT}::test_nobody_changes_the_audit_topic",),
+    ),
+    Mutant(
+        "each reader reads the audit topic",
+        "access/principals.py",
+        "            right = Right.ADMINISTER\n",
+        "            pass\n",
+        (f"{_AUDIT}::test_only_who_may_administer_reads_the_audit_topic",),
+    ),
+    Mutant(
+        "a refusal before the body is not recorded",
+        "process/audit_topic.py",
+        "                self._note_call(operation, head, error.code, ())\n",
+        "",
+        (f"{_AUDIT}::test_a_refusal_before_the_body_is_recorded",),
+    ),
+    Mutant(
+        "the end of another principal's transaction is not recorded",
+        "process/audit_topic.py",
+        "        return [each for each in named if self._owner_of(int(each)) != name]\n",
+        "        return []\n",
+        (f"{_AUDIT}::test_the_end_of_a_transaction_of_another_principal_is_recorded",),
+    ),
+    Mutant(
+        "a batch hides its refusals",
+        "process/audit_topic.py",
+        "        return ForbiddenError.code\n    return OK\n",
+        "        return OK\n    return OK\n",
+        (f"{_AUDIT}::test_a_refused_call_in_a_transaction_or_a_batch_is_recorded",),
+    ),
+    Mutant(
+        "each refused call is an audit message",
+        "access/audit.py",
+        "        if key not in counts and len(counts) < FAILURE_KINDS_MAX:\n",
+        "        if key not in counts:\n",
+        (
+            f"{_AUDIT_RATE}::test_a_client_that_changes_each_call_makes_no_more_messages_than_the_bound",
+        ),
+    ),
+    Mutant(
+        "audit messages that can't be written are forgotten",
+        "process/audit_topic.py",
+        "                for _ in batch:\n                    self._waiting.popleft()\n",
+        "",
+        (f"{_AUDIT_WRITES}::test_what_can_t_be_written_waits_and_is_written_once[here]",),
+    ),
+    Mutant(
+        "a server records what another one has forwarded",
+        "process/audit_topic.py",
+        "        if not result or self._guard.is_of_server(request):\n",
+        "        if not result:\n",
+        (f"{_AUDIT_WRITES}::test_a_forwarded_call_is_recorded_by_the_server_that_got_it",),
+    ),
+    Mutant(
+        "each publisher writes under each transaction",
+        "tx/write_permits.py",
+        "        self._require_writer(caller, pointer)\n        return self.join(pointer, recall=None)\n",
+        "        return self.join(pointer, recall=None)\n",
+        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+    ),
+    Mutant(
+        "a commit of offsets is of nobody",
+        "messaging/groups/coordinator.py",
+        "records, pointer=pointer, caller=caller)",
+        "records, pointer=pointer)",
+        (f"{_OWNERS}::test_nobody_else_writes_under_a_transaction",),
+    ),
+    Mutant(
+        "another owner lets each publisher write under a transaction",
+        "cluster/transactions_of_leader.py",
+        "        require_writer(caller, key.pointer, join.owner)\n",
+        "",
+        (
+            "tests/cluster/test_transactions_across_servers.py::test_another_owner_lets_only_the_principal_of_a_transaction_write",
         ),
     ),
 )

@@ -144,6 +144,22 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
         (f"{_CONTRADICTIONS}::test_salvage_leaves_out_a_second_start_of_what_committed",),
     ),
     Mutant(
+        "salvage lets messages that were set aside return without a proven commit",
+        "admin/salvage_messages.py",
+        "        if self._remembers_commit(entry.pointer):\n",
+        "        if True:\n",
+        (
+            "tests/admin/test_salvage_messages.py::test_messages_that_are_aside_without_a_proven_commit_stay_hidden",
+        ),
+    ),
+    Mutant(
+        "salvage returns messages that were set aside and are lost",
+        "admin/salvage_aside.py",
+        "        if following != offset_after(offset):\n",
+        "        if following is None:\n",
+        ("tests/admin/test_salvage_messages.py::test_only_the_messages_that_are_left_return",),
+    ),
+    Mutant(
         "a snapshot that contradicts itself is accepted",
         "tx/snapshot_file.py",
         "    reason = inconsistency(reader.image)\n",

@@ -3,13 +3,13 @@
 import weakref
 from pathlib import Path
 
-from access.principals import hash_of
 from process.access_guard import AccessGuard
+from tests.secret_values import hash_of_token, token_of
 from tuff.protocol.exchange import Request
 
 FILE = f"""
 [principals.a]
-tokens = ["sha256:{hash_of("token")}"]
+tokens = ["{hash_of_token("a")}"]
 [[principals.a.rights]]
 allow = ["read"]
 """
@@ -31,7 +31,7 @@ def test_a_name_that_is_too_long_for_a_topic_is_not_kept(tmp_path: Path) -> None
 
     guard.require_head(
         "POST /v1/namespaces/{ns}/topics/{t}/poll",
-        Request(parameters, (), None, None, b"", authorization="Bearer token"),
+        Request(parameters, (), None, None, b"", authorization=f"Bearer {token_of('a')}"),
     )
     del name, parameters
 

@@ -11,7 +11,13 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls, explain_calls
-from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
+from tuff.address import (
+    DEFAULT_URL,
+    TransportName,
+    addresses_of,
+    checked_transport,
+    client_name,
+)
 from tuff.aio.cluster import AsyncCluster
 from tuff.aio.context import AsyncTransactionContext
 from tuff.aio.driver import AsyncDriver, AsyncSender
@@ -35,10 +41,10 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
-from tuff.consumer_flows import (
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import (
     Assignor,
     Callback,
-    ConsumerFlows,
     DeliveryModeLike,
     FirstStart,
     new_member_id,
@@ -110,6 +116,7 @@ class AsyncClient:
 
     Raises:
         ValueError: `url` or a TLS file is not valid, or a number is out of its range.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -134,7 +141,7 @@ class AsyncClient:
             connect_timeout,
             token=token,
             ssl_context=files.context_or(ssl_context),
-            with_sessions=transport == "auto",
+            with_sessions=checked_transport(transport) == "auto",
         )
         self._transport: AsyncSender = (
             transport_of(addresses) if isinstance(transport, str) else transport

@@ -6,7 +6,7 @@ As over HTTP, each call is sent once, and a connection that breaks loses the cal
 import asyncio
 import logging
 from contextlib import suppress
-from ssl import SSLCertVerificationError, SSLContext, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from urllib.parse import urlsplit
 
 from tuff.address import Address
@@ -281,7 +281,7 @@ class AsyncSessions:
             return await asyncio.shield(self._opening)
         except NoSessionError:
             return None
-        except SSLCertVerificationError as error:
+        except SSLError as error:
             raise self._address.not_trusted(error) from error
         except OSError as error:
             raise self._address.unreachable(error) from error

@@ -114,6 +114,7 @@ class Session:
         self._heard_s = perf_counter()  # when bytes last arrived
         self._is_ended = False  # it takes no more calls
         self._limits = self._greeting(received, perf_counter() + within_s)
+        self._step_down(_Waiter())  # a server that stops ends it at once
 
     def is_usable(self) -> bool:
         """Whether it takes calls. It reads what came while no call waited, such as its end: a call

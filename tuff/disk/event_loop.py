@@ -220,8 +220,8 @@ class LightTask(Generic[T]):
     it is registered, begins in the next round of the loop, and is woken in another round.
 
     The coroutine may await futures, and coroutines that await them. It may not use
-    `asyncio.timeout` or a task group: these need a task, and raise at once. When it ends, one of
-    the two functions is called.
+    `asyncio.timeout` or a task group: these need a task, and raise at once. When it ends, it calls
+    `returned` with its result, or `failed` with its exception.
 
     If it was given up before, the exception of the future that it waited for is logged: as a bug,
     unless it is one of the `refusals`.
@@ -232,7 +232,6 @@ class LightTask(Generic[T]):
     def __init__(
         self,
         work: Coroutine[Any, Any, T],
-        *,
         returned: Callable[[T], None],
         failed: Callable[[BaseException], None],
         refusals: type[Exception] | tuple[type[Exception], ...],
@@ -285,7 +284,7 @@ class FutureTask(LightTask[T]):
 
     def __init__(self, work: Coroutine[Any, Any, T], *, refusals: type[Exception]) -> None:
         self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        super().__init__(work, returned=self._return, failed=self._fail, refusals=refusals)
+        super().__init__(work, self._return, self._fail, refusals)
 
     def _return(self, result: T) -> None:
         # A caller that timed out or disconnected has ended the future.

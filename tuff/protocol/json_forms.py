@@ -349,14 +349,9 @@ def publish_request_from_json(
     body = check_object(value, members=_PUBLISH_MEMBERS, what=what)
     named = body.get("transactionWritePointer")
     pointer = None if named is None else pointer_from_json(named, what="transactionWritePointer")
-    payloads, ttls_s, attributes, delays = _messages_from_json(body.get("messages"))
-    return PublishRequest(
-        pointer=pointer,
-        payloads=payloads,
-        ttls_s=ttls_s,
-        attributes=attributes,
-        delays=all_delayed(delays, of_all, count=len(payloads)),
-    )
+    payloads, ttls_s, attributes, own = _messages_from_json(body.get("messages"))
+    delays = all_delayed(own, of_all, count=len(payloads))
+    return PublishRequest(pointer, payloads, ttls_s, None, attributes, delays)
 
 
 def publish_entries_from_json(value: object) -> list[PublishEntry]:
@@ -606,11 +601,12 @@ def transaction_to_json(transaction: Transaction, *, lists: bool) -> dict[str, o
         "writePointer": pointer_to_json(transaction.write_pointer),
         "readPointer": pointer_to_json(transaction.read_pointer),
         "firstShortInProgress": pointer_to_json(transaction.first_short_in_progress),
-        "type": transaction.type.value,
+        # As `value` and `name`, which are descriptors in Python, and cost as much as the rest.
+        "type": transaction.type._value_,
         "checkpointWritePointers": list(
             map(pointer_to_json, transaction.checkpoint_write_pointers)
         ),
-        "visibilityLevel": transaction.visibility_level.name,
+        "visibilityLevel": transaction.visibility_level._name_,
     }
     if lists:
         form["invalids"] = _pointers_to_json(transaction.invalids)

@@ -4,7 +4,7 @@ import linecache
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import CodeType, FrameType
 
 import pytest
@@ -16,7 +16,9 @@ from tests.client.test_fork import output_of
 from tests.client.test_interrupts import Interrupter
 from tests.http.client import until
 from tests.http.process import ServerProcess
+from tuff.address import addresses_of
 from tuff.blocking import session
+from tuff.calls import Request
 from tuff.protocol.session_frames import Kind, frame
 
 THREADS = 16
@@ -237,6 +239,48 @@ def test_each_of_two_subscribers_stops_by_itself(
             thread.join(10)
             assert not thread.is_alive()
         until(lambda: waiting_polls(server) == 0)
+
+
+class CountedLock:
+    """A lock that counts the threads that have it, had it or wait for it."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self.entered += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+def test_threads_do_not_wait_in_turns_for_a_server_that_is_not_there() -> None:
+    """Each would wait as long as it takes to give up a connection."""
+    began, fails = Event(), Event()
+    attempts: list[int] = []
+
+    def open_one() -> session.Session:
+        attempts.append(1)
+        began.set()
+        fails.wait()
+        raise tuff.ServerUnreachableError("it is not there")
+
+    (address,) = addresses_of("http://127.0.0.1:1", 30.0, 5.0, token=None, ssl_context=None)
+    sessions = session.Sessions(address, open_one)
+    sessions._opening = CountedLock()
+    request = Request(method="POST", path="/v1/transactions")
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(sessions.response, request, None)
+        began.wait()
+        others = [threads.submit(sessions.response, request, None) for _ in range(2)]
+        until(lambda: sessions._opening.entered == 3)
+        fails.set()
+
+        assert isinstance(first.exception(), tuff.ServerUnreachableError)
+        assert [other.result() for other in others] == [None, None]  # they use HTTP
+    assert len(attempts) == 1
 
 
 FORK = """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _ADDRESSES = "tests/client/test_several_addresses.py"
 _OWNERSHIP = "tests/messaging/test_store_ownership.py"
+_THREADS = "tests/client/test_session_threads.py"
 _SECOND = "tests/http/test_directory_locks.py"
 
 
@@ -462,6 +463,53 @@ MUTANTS: Sequence[Mutant] = (
         "    config.on_connection_create_start.append(connect_once)\n",
         "",
         ("tests/client/test_lost_replies.py::test_a_put_whose_server_dies_may_have_been_executed",),
+    ),
+    # Sessions of the client
+    Mutant(
+        "a thread that has its reply lets no other one read",
+        "tuff/blocking/session.py",
+        "            self._leader = next(others, None)\n",
+        "            self._leader = None\n",
+        (f"{_THREADS}::test_threads_share_one_session",),
+    ),
+    Mutant(
+        "a thread that can't send does not read either",
+        "tuff/blocking/session.py",
+        "        if not is_read:\n            self._catch_up()\n",
+        "",
+        (f"{_THREADS}::test_a_client_that_sends_still_reads",),
+    ),
+    Mutant(
+        "a publish is sent on a session that has ended",
+        "tuff/blocking/session.py",
+        "        if not self._is_ended and not self._waiting:\n            self._catch_up()\n",
+        "",
+        (f"{_THREADS}::test_a_session_that_ended_while_no_call_waited_loses_no_publish",),
+    ),
+    Mutant(
+        "a forked process uses the session of its parent",
+        "tuff/blocking/transport.py",
+        "            self._sessions.leave_inherited()\n",
+        "            pass\n",
+        (f"{_THREADS}::test_a_forked_process_has_a_session_of_its_own",),
+    ),
+    Mutant(
+        "a refused session is asked for with each call",
+        "tuff/session_offers.py",
+        "        self._not_before_s = now_s + for_s\n",
+        "",
+        (
+            "tests/client/test_session_fallback.py::test_without_a_session_each_call_is_executed_once_over_http",
+        ),
+    ),
+    Mutant(
+        "a block begins in a snapshot of any age",
+        "tuff/commit_protocol.py",
+        "        if self._chain_elapsed_s() >= self._next_until_s:\n",
+        "        if False:\n",
+        (
+            "tests/client/test_chained_transactions.py::test_a_block_that_begins_late_starts_a_transaction_of_its_own",
+        ),
     ),
     Mutant(
         "a client stays at a server that died",

@@ -373,6 +373,7 @@ class Sessions:
         self._address = address
         self._open_one = open_one
         self._opening = Lock()
+        self._attempts = 0  # to open one, that have ended
         self._session: Session | None = None
         self._offers = Offers()
         self._is_closed = False
@@ -416,10 +417,16 @@ class Sessions:
             return session
         if not self._offers.is_worth_asking(perf_counter()):
             return None
+        attempts = self._attempts
         with self._opening:
             if self._session is not session:
                 return self._session  # another thread has opened it meanwhile
-            return self._opened()
+            if self._attempts != attempts:
+                return None  # another thread has failed; in turns, all would wait for long
+            try:
+                return self._opened()
+            finally:
+                self._attempts += 1
 
     def _opened(self) -> Session | None:
         if self._is_closed:

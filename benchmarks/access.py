@@ -5,8 +5,8 @@ over TLS.
 
 Three servers with their messages in memory, so that no disk is measured, get the same publishes in
 turns, over 64 connections. Prints the server's processor time per call, which other load on the
-machine changes least, and the rate. Exits 1 when the ratio of the processor times (without / with a
-token) is under its target.
+machine changes least, the rate, and the ratio of the processor times (without either / this one).
+Exits 1 when the ratio with a token is under its target.
 """
 
 import argparse
@@ -72,8 +72,8 @@ def subjects(home: Path, ends: ExitStack) -> Iterator[Subject]:
 def main(arguments: list[str]) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each run")
     options = parser.parse_args(arguments)
     reports: dict[str, list[Report]] = {}
     with tempfile.TemporaryDirectory(prefix="tuff-access-") as home, ExitStack() as ends:
@@ -81,15 +81,22 @@ def main(arguments: list[str]) -> int:
         for _ in range(options.rounds):
             for each in compared:
                 reports.setdefault(each.name, []).append(each.publish(options.seconds))
-    cpu_us = {name: _median(found, "server_cpu_us_per_call") for name, found in reports.items()}
+            compared.reverse()  # so that none always comes first
     for name, found in reports.items():
         sys.stdout.write(
-            f"{name}: {cpu_us[name]:.1f} µs of the server per call, "
-            f"{_median(found, 'per_s'):.0f} calls/s\n"
+            f"{name}: {_median(found, 'server_cpu_us_per_call'):.1f} µs of the server per call, "
+            f"{_median(found, 'per_s'):.0f} calls/s, ratio {_ratio(reports[FREE], found):.3f}\n"
         )
-    ratio = cpu_us[FREE] / cpu_us[GUARDED]
-    sys.stdout.write(f"ratio without / with a token: {ratio:.3f} (at least {RATIO_MIN})\n")
+    ratio = _ratio(reports[FREE], reports[GUARDED])
+    sys.stdout.write(f"ratio with a token: {ratio:.3f} (at least {RATIO_MIN})\n")
     return 0 if ratio >= RATIO_MIN else 1
+
+
+def _ratio(free: list[Report], other: list[Report]) -> float:
+    """Of the processor times, round by round, since the load on the machine changes."""
+    pairs = zip(free, other, strict=True)
+    figure = "server_cpu_us_per_call"
+    return median(number(one, figure) / number(two, figure) for one, two in pairs)
 
 
 def _median(reports: list[Report], figure: str) -> float:

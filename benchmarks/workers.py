@@ -2,11 +2,11 @@
 
     python -m benchmarks.workers [--seconds S] [--rounds N] [--conns N] [--workers 0,1,2]
 
-Servers with different numbers of workers get the same calls in turns, over HTTP from the load
-generator, and over a new connection with TLS for each call. Prints the processor time of the main
-process and of all workers per call, less what they take when idle: other load on the machine
-changes it least. From both follows the most that a machine with so many cores can do. Each process
-uses one core at most, and all of them together no more than there are.
+Servers with different numbers of workers get the same calls in turns: without TLS, with it, and
+with TLS on a new connection for each call. Prints the processor time of the main process and of all
+workers per call, less what they take when idle: other load on the machine changes it least. From
+both follows the most that a machine with so many cores can do. Each process uses one core at most,
+and all of them together no more than there are.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -28,9 +29,9 @@ from benchmarks.generator import Run, measure, number
 from benchmarks.processes import Running, tuff
 
 SCENARIOS = ("publish", "start", "transaction")
+PUBLISH_TLS, CONNECTIONS_TLS = "publish with TLS", "new TLS connection"
 IDLE_S = 1.0  # in which a server has no calls
-TLS = "new TLS connection"
-_REQUEST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_REQUEST = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CORES = (2, 4, 8)
 
 
@@ -42,9 +43,10 @@ class Cost(NamedTuple):
 
 
 def own_s(pid: int) -> float:
-    """The processor time of one process, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The processor time of the threads of one process, in seconds; the kernel counts in
+    nanoseconds here."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
 def workers_of(pid: int) -> list[int]:
@@ -88,19 +90,25 @@ def _shares(server: Running, work: Callable[[], None]) -> _Shares:
     return _Shares(seconds, main_s / seconds, workers_s / seconds)
 
 
-def tls_connections(server: Running, context: ssl.SSLContext, *, seconds: float) -> float:
+def new_connections(server: Running, context: ssl.SSLContext, *, seconds: float) -> float:
     """Make one call over each of many connections; returns their number."""
-    host, _, port = server.addr.partition(":")
     until_s, count = time.perf_counter() + seconds, 0
     while time.perf_counter() < until_s:
-        with (
-            socket.create_connection((host, int(port))) as plain,
-            context.wrap_socket(plain, server_hostname=host) as connection,
-        ):
-            connection.sendall(_REQUEST)
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        with _connected(server, context) as connection:
+            _call(connection)
         count += 1
     return count
+
+
+def _connected(server: Running, context: ssl.SSLContext) -> ssl.SSLSocket:
+    host, _, port = server.addr.partition(":")
+    plain = socket.create_connection((host, int(port)))
+    return context.wrap_socket(plain, server_hostname=host)
+
+
+def _call(connection: ssl.SSLSocket) -> None:
+    connection.sendall(_REQUEST)
+    assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
 def calls_per_s(cost: Cost, *, workers: int, cores: int) -> float:
@@ -132,7 +140,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tuff-workers-") as home:
         found = {
             **_plain(Path(home), options, counts),
-            TLS: _with_tls(Path(home), options, counts),
+            **_with_tls(Path(home), options, counts),
         }
     for scenario, costs in found.items():
         _show(scenario, costs)
@@ -147,28 +155,35 @@ def _plain(
     }
     with ExitStack() as stack:
         servers = _servers(home / "plain", counts, [], stack)
+        time.sleep(IDLE_S)
         for count, server in servers.items():
             sizes = [_resident_mib(pid) for pid in (server.pid, *workers_of(server.pid))]
             shown = ", ".join(f"{size:.0f}" for size in sizes)
             print(f"{count} workers: ready in {server.start_s:.2f} s; MiB resident: {shown}")
         for _ in range(options.rounds):
             for scenario, by_count in found.items():
-                run = Run(
-                    scenario=scenario,
-                    connections=options.conns,
-                    seconds=options.seconds,
-                    flags=("-warm", "0"),
-                )
+                run = _run(scenario, options)
                 for count, server in servers.items():
                     by_count[count].append(cost_of(_load(run, server), server))
     return {scenario: _medians(by_count) for scenario, by_count in found.items()}
+
+
+def _run(scenario: str, options: argparse.Namespace, *flags: str) -> Run:
+    return Run(
+        scenario=scenario,
+        connections=options.conns,
+        seconds=options.seconds,
+        flags=("-warm", "0", *flags),
+    )
 
 
 def _load(run: Run, server: Running) -> Callable[[], float]:
     return lambda: number(measure(run, server), "calls")
 
 
-def _with_tls(home: Path, options: argparse.Namespace, counts: list[int]) -> dict[int, Cost]:
+def _with_tls(
+    home: Path, options: argparse.Namespace, counts: list[int]
+) -> dict[str, dict[int, Cost]]:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     key, certificate, trusted = home / "key.pem", home / "certificate.pem", home / "ca.pem"
@@ -177,19 +192,19 @@ def _with_tls(home: Path, options: argparse.Namespace, counts: list[int]) -> dic
     authority.cert_pem.write_to_path(trusted)
     settings = [f"server.tls_key_file={key}", f"server.tls_certificate_file={certificate}"]
     context = ssl.create_default_context(cafile=trusted)
-    found: dict[int, list[Cost]] = {count: [] for count in counts}
+    publish = _run("publish", options, "-ca", str(trusted))
+    found: dict[str, dict[int, list[Cost]]] = {
+        each: {count: [] for count in counts} for each in (PUBLISH_TLS, CONNECTIONS_TLS)
+    }
     with ExitStack() as stack:
         servers = _servers(home / "tls", counts, settings, stack)
         for _ in range(options.rounds):
             for count, server in servers.items():
-                found[count].append(cost_of(_connections(server, context, options), server))
-    return _medians(found)
-
-
-def _connections(
-    server: Running, context: ssl.SSLContext, options: argparse.Namespace
-) -> Callable[[], float]:
-    return lambda: tls_connections(server, context, seconds=options.seconds)
+                found[PUBLISH_TLS][count].append(cost_of(_load(publish, server), server))
+            for count, server in servers.items():
+                load = partial(new_connections, server, context, seconds=options.seconds)
+                found[CONNECTIONS_TLS][count].append(cost_of(load, server))
+    return {scenario: _medians(by_count) for scenario, by_count in found.items()}
 
 
 def _servers(

@@ -292,8 +292,9 @@ class AccessGuard:
                 "or of several; `certificates` of a principal has one of them"
             )
         raise UnauthenticatedError(
-            "the request has no token; send one as `Authorization: Bearer TOKEN` (`token` of "
-            "the client, TUFF_TOKEN of the command)"
+            "the request has no token, and no client certificate with a subject alternative name "
+            "for DNS or a URI; send a token as `Authorization: Bearer TOKEN` (`token` of the "
+            "client, TUFF_TOKEN of the command)"
         )
 
 

@@ -265,6 +265,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._open
+
     def add(self, connection: Connection) -> None:
         self._open.add(connection)
         self._changed(len(self._open))

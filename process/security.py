@@ -92,4 +92,4 @@ def _server_tls(settings: ServerSettings) -> ServerTls | None:
             Path(authority) if authority else None,
         )
     except WatchedFileError as error:
-        raise SettingsError(f"server.tls_certificate_file: {error}") from None
+        raise SettingsError(str(error)) from None

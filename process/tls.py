@@ -11,6 +11,7 @@ from pathlib import Path
 from process.health import Check, Status
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
+from tuff.disk.pem_files import pair_failure
 
 HANDSHAKE_S_MAX = 10.0  # seconds; a client that is slower is given up
 _KINDS = ("DNS", "URI")  # the kinds of names of a certificate that can name a principal
@@ -73,13 +74,11 @@ def _context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLCon
         # Without this, OpenSSL would ask on the terminal for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except ValueError:
-        raise WatchedFileError(f"{key} is encrypted; store the key without a password") from None
-    except ssl.SSLError as error:
         raise WatchedFileError(
-            f"{certificate} and {key} are no certificate and its key in PEM: {error.reason}"
+            f"server.tls_key_file {key} is encrypted; store the key without a password"
         ) from None
     except OSError as error:
-        raise WatchedFileError(f"{certificate} or {key} can't be read: {error.strerror}") from None
+        raise WatchedFileError(pair_failure(error, certificate, key, section="server.")) from None
     if client_ca is not None:
         context.verify_mode = ssl.CERT_OPTIONAL
         _load_authority(context, client_ca)
@@ -90,9 +89,11 @@ def _load_authority(context: ssl.SSLContext, client_ca: Path) -> None:
     try:
         context.load_verify_locations(client_ca)
     except ssl.SSLError as error:
-        raise WatchedFileError(f"{client_ca} has no certificate in PEM: {error.reason}") from None
+        reason = f"has no certificate in PEM: {error.reason}"
+        raise WatchedFileError(f"server.tls_client_ca_file {client_ca} {reason}") from None
     except OSError as error:
-        raise WatchedFileError(f"{client_ca} can't be read: {error.strerror}") from None
+        reason = f"can't be read: {error.strerror}"
+        raise WatchedFileError(f"server.tls_client_ca_file {client_ca} {reason}") from None
 
 
 def _refuse_password() -> str:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tuff.client_errors import ServerNotTrustedError as ServerNotTrustedError
     from tuff.client_errors import ServerUnreachableError as ServerUnreachableError
     from tuff.client_errors import WrongStateError as WrongStateError
-    from tuff.consumer_flows import Batch as Batch
-    from tuff.consumer_flows import DeliveryMode as DeliveryMode
+    from tuff.consumer_plan import Batch as Batch
+    from tuff.consumer_plan import DeliveryMode as DeliveryMode
     from tuff.dead_letters import DeadLetter as DeadLetter
     from tuff.dead_letters import NotADeadLetterError as NotADeadLetterError
     from tuff.dead_letters import RetryPolicy as RetryPolicy

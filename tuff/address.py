@@ -6,10 +6,10 @@ import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from ssl import SSLContext
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from tuff.calls import Call, Duration, Request, Response, seconds_of
+from tuff.calls import Call, Duration, Request, Response, of_type, seconds_of
 from tuff.client_errors import (
     ConnectionLostError,
     ServerNotTrustedError,
@@ -30,6 +30,8 @@ _PROXY_STATUSES = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
+# The errors of both transports where the connection was closed before the first byte came.
+_WITHOUT_A_BYTE = ("RemoteDisconnected", "ServerDisconnectedError")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,18 @@ class Address:
         return ServerUnreachableError(f"{self.url} ({_reason(error)})")
 
     def not_trusted(self, error: Exception) -> ServerNotTrustedError:
-        """This machine does not trust the certificate of the server: the call was not sent."""
+        """TLS failed, most often since this machine does not trust the certificate of the server:
+        the call was not sent."""
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return ServerNotTrustedError(
+                f"{self.url} does not speak TLS ({_reason(error)}); an address of a server without "
+                "TLS begins with http://"
+            )
+        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+            return ServerNotTrustedError(
+                f"TLS with {self.url} failed ({_reason(error)}); the log and the settings "
+                "server.tls_* of the server say what it accepts"
+            )
         return ServerNotTrustedError(
             f"{self.url} has a certificate that is not trusted here ({_reason(error)}); if it is "
             "of an authority of your own, name the authority's file in SSL_CERT_FILE, or as "
@@ -108,7 +121,10 @@ class Address:
 
     def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
         """The connection broke. A read, or a request that was not sent whole, changed nothing."""
-        return self._lost(request, _reason(error), was_sent=was_sent)
+        reason = _reason(error)
+        if self.url.startswith("http:") and reason.startswith(_WITHOUT_A_BYTE):
+            reason += "; a server with TLS has an address that begins with https://"
+        return self._lost(request, reason, was_sent=was_sent)
 
     def _lost(self, request: Request, reason: str, *, was_sent: bool) -> ConnectionLostError:
         what = f"{request.method} {request.path.partition('?')[0]}"
@@ -165,7 +181,11 @@ def addresses_of(
     with_sessions: bool = False,
 ) -> list[Address]:
     """The addresses of a client's servers: one, or several of a cluster, in the order given and
-    each once. Raises: ValueError: as `tuff.Client`."""
+    each once. Raises: ValueError, TypeError: as `tuff.Client`."""
+    if ssl_context is not None:
+        of_type(ssl_context, SSLContext, "ssl_context")
+    if token is not None:
+        of_type(token, str, "token")
     return [
         Address(
             url=one,
@@ -175,10 +195,24 @@ def addresses_of(
             ssl_context=ssl_context,
             with_sessions=with_sessions,
         )
-        for one in dict.fromkeys(_BETWEEN_URLS.split(url))
+        for one in dict.fromkeys(_BETWEEN_URLS.split(of_type(url, str, "url")))
     ]
 
 
 def client_name(given: str | None) -> str:
     """The name that others see: the given one, else host name and process id."""
-    return given if given is not None else f"{socket.gethostname()}-{os.getpid()}"
+    if given is None:
+        return f"{socket.gethostname()}-{os.getpid()}"
+    return of_type(given, str, "client_id")
+
+
+def checked_transport(transport: T) -> T:
+    """The transport that a client was given. Raises: ValueError: it is an unknown name. TypeError:
+    it sends no calls."""
+    if isinstance(transport, str):
+        if transport not in get_args(TransportName):
+            names = " or ".join(map(repr, get_args(TransportName)))
+            raise ValueError(f"transport is {names}, not {transport!r}")
+    elif not hasattr(transport, "send"):
+        raise TypeError(f"transport is a name, or an object that sends calls, not {transport!r}")
+    return transport

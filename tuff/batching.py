@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tuff import calls
-from tuff.calls import Call
+from tuff.calls import Call, of_type
 from tuff.client_errors import BufferFullError, ConnectionLostError, WrongStateError
 from tuff.flows import Flow
 from tuff.new_messages import Checked, columns, publish_request, size_bytes, with_ttl
@@ -75,7 +75,7 @@ class Limits:
     max_block_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_bytes <= BUFFER_BYTES_MAX:
+        if not 1 <= of_type(self.batch_bytes, int, "batch_bytes") <= BUFFER_BYTES_MAX:
             raise ValueError(
                 f"batch_bytes is a number from 1 to {BUFFER_BYTES_MAX}, not {self.batch_bytes}"
             )
@@ -83,12 +83,15 @@ class Limits:
             raise ValueError(
                 f"linger is a number of seconds from 0 to {LINGER_S_MAX:g}, not {self.linger_s:g}"
             )
-        if self.buffer_bytes is not None and self.buffer_bytes < self.batch_bytes:
+        if (
+            self.buffer_bytes is not None
+            and of_type(self.buffer_bytes, int, "buffer_bytes") < self.batch_bytes
+        ):
             raise ValueError(
                 f"buffer_bytes is at least batch_bytes, which is {self.batch_bytes}, and not "
                 f"{self.buffer_bytes}"
             )
-        if self.buffer_count is not None and self.buffer_count < 1:
+        if self.buffer_count is not None and of_type(self.buffer_count, int, "buffer_messages") < 1:
             raise ValueError(f"buffer_messages is a number from 1 on, not {self.buffer_count}")
 
 

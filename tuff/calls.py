@@ -8,7 +8,7 @@ are checked; then the calls about topics and messages. Those about transactions 
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -71,6 +71,7 @@ from tuff.replies import (
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _AVRO_2 = Form(MediaType.AVRO, 2).content_type  # messages with attributes
@@ -301,12 +302,35 @@ def topic_properties(
     ttl: Duration | None, properties: Properties | None, partitions: int | None = None
 ) -> dict[str, object]:
     """The properties of a topic, including its ttl in seconds and its number of partitions."""
-    given: dict[str, object] = dict(properties or {})
+    given: dict[str, object] = dict(mapping(properties or {}, "properties"))
     if ttl is not None:
         given["ttl"] = ttl_of(ttl)
     if partitions is not None:
         given["partitions"] = partitions
     return given
+
+
+def of_type(value: object, kind: type[T], what: str) -> T:
+    """The value itself. Raises: TypeError: it is of another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} has the type {kind.__name__}, and not {value!r:.100}")
+    return value
+
+
+def members(values: Iterable[T], what: str) -> list[T]:
+    """The values of a collection. Raises: TypeError: it is none, or a string."""
+    given: object = values
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{what} is a collection, as a list, and not {given!r:.100}")
+    return list(values)
+
+
+def mapping(values: Mapping[K, T], what: str) -> Mapping[K, T]:
+    """The mapping itself. Raises: TypeError: it is none."""
+    given: object = values
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a mapping, as a dict, and not {given!r:.100}")
+    return values
 
 
 def checked_topic(topic: object) -> TopicId:
@@ -614,7 +638,7 @@ def cancel_delayed(topic: TopicId, delayed_id: str) -> Call[None]:
 
 
 def rollback(topic: TopicId, detail: RollbackDetail) -> Call[None]:
-    form = rollback_detail_to_json(detail)
+    form = rollback_detail_to_json(of_type(detail, RollbackDetail, "detail"))
     path = f"{topic_path(topic)}/rollback"
     return Call(Request(method="POST", path=path, form=form, is_repeatable=True), nothing)
 
@@ -697,7 +721,7 @@ def poll_batch(
 
 
 def _poll_request(topic: TopicId, question: PollQuestion, *, accept: str) -> Request:
-    transaction = question.transaction
+    transaction = of_type(question, PollQuestion, "question").transaction
     wait_s = seconds_of(question.wait_s, what="wait")
     parameters = query(
         isolation=_isolation(question),

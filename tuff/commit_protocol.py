@@ -8,13 +8,14 @@ After an error before the commit: rollback_tx of all; abort if every one succeed
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
-from tuff.calls import Call, PollQuestion
+from tuff.calls import Call, PollQuestion, of_type
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
 from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
 from tuff.new_messages import Publishable, all_checked
@@ -27,7 +28,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.ids import TopicId
-from tuff.protocol.requests import Delay, PublishEntry
+from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 # The first attempt after a conflict comes almost at once; the waits grow, so that others finish.
 CONFLICT_BACKOFF = Backoff(0.005, 0.5, random.random)
+# Seconds in which a block has to begin to use the transaction that the commit before it started. An
+# older snapshot conflicts with more of what others commit.
+CHAINED_AGE_S_MAX = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,11 @@ class CommitProtocol:
         timeout_s: float | None,
         client: str,
         offsets: Callable[[int], Call[None]] | None = None,
+        chain_elapsed_s: Callable[[], float] | None = None,
     ) -> None:
-        """`offsets`: commits offsets of a consumer group within the transaction of a pointer."""
+        """`offsets`: commits offsets of a consumer group within the transaction of a pointer.
+        `chain_elapsed_s`: each commit also starts the next transaction, which the next block uses
+        if it begins in time; by this clock, in seconds, which never goes back."""
         self._retries = retries
         self._offsets = offsets
         # Compared by identity, here and below: two equal participants may hold different writes.
@@ -70,6 +77,9 @@ class CommitProtocol:
             {id(one): one for one in participants}.values()
         )
         self._start = transaction_calls.start(type=type, timeout_s=timeout_s, client=client)
+        self._chain_elapsed_s = chain_elapsed_s
+        self._next: Transaction | None = None  # which the last commit has started
+        self._next_until_s = 0.0
         self._current: Transaction | None = None
         self._entry: object | None = None  # the block that is in it, from its begin to its end
         self._was_aborted = False
@@ -145,7 +155,27 @@ class CommitProtocol:
             raise
         return transaction
 
+    def end_chain(self) -> Flow[None]:
+        """End the transaction that the last commit has started, if no block has used it."""
+        unused, self._next = self._next, None
+        if unused is not None:
+            yield from self._abort(unused)
+
+    def _chained(self) -> Flow[Transaction | None]:
+        """The transaction that the last commit has started, while its snapshot is young."""
+        if self._chain_elapsed_s is None or self._next is None:
+            return None
+        if self._chain_elapsed_s() >= self._next_until_s:
+            with suppress(TuffError):  # it may have timed out
+                yield from self.end_chain()
+            return None
+        following, self._next = self._next, None
+        return following
+
     def _started(self, stop: Stop | None) -> Flow[Transaction]:
+        following = yield from self._chained()
+        if following is not None:
+            return following
         asked = self._retries.ask(self._start)
         if stop is None:
             return (yield from asked)
@@ -318,13 +348,21 @@ class CommitProtocol:
         commit = partial(transaction_calls.commit, transaction.transaction_id, changes, entries)
         self._is_sent = True
         try:
-            yield from self._asked(commit(read_only=read_only))
+            yield from self._send_commit(commit(read_only=read_only))
         except BadRequestError:
             if not read_only:
                 raise
             # The program published in this transaction by `client.publish(…, transaction=)`, which
             # only the server knows. The refused commit has changed nothing.
-            yield from self._asked(commit(read_only=False))
+            yield from self._send_commit(commit(read_only=False))
+
+    def _send_commit(self, commit: Call[list[RollbackDetail]]) -> Flow[None]:
+        if self._chain_elapsed_s is None:
+            yield from self._asked(commit)
+            return
+        call = transaction_calls.commit_and_start(commit, self._start)
+        self._next = yield from self._asked(call)
+        self._next_until_s = self._chain_elapsed_s() + CHAINED_AGE_S_MAX
 
     def _asked(self, call: Call[T]) -> Flow[T]:
         try:
@@ -471,7 +509,9 @@ def rerun(
 
     After a conflict that a `post_commit` raises it is not run again, as it has committed.
     """
-    if attempts < 1:
+    if not callable(work):
+        raise TypeError(f"the work is a function of the transaction, not {work!r:.100}")
+    if of_type(attempts, int, "attempts") < 1:
         raise ValueError(f"attempts is a number from 1 on, not {attempts}")
     failed_count = 0
     while True:

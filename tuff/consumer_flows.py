@@ -14,20 +14,18 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Generic, Literal, TypeVar, overload
-from uuid import uuid4  # noqa: TID251 - as below
+from typing import Any, Generic, TypeVar
 
 from tuff import calls, group_calls
-from tuff.calls import EARLIEST, LATEST, Call, PollQuestion
+from tuff.calls import LATEST, Call, PollQuestion
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened
+from tuff.consumer_plan import Batch, Callback, ConsumerPlan, DeliveryMode
 from tuff.consumer_retries import ConsumerRetries, Failure
-from tuff.dead_letters import DeadLetter, RetryPolicy, dead_letter_topic_of, retry_topic_of
 from tuff.flows import Backoff, Flow, Hook, Pause, Stop, ask, paused, unless
-from tuff.group_calls import GroupId, MemberView
+from tuff.group_calls import MemberView
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
@@ -59,136 +57,9 @@ RETRY_S_MAX = 2.0  # seconds
 _LOST = (UnknownMemberError, FencedMemberEpochError, GroupNotFoundError)
 _REFUSED = (*_LOST, StaleMemberEpochError, PartitionNotAssignedError)
 
-
-class DeliveryMode(StrEnum):
-    """When the offset of a batch is committed: before it is handed out, after it was processed, or
-    by the transaction that processes it."""
-
-    AT_MOST_ONCE = "at_most_once"
-    AT_LEAST_ONCE = "at_least_once"
-    EXACTLY_ONCE = "exactly_once"
-
-
-DeliveryModeLike = DeliveryMode | Literal["at_most_once", "at_least_once", "exactly_once"]
-Assignor = Literal["range", "round_robin", "sticky"]
-FirstStart = Literal["earliest", "latest"]
-Callback = Callable[[list[TopicId]], object]  # with partitions, in order
 # Makes a transaction of a client: its participants, the commit of offsets, and its timeout. The
 # blocking client takes fewer kinds of participants than the asyncio one.
 Open = Callable[[Collection[Any], Callable[[int], Call[None]], float | None], Opened[C]]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch(Sequence[Message]):
-    """Consecutive messages of one partition. `next_id`: the partition is processed through it once
-    these are. `expired`: messages before these may have been missed, as they had expired.
-
-    `letter`: the failed attempts of its only message, which is tried again. If its partition is one
-    of a retry topic, the message has the id that it has in the topic it came from, `letter.topic`.
-    """
-
-    partition: TopicId
-    messages: tuple[Message, ...]
-    next_id: MessageId
-    expired: bool = False
-    letter: DeadLetter | None = None
-
-    @property
-    def attempt(self) -> int:
-        """1 for messages that have not failed before."""
-        return 1 if self.letter is None else self.letter.attempts + 1
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
-    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
-        return self.messages[index]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerPlan:
-    """What a consumer joins and reads."""
-
-    group: GroupId
-    topics: tuple[TopicId, ...]
-    mode: DeliveryMode
-    assignor: str
-    instance_id: str | None
-    client: str
-    question: PollQuestion
-    on_assigned: Callback | None
-    on_revoked: Callback | None
-    on_lost: Callback | None
-    retry: RetryPolicy | None = None
-
-
-def new_member_id() -> str:
-    """An id that no other member has, of this or an earlier start."""
-    return uuid4().hex
-
-
-def plan_of(
-    name: str,
-    topics: TopicId | Collection[TopicId],
-    *,
-    mode: DeliveryModeLike,
-    start: FirstStart,
-    question: PollQuestion,
-    assignor: Assignor,
-    instance_id: str | None,
-    client: str,
-    callbacks: tuple[Callback | None, Callback | None, Callback | None],
-    retry: RetryPolicy | None = None,
-) -> ConsumerPlan:
-    """`callbacks`: for assigned, revoked and lost partitions.
-
-    Raises: ValueError: the topics are none, partitions, or of several namespaces; or there is no
-        such mode or start, or the mode excludes retries. InvalidNameError: the name of a topic is
-        too long for a retry topic.
-    """
-    chosen = (topics,) if isinstance(topics, TopicId) else tuple(topics)
-    for topic in chosen:
-        if calls.checked_topic(topic).is_internal:
-            raise ValueError(f"{topic} is a partition; a group subscribes to whole topics")
-    namespaces = {each.namespace for each in chosen}
-    if len(namespaces) != 1:
-        raise ValueError("a consumer has one topic or more, all of one namespace")
-    if mode not in tuple(DeliveryMode):
-        raise ValueError(f"mode is at_most_once, at_least_once or exactly_once, not {mode!r}")
-    _check_retry(retry, chosen, mode)
-    if start not in {EARLIEST, LATEST}:
-        raise ValueError(f"start is earliest or latest, not {start!r}")
-    return ConsumerPlan(
-        group=GroupId(namespace=namespaces.pop(), name=name),
-        topics=chosen,
-        mode=DeliveryMode(mode),
-        assignor=assignor,
-        instance_id=instance_id,
-        client=client,
-        question=replace(question, start=start),
-        on_assigned=callbacks[0],
-        on_revoked=callbacks[1],
-        on_lost=callbacks[2],
-        retry=retry,
-    )
-
-
-def _check_retry(
-    retry: RetryPolicy | None, topics: Sequence[TopicId], mode: DeliveryModeLike
-) -> None:
-    if retry is None:
-        return
-    if not isinstance(retry, RetryPolicy):
-        raise TypeError(f"retry is a tuff.RetryPolicy, not {retry!r:.100}")
-    if mode == DeliveryMode.AT_MOST_ONCE:
-        raise ValueError("at_most_once never processes a message again, so it has no retry")
-    for topic in topics:  # both names must be legal, which are longer
-        retry_topic_of(topic)
-        dead_letter_topic_of(topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 
 from tuff.client_errors import OutcomeUnknownError
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryMode
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import Batch, DeliveryMode
 from tuff.consumer_retries import ConsumerRetries
 from tuff.dead_letters import reason_of
 from tuff.flows import Flow, Hook, hook

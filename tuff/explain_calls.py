@@ -13,6 +13,7 @@ from tuff.calls import (
     json_array,
     json_object,
     maybe_pointer,
+    of_type,
     query,
     reply_object,
     text,
@@ -40,7 +41,8 @@ def explain(
     path = f"{topic_path(topic)}/messages/{quote(digits, safe='')}/explain"
     if snapshot is None:
         return get(f"{path}{query(isolation=isolation, tx=tx)}", _read_explanation)
-    form = {"transaction": b64encode(snapshot.to_bytes()).decode("ascii")}
+    encoded = of_type(snapshot, Transaction, "snapshot").to_bytes()
+    form = {"transaction": b64encode(encoded).decode("ascii")}
     request = Request(method="POST", path=path, form=form, is_read=True)
     return Call(request, _read_explanation)
 

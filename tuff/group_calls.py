@@ -9,9 +9,11 @@ from tuff.calls import (
     IdOrHex,
     Request,
     Response,
+    checked_topic,
     get,
     json_array,
     json_object,
+    mapping,
     nothing,
     reply_object,
     reply_texts,
@@ -101,7 +103,7 @@ def get_offsets(group: GroupId) -> Call[CommittedOffsets]:
 def reset_offsets(group: GroupId, offsets: Mapping[TopicId, IdOrHex | None]) -> Call[None]:
     body = {
         partition_name(partition): after.hex() if isinstance(after, MessageId) else after
-        for partition, after in offsets.items()
+        for partition, after in mapping(offsets, "offsets").items()
     }
     return Call(_post(f"{group.path}/offsets/reset", {"offsets": body}), nothing)
 
@@ -166,7 +168,7 @@ def commit_offsets(
 
 def partition_name(partition: TopicId) -> str:
     """The name of a partition. Raises: ValueError: it is a topic."""
-    if partition.number is None:
+    if checked_topic(partition).number is None:
         raise ValueError(
             f"{partition} is a topic; name one of its partitions, as in topic.partition(0)"
         )

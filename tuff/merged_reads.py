@@ -133,6 +133,8 @@ class MergedSubscription:
                 f"start is no list: partitions={start!r:.100} selects partitions, and a mapping "
                 "gives each of them its start"
             )
+        if numbers is not None:
+            calls.members(numbers, "partitions")
         self._topic = calls.checked_topic(topic).base
         self._start = start
         self._question = question

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from tuff.calls import Call, Request
+from tuff.calls import Call, Request, of_type
 from tuff.client_errors import ClientClosedError, ConnectionLostError, ServerNotTrustedError
 from tuff.flows import Backoff, Flow, ask
 from tuff.protocol.errors import (
@@ -35,7 +35,7 @@ class Retries:
     """
 
     def __init__(self, count: int, *, chance: Callable[[], float] = random.random) -> None:
-        if not 0 <= count <= RETRY_COUNT_MAX:
+        if not 0 <= of_type(count, int, "retries") <= RETRY_COUNT_MAX:
             raise ValueError(f"retries is a number from 0 to {RETRY_COUNT_MAX}, not {count}")
         self._count = count
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_S_MAX, chance)

@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tuff import share_calls
-from tuff.calls import Call
+from tuff.calls import Call, of_type
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
 from tuff.commit_protocol import Opened, during
-from tuff.consumer_flows import DeliveryMode, DeliveryModeLike, Open
+from tuff.consumer_flows import Open
+from tuff.consumer_plan import DeliveryMode, DeliveryModeLike
 from tuff.consumer_retries import ConsumerRetries, Failure
 from tuff.dead_letters import (
     SHARE_PREFIX,
@@ -76,10 +77,10 @@ class SharePlan:
             raise ValueError(f"mode is at_least_once or exactly_once, not {self.mode!r}")
         if self.order not in (None, "none", "key"):
             raise ValueError(f"order is none or key, not {self.order!r}")
-        if not 1 <= self.count <= ACKNOWLEDGED_COUNT_MAX:
+        if not 1 <= of_type(self.count, int, "batch") <= ACKNOWLEDGED_COUNT_MAX:
             raise ValueError(f"batch is 1 to {ACKNOWLEDGED_COUNT_MAX}, not {self.count}")
         if self.retry is not None:
-            if self.retry.in_order:
+            if of_type(self.retry, RetryPolicy, "retry").in_order:
                 raise ValueError('in_order is for consumers; a share group takes order="key"')
             dead_letter_topic_of(self.group.topic)
 

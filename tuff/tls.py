@@ -4,6 +4,8 @@ import ssl
 from dataclasses import dataclass
 from os import PathLike
 
+from tuff.disk.pem_files import pair_failure
+
 Path = str | PathLike[str]
 
 
@@ -43,7 +45,7 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:
         raise ValueError(
-            f"tls_ca_file {ca_file} has no certificate in PEM: {_said(error)}"
+            f"tls_ca_file {ca_file} has no certificate in PEM: {error.reason or error}"
         ) from None
     except OSError as error:
         raise ValueError(f"tls_ca_file {ca_file} can't be read: {error.strerror}") from None
@@ -54,19 +56,7 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
 def _add_certificate(
     context: ssl.SSLContext, certificate_file: Path, key_file: Path | None
 ) -> None:
-    files = f"{certificate_file}" if key_file is None else f"{certificate_file} and {key_file}"
     try:
         context.load_cert_chain(certificate_file, key_file)
-    except ssl.SSLError as error:
-        raise ValueError(
-            f"tls_certificate_file and tls_key_file: {files} is no certificate and its key in PEM: "
-            f"{_said(error)}"
-        ) from None
     except OSError as error:
-        raise ValueError(
-            f"tls_certificate_file and tls_key_file: {files} can't be read: {error.strerror}"
-        ) from None
-
-
-def _said(error: ssl.SSLError) -> str:
-    return error.reason or str(error)
+        raise ValueError(pair_failure(error, certificate_file, key_file)) from None

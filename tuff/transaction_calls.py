@@ -1,6 +1,7 @@
 """The calls of the transaction service and of sinks, as values (protocol §5.2, §5.3)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
@@ -13,7 +14,9 @@ from tuff.calls import (
     json_body,
     json_object,
     maybe_pointer,
+    members,
     nothing,
+    of_type,
     query,
     reply_object,
     text,
@@ -101,10 +104,26 @@ def commit(
 ) -> Call[list[RollbackDetail]]:
     body: dict[str, object] = {
         "changes": _changes_form(changes),
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "readOnly": read_only,
     }
     return _post(f"{pointer}/commit", body, _read_published)
+
+
+def commit_and_start(
+    committing: Call[list[RollbackDetail]], starting: Call[Transaction]
+) -> Call[Transaction | None]:
+    """A commit and the start of the next transaction in one call; None: the start was refused."""
+    body = {
+        **json_object(committing.request.form),
+        "then": {"start": starting.request.form},
+    }
+
+    def read(response: Response) -> Transaction | None:
+        following = reply_object(response)["next"]
+        return None if following is None else _transaction(json_object(following))
+
+    return Call(replace(committing.request, form=body), read)
 
 
 def prepare(
@@ -112,7 +131,7 @@ def prepare(
 ) -> Call[Prepared]:
     body: dict[str, object] = {
         "changes": _changes_form(changes),
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "database": database,
     }
 
@@ -180,7 +199,7 @@ def run(
 ) -> Call[list[RollbackDetail]]:
     """`request_id` (up to 128 characters) is what makes repeating it safe."""
     body: dict[str, object] = {
-        "publish": [publish_entry_to_json(entry) for entry in publish],
+        "publish": _entries_to_json(publish),
         "requestId": request_id,
     }
     if client is not None:
@@ -252,6 +271,14 @@ def invalids() -> Call[Invalids]:
     return get(f"{_ROOT}/invalid", read)
 
 
+def _entries_to_json(publish: Sequence[PublishEntry]) -> list[dict[str, object]]:
+    entries = members(publish, "publish")
+    return [
+        publish_entry_to_json(of_type(each, PublishEntry, "an entry of publish"))
+        for each in entries
+    ]
+
+
 def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Truncated]:
     """A time is not sent again: where it is to come, by the server's clock, that would take off
     what has become invalid since.
@@ -261,7 +288,11 @@ def truncate(*, ids: Collection[int] | None, before_ms: int | None) -> Call[Trun
     """
     if (ids is None) == (before_ms is None):
         raise ValueError("a truncation takes ids or before, and exactly one of them")
-    form = {"before": before_ms} if ids is None else {"ids": list(map(pointer_to_json, ids))}
+    form = (
+        {"before": before_ms}
+        if ids is None
+        else {"ids": list(map(pointer_to_json, members(ids, "ids")))}
+    )
 
     def read(response: Response) -> Truncated:
         body = reply_object(response)
@@ -392,7 +423,7 @@ def begin_epoch(
     # The same run gets the same transaction again.
     request = Request(
         method="POST",
-        path=f"{_sink_path(sink)}/epochs/{epoch}",
+        path=f"{_sink_path(sink)}/epochs/{of_type(epoch, int, 'epoch')}",
         form=body,
         is_repeatable=True,
     )

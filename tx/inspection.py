@@ -45,14 +45,16 @@ class SnapshotFiles:
         """All files, the newest first, and those that can't be read behind them."""
         return self._in_thread(partial(listed, self._directory))
 
-    def content(self, name: str) -> Awaitable[tuple[SnapshotInfo, StateImage]]:
-        """A file with the state in it.
+    def content(self, name: str) -> Awaitable[Reply]:
+        """The reply with a file and the state in it, which may have millions of pointers.
 
         Raises:
             NotFoundError: there is none of this name, or it is damaged.
             BadRequestError: it is too large.
         """
-        return self._in_thread(partial(read_content, self._directory, name))
+        return self._in_thread(
+            lambda: json_reply(_content_form(*read_content(self._directory, name)))
+        )
 
 
 def listed(directory: Path) -> list[SnapshotInfo]:
@@ -106,7 +108,7 @@ def routes(manager: TransactionManager, files: SnapshotFiles) -> list[Route]:
 
     async def snapshot(request: Request) -> Reply:
         read_query(request.query, parameters=())
-        return json_reply(_content_form(*await files.content(request.parameters["file"])))
+        return await files.content(request.parameters["file"])
 
     async def changes(request: Request) -> Reply:
         read_query(request.query, parameters=())

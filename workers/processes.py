@@ -6,18 +6,19 @@ be accepted survive the end of a worker: its successor accepts them.
 
 import asyncio
 import logging
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from process import listening_sockets
 from process.health import Check, Status
-from process.listener import LISTEN_BACKLOG, Listener, ListenerStartError
+from process.listener import CLOSE_S_MIN, LISTEN_BACKLOG, Listener, ListenerStartError
 from process.metrics import Gauge
 from process.settings import Settings
 from tuff.log_events import event
@@ -29,14 +30,15 @@ from workers.relays import Arriving, BeginSession, receive
 log = logging.getLogger(__name__)
 
 SERVER = Path(__file__).resolve().parents[1] / "server.py"
-START_S_MAX = 30.0  # seconds until a worker must be ready; a busy machine takes a few
+START_S_MAX = 30.0  # seconds until all workers must be ready; a busy machine takes a few
 PING_S = 1.0
 UNANSWERED_COUNT_MAX = 10  # pings; nothing that a worker does keeps its event loop for as long
+START_COUNT_MAX = 30  # the same for one that starts, on a busy machine
 # Seconds between the end of a worker and its next start, doubled for each that ends at once.
 RESTART_S_MIN, RESTART_S_MAX = 0.1, 10.0
 STEADY_S = 60.0  # a worker that ran for so long begins again with the shortest pause
-END_S_MAX = 1.0  # seconds that a worker gets to end once its connections are closed
-POLL_S = 0.02  # seconds between two looks at whether a process that was killed is gone
+# Looks at whether a process has ended that has closed its link, and seconds between two of them.
+END_LOOKS, LOOK_S = 25, 0.02
 
 
 class Workers:
@@ -114,13 +116,22 @@ class Workers:
         listening_sockets.close(self._sockets)
         for each in self.running.values():
             each.link.close(within_s=within_s)
-        ended = [each.ended.wait() for each in self.running.values()]
-        await self._local.close(within_s=within_s)
-        if ended:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*ended), max(within_s, 0.0) + END_S_MAX)
-        for each in self.running.values():
+        closing = asyncio.gather(self._local.close(within_s=within_s), self._gone())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(closing, max(within_s, CLOSE_S_MIN))
+        for number, each in self.running.items():
+            log.warning(
+                "worker %d has not ended in time, and is killed",
+                number,
+                extra=event("worker_hangs", worker=number),
+            )
             each.process.kill()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._gone(), END_LOOKS * LOOK_S)
+
+    async def _gone(self) -> None:
+        """Wait until no worker runs any more."""
+        await asyncio.gather(*(each.gone.wait() for each in tuple(self.running.values())))
 
     def check(self) -> Check:
         """The state of the workers, for `/health/ready`."""
@@ -136,26 +147,46 @@ class Workers:
 
     def gauges(self) -> list[Gauge]:
         """The metrics of the workers."""
+        restarts = Gauge(
+            "worker_restarts",
+            "Worker processes that ended and were started again.",
+            lambda: self.restarts_count,
+            is_counter=True,
+        )
+        return [*(each for n in range(self._count) for each in self._gauges_of(n)), restarts]
+
+    def _gauges_of(self, number: int) -> list[Gauge]:
+        labels = (("worker", str(number)),)
         return [
-            *(self._gauge_up(number) for number in range(self._count)),
-            *(self._gauge_connections(number) for number in range(self._count)),
             Gauge(
-                "worker_restarts",
-                "Worker processes that ended and were started again.",
-                lambda: self.restarts_count,
+                "worker_up",
+                "1 while a worker process accepts connections.",
+                lambda: float(self._is_up(number)),
+                labels=labels,
+            ),
+            Gauge(
+                "worker_connections",
+                "Open connections of a worker process.",
+                lambda: self.counts.of(number),
+                labels=labels,
+            ),
+            Gauge(
+                "worker_cpu_seconds",
+                "Processor time of a worker process since its start; no sample while it is down.",
+                lambda: self._processor_s(number),
                 is_counter=True,
+                labels=labels,
             ),
         ]
 
-    def _gauge_up(self, number: int) -> Gauge:
-        text = "1 while a worker process accepts connections."
-        labels = (("worker", str(number)),)
-        return Gauge("worker_up", text, lambda: float(self._is_up(number)), labels=labels)
-
-    def _gauge_connections(self, number: int) -> Gauge:
-        text = "Open connections of a worker process."
-        labels = (("worker", str(number)),)
-        return Gauge("worker_connections", text, lambda: self.counts.of(number), labels=labels)
+    def _processor_s(self, number: int) -> float | None:
+        found = self.running.get(number)
+        try:
+            stat = "" if found is None else Path(f"/proc/{found.process.pid}/stat").read_text()
+        except OSError:
+            return None
+        fields = stat.rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else None
 
     def _is_up(self, number: int) -> bool:
         found = self.running.get(number)
@@ -190,7 +221,7 @@ class Workers:
 
     async def _run(self, number: int) -> int:
         """Start a worker, and wait until it has ended; returns its exit code."""
-        ended = asyncio.Event()
+        lost = asyncio.Event()
         link_end, theirs = socket.socketpair()
         receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (link_end, receiving):
@@ -202,23 +233,22 @@ class Workers:
                 now_ms=self._now_ms(),
             )  # fmt: skip
             link = WorkerLink(
-                self._answering, hello, ready=lambda: self._note_ready(number), lost=ended.set
+                self._answering, hello, ready=lambda: self._note_ready(number), lost=lost.set
             )
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(lambda: link, link_end)
             process = _start(theirs.fileno(), [*listening, hello.handover, hello.counts])
             theirs.close()
             sending.close()
-            self.running[number] = _Running(process, link, ended)
+            self.running[number] = running = _Running(process, link)
             loop.add_reader(receiving, self._take_session, receiving)
             try:
-                await ended.wait()
+                await lost.wait()
             finally:
                 loop.remove_reader(receiving)
                 self.counts.clear(number)
-        process.kill()  # also where it has closed the link and goes on
-        while (code := process.poll()) is None:  # noqa: ASYNC110 - no event says it
-            await asyncio.sleep(POLL_S)
+        code = await _end_of(process)
+        running.gone.set()
         del self.running[number]
         return code
 
@@ -241,16 +271,17 @@ class Workers:
         pause of the whole machine no worker is at fault."""
         while not self._stop.is_set():
             for number, each in self.running.items():
-                if each.link.unanswered_count >= UNANSWERED_COUNT_MAX and each.is_ready:
-                    log.error(
-                        "worker %d has answered no ping for %g s, and is killed",
-                        number,
-                        UNANSWERED_COUNT_MAX * PING_S,
-                        extra=event("worker_hangs", worker=number),
-                    )
-                    each.process.kill()
-                else:
+                limit = UNANSWERED_COUNT_MAX if each.is_ready else START_COUNT_MAX
+                if each.link.unanswered_count < limit:
                     each.link.ping(now_ms=self._now_ms())
+                    continue
+                log.error(
+                    "worker %d has answered no ping for %g s, and is killed",
+                    number,
+                    limit * PING_S,
+                    extra=event("worker_hangs", worker=number),
+                )
+                each.process.kill()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), PING_S)
 
@@ -259,7 +290,7 @@ class Workers:
 class _Running:
     process: subprocess.Popen[bytes]
     link: WorkerLink
-    ended: asyncio.Event
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
     is_ready: bool = False
 
 
@@ -271,6 +302,18 @@ def _start(link: int, inherited: list[int]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process whose link is closed. One that does not end is killed."""
+    for _ in range(END_LOOKS):
+        if (code := process.poll()) is not None:
+            return code
+        await asyncio.sleep(LOOK_S)
+    process.kill()
+    while (code := process.poll()) is None:  # noqa: ASYNC110 - no event says it
+        await asyncio.sleep(LOOK_S)
+    return code
 
 
 async def _accept(connection: socket.socket, protocol: asyncio.Protocol) -> None:

@@ -10,10 +10,9 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgpack
-
-from process.http_connection import Connections
+from process.http_connection import Connections, SlowReader
 from tuff.protocol.exchange import Request
+from workers.link_frames import Frames, pack
 
 HEAD_BYTES_MAX = 1 << 16  # of what a request says about its client: two of its longest fields
 
@@ -28,6 +27,7 @@ class Relay:
         self._client = client
         self._connections = connections
         self._main: asyncio.Transport | None = None
+        self._slow_reader = SlowReader(client)
         connections.add(self)
         client.pause_reading()  # until there is where the bytes go
         # A client that makes no more calls gets the replies to those under way; TLS can't do that.
@@ -62,12 +62,15 @@ class Relay:
             self._client.resume_reading()
 
     def _client_lost(self) -> None:
+        self._slow_reader.stop()
         self._connections.discard(self)
         if self._main is not None:
             self._main.close()
 
     def _main_lost(self) -> None:
         self._client.close()
+        if self in self._connections:  # until it has read the rest
+            self._slow_reader.watch()
 
 
 class _Side(asyncio.Protocol):
@@ -130,7 +133,7 @@ class Handover:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                said = msgpack.packb((head.authorization, head.certificate, head.address))
+                said = pack((head.authorization, head.certificate, head.address))
                 socket.send_fds(self._sending, [said], [theirs.fileno()])
             except OSError:  # the main process takes no more
                 ours.close()
@@ -162,7 +165,7 @@ def receive(receiving: socket.socket) -> tuple[socket.socket, Request] | None:
     with suppress(BlockingIOError):
         said, descriptors, _, _ = socket.recv_fds(receiving, HEAD_BYTES_MAX, 1)
         if said and descriptors:
-            authorization, certificate, address = msgpack.unpackb(said)
+            ((authorization, certificate, address),) = Frames().feed(said)
             arrived = socket.socket(fileno=descriptors[0])
             arrived.settimeout(0)
             head = Request(

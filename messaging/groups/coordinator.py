@@ -15,11 +15,12 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from messaging.groups import decisions
-from messaging.groups.decisions import Heartbeat, Join, Sessions
+from messaging.groups.decisions import Heartbeat, Sessions
 from messaging.groups.settings import GroupSettings
 from messaging.groups.state import (
     DamagedRecordOfGroupError,
     GroupState,
+    MemberRecord,
     OffsetRecord,
     Record,
     from_bytes,
@@ -163,7 +164,7 @@ class GroupCoordinator:
                 self._groups.pop(group_log, None)
                 log.warning("no member of the group %s is fenced now: %s", group_log, error)
 
-    async def join(self, group_log: TopicId, request: Join) -> MemberView:
+    async def join(self, group_log: TopicId, request: MemberRecord) -> MemberView:
         """Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
         TooManyMembersError."""
         payload_from_json(request.client, what="client")  # the log is UTF-8

@@ -41,17 +41,6 @@ Partitions = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
-    """A member joins, under an id that it chose. Repeating it changes nothing."""
-
-    member_id: str
-    topics: tuple[str, ...]
-    assignor: str
-    instance_id: str | None = None
-    client: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A member is alive, and has exactly the partitions `owned`, less than it is assigned once it
     released some. `group_epoch` is that of the last reply that it has acted on: a late heartbeat
@@ -111,8 +100,10 @@ class Sessions:
         return min((*self.ends_ms.values(), *self.releases_ms.values()), default=None)
 
 
-def join(state: GroupState, request: Join, partitions: Partitions) -> list[Record]:
-    """
+def join(state: GroupState, request: MemberRecord, partitions: Partitions) -> list[Record]:
+    """A member joins, under an id that it chose: `request` is its record. Repeating it changes
+    nothing.
+
     Raises:
         UnreleasedInstanceIdError: another member has that instance id.
         TooManyMembersError: the group is full.
@@ -135,7 +126,7 @@ def join(state: GroupState, request: Join, partitions: Partitions) -> list[Recor
         _take_over(draft, former_id, request)
     elif len(state.members) >= MEMBERS_COUNT_MAX:
         raise TooManyMembersError(f"the group has {MEMBERS_COUNT_MAX} members, which is the most")
-    draft.add(_member_record(request))
+    draft.add(request)
     if request.member_id not in draft.state.current:
         draft.add(_no_assignment(request.member_id))
     if former_id is None or _is_other(state.members[former_id], request):
@@ -287,36 +278,25 @@ def _require_member(state: GroupState, member_id: str) -> AssignmentRecord:
     return current
 
 
-def _member_record(request: Join) -> MemberRecord:
-    return MemberRecord(
-        member_id=request.member_id,
-        topics=request.topics,
-        assignor=request.assignor,
-        instance_id=request.instance_id,
-        client=request.client,
-    )
-
-
-def _is_other(member: MemberRecord, request: Join) -> bool:
+def _is_other(member: MemberRecord, request: MemberRecord) -> bool:
     return (set(member.topics), member.assignor) != (set(request.topics), request.assignor)
 
 
 def _changed(
-    state: GroupState, known: MemberRecord, request: Join, partitions: Partitions
+    state: GroupState, known: MemberRecord, request: MemberRecord, partitions: Partitions
 ) -> list[Record]:
     """A member that joins again: its first join was executed already, or it gave up all partitions
     after it was fenced. The next heartbeat says which it has."""
     draft = _Draft(state)
-    changed = _member_record(request)
-    if changed != known:
-        draft.add(changed)
+    if request != known:
+        draft.add(request)
     if _is_other(known, request):
         _retarget(draft, partitions)
         _reconcile(draft, request.member_id)
     return draft.records
 
 
-def _take_over(draft: _Draft, former_id: str, request: Join) -> None:
+def _take_over(draft: _Draft, former_id: str, request: MemberRecord) -> None:
     """Give the assignment and the target of a static member that left to its next process."""
     former = draft.state.current[former_id]
     target = {

@@ -9,8 +9,8 @@ from messaging.groups.coordinator import (
     PartitionLag,
     group_log_of,
 )
-from messaging.groups.decisions import Heartbeat, Join
-from messaging.groups.state import LEFT_STATIC, GroupState
+from messaging.groups.decisions import Heartbeat
+from messaging.groups.state import LEFT_STATIC, GroupState, MemberRecord
 from tuff.protocol.errors import BadRequestError, InvalidNameError
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
@@ -211,7 +211,7 @@ def _state_name(state: GroupState) -> str:
     return "stable" if is_stable else "reconciling"
 
 
-def _join(member_id: str, body: Mapping[str, object]) -> Join:
+def _join(member_id: str, body: Mapping[str, object]) -> MemberRecord:
     assignor = body.get("assignor", DEFAULT_ASSIGNOR)
     if not isinstance(assignor, str) or assignor not in ASSIGNORS:
         raise BadRequestError(f"assignor is {', '.join(ASSIGNORS)}, not {shown(assignor)}")
@@ -222,7 +222,7 @@ def _join(member_id: str, body: Mapping[str, object]) -> Join:
     client = _text(body.get("client", ""), what="client")
     if len(client) > CLIENT_LENGTH_MAX:
         raise BadRequestError(f"client has {CLIENT_LENGTH_MAX} characters or less")
-    return Join(
+    return MemberRecord(
         member_id=member_id,
         topics=tuple(check_name(each, what="topic") for each in topics),
         assignor=assignor,

@@ -131,6 +131,8 @@ class DelayedMessages:
         self._looking: set[TopicId] = set()
         self._again: set[TopicId] = set()  # to look at once more after the look under way
         self._failed_counts: dict[TopicId, int] = {}  # looks at a topic that failed in a row
+        # When the first message was due that could not enter yet, in ms since the epoch.
+        self._late_since_ms: dict[TopicId, int] = {}
         self._cancels: defaultdict[TopicId, list[_Cancel]] = defaultdict(list)
         # The messages in a log when its log start was last raised: without new ones, it is not.
         self._passed: dict[TopicId, int] = {}
@@ -168,10 +170,11 @@ class DelayedMessages:
             FutureTask(self._look_at(topic), refusals=TuffError).go_on()
 
     def next_due_ms(self) -> int | None:
-        """When the next message is due, in ms since the epoch; None if none waits. It is also the
-        time of the next try, if one failed."""
+        """When the next message is due, in ms since the epoch; None if none waits. While a message
+        that is due can't enter its topic, it is in the past."""
         next_ms = self._state.look_times.next_ms()
-        return None if next_ms == AT_ONCE else next_ms
+        known = [] if next_ms is None or next_ms == AT_ONCE else [next_ms]
+        return min([*known, *self._late_since_ms.values()], default=None)
 
     def close(self) -> None:
         """Begin no more looks, and refuse the calls that wait for one. Looks under way end with
@@ -235,6 +238,7 @@ class DelayedMessages:
     def _look_later(self, topic: TopicId, error: Exception) -> None:
         if isinstance(error, TopicNotFoundError) or self._state.topics.maybe_find(topic) is None:
             self._failed_counts.pop(topic, None)
+            self._late_since_ms.pop(topic, None)
             return  # it was deleted, or another server owns it
         failed_count = self._failed_counts.get(topic, 0)
         is_bug = not isinstance(error, TuffError)
@@ -262,12 +266,17 @@ class DelayedMessages:
             due_by_ms=now_ms if may_enter else -1,
         )
         found = await self._store.read(find)
+        first_ms = found.due[0].id.due_ms if found.due else found.next_ms
+        if first_ms is not None and first_ms <= now_ms:
+            self._late_since_ms[topic_id] = first_ms
         if found.cancelled or found.due:
             put = partial(self._put, topic, record.generation, found)
             await self._committer.submit(
                 Write(put, size_bytes=WRITE_OVERHEAD_BYTES + found.size_bytes, internal=True)
             )
         _answer(cancels, found.cancelled)
+        if may_enter or found.next_ms is None:
+            self._late_since_ms.pop(topic_id, None)
         if found.next_ms is not None:
             earliest_ms = AT_ONCE if may_enter else now_ms + RETRY_MS
             self._state.look_times.note(topic_id, max(found.next_ms, earliest_ms))

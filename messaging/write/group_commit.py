@@ -61,13 +61,13 @@ LOST_LOGGED_EVERY_S = 10.0  # seconds between two log lines about writes that we
 
 
 class Inversion(NamedTuple):
-    """Rows to mark as rolled back: those of this pointer in this range of keys. `is_aside`: they
-    may return, so those that are marked already are deleted."""
+    """Rows to mark as rolled back: those of this pointer in this range of keys. `runs` gets the
+    first and the last of those that follow each other, without one that was marked before."""
 
     pointer: int
     start: bytes
     stop: bytes
-    is_aside: bool
+    runs: list[tuple[Offset, Offset]]
 
 
 class Renewal(NamedTuple):
@@ -116,6 +116,7 @@ class WriteBatch:
         # Topics whose long polls wake, with the messages published to them and their bytes.
         self._touched: dict[Topic, tuple[int, int]] = {}
         self._sequencer = sequencer
+        self._once_marked: list[Callable[[], None]] = []
         self._when_durable: list[Callable[[], None]] = []
         self._when_lost: list[Callable[[], None]] = []
         self._forced = False
@@ -183,12 +184,17 @@ class WriteBatch:
         self.puts[key] = None
 
     def invert(
-        self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, is_aside: bool = False
-    ) -> None:
-        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive; with
-        `is_aside` such that `publish_again` finds no row that was marked before."""
+        self, pointer: int, prefix: bytes, first: Offset, last: Offset
+    ) -> Sequence[tuple[Offset, Offset]]:
+        """Mark the rows of a pointer as rolled back, from `first` to `last` inclusive. Once they
+        are, the result has the first and the last row of each run that was not marked before."""
         start, stop = message_key(prefix, first), message_key(prefix, offset_after(last))
-        self.inversions.append(Inversion(pointer, start, stop, is_aside))
+        self.inversions.append(Inversion(pointer, start, stop, []))
+        return self.inversions[-1].runs
+
+    def once_marked(self, then: Callable[[], None]) -> None:
+        """Call this in the writing thread, between the marks and the write."""
+        self._once_marked.append(then)
 
     def publish_again(
         self, pointer: int, prefix: bytes, first: Offset, last: Offset, *, at: Offset
@@ -271,6 +277,8 @@ class WriteBatch:
         """Write it, atomically and durably; on a worker thread. Raises: StoreError."""
         for inversion in self.inversions:
             self._mark(store, inversion)
+        for then in self._once_marked:
+            then()
         for renewal in self.renewals:
             self._renew(store, renewal)
         records = [*self.puts.items(), *self.delayed]
@@ -279,15 +287,16 @@ class WriteBatch:
         store.write(records)
 
     def _mark(self, store: Store, inversion: Inversion) -> None:
-        pointer = inversion.pointer
-        for key, stored in store.scan(inversion.start, inversion.stop):
-            value = self.puts.get(key, stored)  # a row that this batch deletes stays deleted
-            if value is None:
-                continue
-            if (inverted := _inverted(key, value, pointer)) is not None:
+        is_in_run = False
+        for key, value in store.scan(inversion.start, inversion.stop):
+            # A row that this batch deletes stays deleted.
+            inverted = None if key in self.puts else _inverted(key, value, inversion.pointer)
+            if inverted is not None:
                 self.puts[key] = inverted
-            elif inversion.is_aside and _row_of(key, value, -pointer) is not None:
-                self.puts[key] = None
+                offset = offset_in(key)
+                first = inversion.runs.pop()[0] if is_in_run else offset
+                inversion.runs.append((first, offset))
+            is_in_run = inverted is not None
 
     def _renew(self, store: Store, renewal: Renewal) -> None:
         offset = renewal.first

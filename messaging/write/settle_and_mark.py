@@ -18,7 +18,7 @@ from functools import partial
 
 from messaging.retention.region_observers import RegionObservers
 from messaging.storage.look_times import AT_ONCE
-from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange
+from messaging.storage.pointer_index import MESSAGE_ROWS, IndexedRange, PointerIndex
 from messaging.storage.store_state import StoreState
 from messaging.topics import Topic, ownership_moving
 from messaging.write.group_commit import GroupCommitter, Write, WriteBatch
@@ -206,28 +206,33 @@ class TransactionRows:
         index = self._state.index
         # Again, if a batch was lost meanwhile that had set rows aside: they are in their place.
         while entries := [entry for pointer in pointers for entry in index.ranges(pointer)]:
-            batches = list(_batches(entries)) or [[]]
-            for ranges in batches[:-1]:
-                await self._submit(partial(self._invert, ranges))
-            await self._submit(partial(self._invert_last, batches[-1], entries))
+            await self._mark_ranges(entries)
         self._unmarked.difference_update(pointers)
+
+    async def _mark_ranges(self, entries: Sequence[IndexedRange]) -> None:
+        batches = list(_batches(entries)) or [[]]
+        for ranges in batches[:-1]:
+            await self._submit(partial(self._invert, ranges))
+        await self._submit(partial(self._invert_last, batches[-1], entries))
 
     def _set_aside(self, pointer: int, topic: TopicId, batch: WriteBatch) -> None:
         index = self._state.index
         ranges = [each for each in index.message_ranges(pointer) if each.topic == topic]
         if pointer in self._unmarked or not ranges:
             return  # it has been aborted, or they are set aside
-        self._invert(ranges, batch, is_aside=True)
+        self._require_own_topics(ranges)
         # After the asides are discarded: what is undone last is named first.
         batch.on_lost(partial(index.load, ranges, now_ms=batch.now_ms))
         for entry in ranges:
-            aside = entry.set_aside
+            runs = batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
             batch.delete(entry.key)
-            batch.put(aside.key, aside.to_bytes(aside.key))
+            batch.once_marked(partial(_put_aside, entry, runs, batch))
             # At once: the transaction may commit before the batch is durable.
             index.discard(entry)
-            index.add(aside)
-            batch.on_lost(partial(index.discard, aside))
+            index.add(entry.set_aside)
+            batch.on_lost(partial(index.discard, entry.set_aside))
+            batch.on_durable(partial(_note_aside, entry, runs, index))
+        self._touch(ranges, batch)
         batch.on_durable(
             partial(
                 log.warning,
@@ -298,12 +303,14 @@ class TransactionRows:
     async def _submit(self, build: "partial[None]") -> None:
         await self._committer.submit(Write(build, internal=True))
 
-    def _invert(
-        self, ranges: Sequence[IndexedRange], batch: WriteBatch, *, is_aside: bool = False
-    ) -> None:
+    def _invert(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
         self._require_own_topics(ranges)
         for entry in ranges:
-            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last, is_aside=is_aside)
+            batch.invert(entry.pointer, entry.prefix, entry.first, entry.last)
+        self._touch(ranges, batch)
+
+    def _touch(self, ranges: Sequence[IndexedRange], batch: WriteBatch) -> None:
+        for entry in ranges:
             topic = self._state.topics.maybe_find(entry.topic)
             if topic is not None:
                 batch.touch(topic)
@@ -341,6 +348,28 @@ def _batches(entries: Iterable[IndexedRange]) -> Iterator[list[IndexedRange]]:
         count += entry.count
     if gathered:
         yield gathered
+
+
+def _put_aside(
+    entry: IndexedRange, runs: Sequence[tuple[Offset, Offset]], batch: WriteBatch
+) -> None:
+    for aside in _asides(entry, runs):
+        batch.put(aside.key, aside.to_bytes(aside.key))
+
+
+def _note_aside(
+    entry: IndexedRange, runs: Sequence[tuple[Offset, Offset]], index: PointerIndex
+) -> None:
+    index.discard(entry.set_aside)
+    for aside in _asides(entry, runs):
+        index.add(aside)
+
+
+def _asides(entry: IndexedRange, runs: Sequence[tuple[Offset, Offset]]) -> Iterator[IndexedRange]:
+    """What was set aside of a range: all but rows that a rollback had marked before. Those do not
+    return."""
+    for first, last in runs:
+        yield replace(entry.set_aside, first=first, last=last)
 
 
 def _is_read_by_its_group(topic: TopicId) -> bool:

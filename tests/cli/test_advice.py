@@ -1,6 +1,7 @@
 """The command that an error message names next can be run, wherever the options were typed."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_the_next_command_names_the_server_that_refused(
     ):
         done = tuff_command(*typed, url="http://127.0.0.1:1")
         assert advised(done.stderr) == expected
+
+
+def test_the_next_command_has_the_token_file_and_shows_no_token(
+    server: ServerProcess, client: tuff.Client, tmp_path: Path
+) -> None:
+    client.topics.create(tuff.TopicId("advice", "guarded"))
+    file = tmp_path / "token"
+    file.write_text("hunter2")
+    words = ["topics", "create", "advice:guarded"]
+    expected = ["tuff", "topics", "show", "advice:guarded"]
+
+    with_file = tuff_command(*words, "--token-file", file, url=server.url)
+    with_token = tuff_command("--token", "hunter2", *words, url=server.url)
+    file.write_text("")
+    with_empty = tuff_command(*words, "--token-file", file, url=server.url)
+
+    assert advised(with_file.stderr) == [*expected, "--token-file", str(file)]
+    assert advised(with_token.stderr) == [*expected, "--token", "TOKEN"]
+    assert f"{file} has no token: it is empty" in with_empty.stderr
 
 
 @pytest.mark.parametrize(

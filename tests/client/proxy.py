@@ -31,6 +31,8 @@ class Losses:
         self._delayed: dict[str, Event] = {}
         self.seen: list[str] = []
         self.sessions = 0  # that were begun
+        self.asked_for_sessions = 0
+        self.instead_of_session: bytes | None = None  # what is said to one who asks for a session
 
     def lose_reply(
         self, call: str, *, times: int = 1, meanwhile: Callable[[], object] = lambda: None
@@ -124,9 +126,14 @@ class _Between(BaseHTTPRequestHandler):
     def begin_session(self) -> None:
         """A proxy that answers in the server's place passes no session on, and neither does one
         that stands for a server of a cluster."""
+        losses = self.server.losses
+        losses.asked_for_sessions += 1
         if self.server.is_dead:
             self.hang_up()
-        elif self.server.losses.says is not None or self.server.owner is not None:
+        elif losses.instead_of_session is not None:
+            self.wfile.write(losses.instead_of_session)
+            self.close_connection = b"Content-Length" not in losses.instead_of_session
+        elif losses.says is not None or self.server.owner is not None:
             self.send_error(404)
         else:
             host, _, port = self.server.target.partition(":")

@@ -1,11 +1,13 @@
 """The asyncio client over a session: fallback to HTTP, limits, lost connections, cancellation."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 import tuff
+from tests.client.played_session import PlayedSession, playing
 from tests.client.proxy import Losses, losing
 from tests.http.client import until
 from tests.http.process import ServerProcess, serve
@@ -14,6 +16,8 @@ from tuff.address import Address
 from tuff.aio.session import AsyncSession
 from tuff.protocol.session_frames import Kind, frame
 from tuff.session_calls import SessionCall
+
+PLAYED = tuff.TopicId("played", "topic")
 
 ADDRESS = Address(url="http://127.0.0.1:1", timeout_s=9, connect_timeout_s=9)
 MANY = 200  # more polls than a session takes
@@ -175,6 +179,54 @@ async def test_closing_fails_the_calls_that_wait(
         await waiting
     with pytest.raises(tuff.ClientClosedError):
         await client.publish(topic, "m")
+
+
+@pytest.mark.parametrize("bad", [b"\0\0\0\1\xc1", b"\xff\xff\xff\xff", b"\0\0\0\2\x91\xa0"])
+async def test_what_is_no_frame_ends_the_session(bad: bytes) -> None:
+    def wrong(played: PlayedSession) -> None:
+        played.next_call()
+        played.caller.sendall(bad)
+
+    with playing(wrong, PlayedSession.answer_all) as url:
+        async with tuff.AsyncClient(url, retries=0) as client:
+            with pytest.raises(tuff.ConnectionLostError):
+                await client.publish(PLAYED, "lost")
+            await client.publish(PLAYED, "over the next session")
+
+
+async def test_replies_in_any_order_reach_their_tasks_and_a_late_one_is_dropped() -> None:
+    def backwards(played: PlayedSession) -> None:
+        calls = [played.next_call() for _ in range(20)]
+        for call_id in reversed(calls[1:]):
+            played.reply(call_id)
+        following = played.next_call()
+        played.reply(calls[0])
+        played.reply(following)
+
+    with playing(backwards) as url:
+        async with tuff.AsyncClient(url, timeout=0.5, retries=0) as client:
+            calls = [client.publish(PLAYED, str(n)) for n in range(20)]
+            late, *others = await asyncio.gather(*calls, return_exceptions=True)
+            await client.publish(PLAYED, "goes on")
+
+    assert isinstance(late, tuff.ConnectionLostError)
+    assert [type(each) for each in others] == [tuff.Published] * 19
+
+
+async def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
+    """Its end is read before the next call is sent on it."""
+
+    def one(played: PlayedSession) -> None:
+        played.reply(played.next_call())
+        played.caller.sendall(frame(int(Kind.END), None))
+        ended.set()
+
+    ended = threading.Event()
+    with playing(one, PlayedSession.answer_all) as url:
+        async with tuff.AsyncClient(url, retries=0) as client:
+            await client.publish(PLAYED, "one")
+            ended.wait()  # it has arrived, and the loop has read nothing
+            await client.publish(PLAYED, "over the next session")
 
 
 class Recorder(asyncio.Transport):

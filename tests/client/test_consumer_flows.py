@@ -9,7 +9,8 @@ import pytest
 from tuff.calls import Call, PollQuestion
 from tuff.client_errors import ConnectionLostError
 from tuff.commit_protocol import CommitProtocol, Opened
-from tuff.consumer_flows import Batch, ConsumerFlows, DeliveryModeLike, plan_of
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import Batch, DeliveryModeLike, plan_of
 from tuff.consumer_run import ConsumerRun
 from tuff.flows import Flow, Hook, Pause, Stop, StoppedError, Unless
 from tuff.group_calls import CommittedOffsets, MemberView

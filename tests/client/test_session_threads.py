@@ -130,6 +130,24 @@ def test_a_server_that_is_gone_is_noticed_and_left() -> None:
         client.publish(TOPIC, "over the next session")
 
 
+def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
+    """Its end is read before the next call is sent on it."""
+
+    def one(played: PlayedSession) -> None:
+        played.reply(played.next_call())
+        played.caller.sendall(frame(int(Kind.END), None))
+        ended.set()
+
+    ended = Event()
+    with (
+        playing(one, PlayedSession.answer_all) as url,
+        tuff.Client(url, retries=0) as client,
+    ):
+        client.publish(TOPIC, "one")
+        ended.wait()
+        client.publish(TOPIC, "over the next session")
+
+
 def test_a_client_that_sends_still_reads() -> None:
     """A server reads no more while its replies are unread, and no thread read: both waited."""
 

@@ -1,6 +1,7 @@
 """A server behind a proxy that speaks TLS, with a certificate of an authority of one's own."""
 
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -131,3 +132,40 @@ async def test_the_authorities_are_read_once_for_an_asyncio_client(
                 await client.topics.namespaces()
 
     assert len(read) <= 1
+
+
+async def test_a_server_without_tls_is_named(server: ServerProcess) -> None:
+    wrong = server.url.replace("http:", "https:")
+
+    with tuff.Client(wrong, retries=0) as client, pytest.raises(tuff.TuffError) as blocking:
+        client.topics.namespaces()
+    assert "does not speak TLS" in str(blocking.value)
+    for transport in ("http", "auto"):
+        async with tuff.AsyncClient(wrong, retries=0, transport=transport) as on_a_loop:
+            with pytest.raises(tuff.ServerNotTrustedError, match="does not speak TLS"):
+                await on_a_loop.transactions.start()
+
+
+def test_files_that_can_not_be_used_are_named_by_their_setting(tmp_path: Path) -> None:
+    names = ("a.crt", "a.key", "b.key", "text")
+    certificate, key, other_key, text = (tmp_path / name for name in names)
+    authority = trustme.CA()
+    issued = authority.issue_cert("a.example")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    authority.issue_cert("b.example").private_key_pem.write_to_path(other_key)
+    text.write_text("no PEM")
+
+    for given, own_key, reason in (
+        (certificate, other_key, f"tls_key_file {other_key} is not that of the first certificate"),
+        (text, key, f"tls_certificate_file {text} has no certificate in PEM"),
+        (certificate, text, f"tls_key_file {text} has no private key in PEM"),
+        (certificate, None, f"tls_certificate_file {certificate} has no private key in PEM"),
+        (
+            certificate,
+            tmp_path / "none",
+            f"tls_key_file {tmp_path / 'none'} can't be read: No such",
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            tuff.Client(tls_certificate_file=given, tls_key_file=own_key)

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.other_owners import OtherOwners
 from messaging.groups.coordinator import GroupCoordinator
-from messaging.groups.decisions import Heartbeat, Join
-from messaging.groups.state import GroupState
+from messaging.groups.decisions import Heartbeat
+from messaging.groups.state import GroupState, MemberRecord
 from tests.cluster.nodes import AUDIT, Node, call, nodes
 from tests.messaging.members import Member, new_tables
 from tuff.protocol.errors import OwnershipMovingError, TopicNotFoundError, TuffError
@@ -133,7 +133,7 @@ async def test_a_group_shares_the_partitions_of_a_topic_of_another_server() -> N
         await a.handover.take([GROUP_LOG], NO_FLOOR)
         groups = a.service.groups
         groups.other_owners = remote
-        join = Join(member_id="m1", topics=("orders",), assignor="sticky")
+        join = MemberRecord(member_id="m1", topics=("orders",), assignor="sticky")
 
         remote.numbers = OwnershipMovingError("moving")
         with pytest.raises(OwnershipMovingError):

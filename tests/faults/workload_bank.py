@@ -20,6 +20,7 @@ from threading import Event, Thread
 from traceback import print_exc
 
 import tuff
+from tuff.address import TransportName
 from tuff.client_errors import OutcomeUnknownError
 from tuff.retries import is_passing
 
@@ -106,7 +107,8 @@ class Bank:
 
     def __init__(self, url: str, directory: str, run: str) -> None:
         # Few retries, so that a restart of the server outlasts them and some outcomes are unknown.
-        self._client = tuff.Client(url, client_id=f"bank {run}", retries=1)
+        transport: TransportName = "http" if int(run) % 2 else "auto"
+        self._client = tuff.Client(url, client_id=f"bank {run}", retries=1, transport=transport)
         self._table = tuff.TransactionalTable(directory)
         self._run = run
 

@@ -18,6 +18,7 @@ from tests.faults.history import (
     Recorder,
     View,
 )
+from tuff.address import TransportName
 from tuff.tables.versioned_table import VersionedTable
 
 NAMESPACE = "mixed"
@@ -58,7 +59,8 @@ class MixedClient:
         self._shared = shared
         self._name = f"client {number}"
         self._chance = random.Random(f"{seed}/{number}")
-        self._client = tuff.Client(shared.url, client_id=self._name)
+        transport: TransportName = "http" if number % 2 else "auto"
+        self._client = tuff.Client(shared.url, client_id=self._name, transport=transport)
         self._table = shared.table
 
     def work(self, attempt_count: int) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from messaging.groups import coordinator
 from messaging.groups.coordinator import GroupCoordinator, MemberView
-from messaging.groups.decisions import Heartbeat, Join
-from messaging.groups.state import GroupState
+from messaging.groups.decisions import Heartbeat
+from messaging.groups.state import GroupState, MemberRecord
 from messaging.read.poll import Poll
 from messaging.service import MessagingService
 from tests.messaging.world import AUDIT, FlakyWorld, World, settle_down
@@ -28,7 +28,9 @@ NAME = AUDIT.partition(0).name
 
 
 async def joined(groups: GroupCoordinator, member_id: str = "m1") -> MemberView:
-    return await groups.join(LOG, Join(member_id=member_id, topics=(AUDIT.name,), assignor="range"))
+    return await groups.join(
+        LOG, MemberRecord(member_id=member_id, topics=(AUDIT.name,), assignor="range")
+    )
 
 
 async def beat(groups: GroupCoordinator, view: MemberView, *owned: str) -> MemberView:

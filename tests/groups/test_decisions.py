@@ -6,7 +6,6 @@ import pytest
 
 from messaging.groups.decisions import (
     Heartbeat,
-    Join,
     Sessions,
     commit,
     fence,
@@ -55,7 +54,7 @@ class Group:
         return records
 
     def join(self, member_id: str, instance_id: str | None = None) -> list[Record]:
-        request = Join(
+        request = MemberRecord(
             member_id=member_id, topics=("t",), assignor="sticky", instance_id=instance_id
         )
         return self.apply(join(self.state, request, self.partitions))

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from messaging.groups.decisions import Join
+from messaging.groups.state import MemberRecord
 from tests.cluster.shared_store import SharedTables
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT
@@ -30,7 +30,7 @@ async def test_the_next_owner_of_the_log_continues_the_group(
 ) -> None:
     a, b = members
     groups = a.service.groups
-    await groups.join(LOG, Join(member_id="m1", topics=(AUDIT.name,), assignor="range"))
+    await groups.join(LOG, MemberRecord(member_id="m1", topics=(AUDIT.name,), assignor="range"))
     await groups.commit(LOG, "m1", 1, {AUDIT.partition(0).name: MessageId(5, 0)}, pointer=None)
     before = await groups.committed(LOG)
 
@@ -48,7 +48,9 @@ async def test_a_group_that_comes_back_has_what_was_decided_elsewhere(
     members: tuple[Member, Member],
 ) -> None:
     a, b = members
-    await a.service.groups.join(LOG, Join(member_id="m1", topics=(AUDIT.name,), assignor="range"))
+    await a.service.groups.join(
+        LOG, MemberRecord(member_id="m1", topics=(AUDIT.name,), assignor="range")
+    )
     await a.pass_on(LOG, b)
     await b.service.groups.leave(LOG, "m1", keeps_assignment=False)
 

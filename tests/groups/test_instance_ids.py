@@ -2,15 +2,17 @@
 
 import pytest
 
-from messaging.groups.decisions import Join, join, leave
-from messaging.groups.state import GroupState
+from messaging.groups.decisions import join, leave
+from messaging.groups.state import GroupState, MemberRecord
 from tuff.protocol.errors import UnreleasedInstanceIdError
 
 FOUR = {"t": ("t:0", "t:1", "t:2", "t:3")}
 
 
 def joined(state: GroupState, member_id: str, instance_id: str | None) -> None:
-    request = Join(member_id=member_id, topics=("t",), assignor="sticky", instance_id=instance_id)
+    request = MemberRecord(
+        member_id=member_id, topics=("t",), assignor="sticky", instance_id=instance_id
+    )
     for record in join(state, request, FOUR):
         state.apply(record)
 

@@ -4,8 +4,8 @@ import pytest
 
 from messaging.groups import coordinator
 from messaging.groups.coordinator import GroupCoordinator, MemberView
-from messaging.groups.decisions import Heartbeat, Join
-from messaging.groups.state import AssignmentRecord, GroupState, MemberLeftRecord
+from messaging.groups.decisions import Heartbeat
+from messaging.groups.state import AssignmentRecord, GroupState, MemberLeftRecord, MemberRecord
 from messaging.read.poll import Poll
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World
@@ -16,7 +16,9 @@ NAME = AUDIT.partition(0).name
 
 
 async def joined(groups: GroupCoordinator) -> MemberView:
-    return await groups.join(LOG, Join(member_id="m1", topics=(AUDIT.name,), assignor="range"))
+    return await groups.join(
+        LOG, MemberRecord(member_id="m1", topics=(AUDIT.name,), assignor="range")
+    )
 
 
 async def commit(groups: GroupCoordinator, number: int, *, pointer: int | None = None) -> None:

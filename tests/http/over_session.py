@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import orjson
+
 from tests.http.client import JSON, PROBLEM, Client, Reply
 from tests.http.session_client import SessionClient
 from tuff.calls import Request
@@ -41,9 +43,10 @@ class ClientOverSession(Client):
         query: Mapping[str, object] | None = None,
     ) -> Reply:
         target = f"{path}?{urlencode(query)}" if query else path
-        request = Request(method=method, path=target, body=body, content_type=content_type or JSON)
-        call = None if headers or not _is_carried(request) else session_call(request)
-        if call is None or not (call.body is None or isinstance(call.body, dict)):
+        call = None
+        if headers is None and content_type in (None, JSON):
+            call = _call_of(method, target, body)
+        if call is None:
             return super().send(
                 method, path, body, content_type=content_type, headers=headers, query=query
             )
@@ -59,14 +62,17 @@ class ClientOverSession(Client):
         )
 
 
-def _is_carried(request: Request) -> bool:
-    if request.content_type != JSON:
-        return False
+def _call_of(method: str, target: str, body: bytes | None) -> SessionCall | None:
+    """The call for a request; None where only HTTP can carry it."""
+    form = None
     try:
-        json.loads(request.body or b"{}")
-    except (ValueError, RecursionError):
-        return False
-    return True
+        if body:
+            form = orjson.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(form, dict | None):
+        return None
+    return session_call(Request(method=method, path=target, form=form))
 
 
 def _as_http(shown: str, call: SessionCall, reply: list[Any]) -> Reply:

@@ -1,6 +1,7 @@
 """A minimal client of the session protocol, written from docs/session.md."""
 
 import socket
+import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -22,7 +23,12 @@ class SessionClient:
     """One session; for one thread."""
 
     def __init__(
-        self, port: int, *, headers: Mapping[str, str] | None = None, path: str | None = None
+        self,
+        port: int,
+        *,
+        headers: Mapping[str, str] | None = None,
+        path: str | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         if path is None:
             self.socket = socket.create_connection(("127.0.0.1", port), REPLY_S_MAX)
@@ -30,6 +36,8 @@ class SessionClient:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(REPLY_S_MAX)
             self.socket.connect(path)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
         fields = {
             "Host": "localhost",
             "Connection": "Upgrade",

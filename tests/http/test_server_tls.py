@@ -162,7 +162,7 @@ def test_the_files_are_read_again_without_a_restart(tmp_path: Path) -> None:
         assert (reaches(files.servers, old), reaches(files.servers, new)) == (True, False)
         files.key.write_text("no key")
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: "are no certificate and its key" in server.stderr(), what="the error")
+        until(lambda: "has no private key in PEM" in server.stderr(), what="the error")
         assert reaches(files.servers, old)
 
         files.write(later.authority.issue_cert(HOST))
@@ -180,8 +180,19 @@ def test_files_that_are_not_valid_end_the_start(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "home", "--port", "0", *arguments)
 
     assert server.wait_exit() == 2
-    assert "server.tls_certificate_file" in server.stderr()
-    assert str(files.key) in server.stderr()
+    assert f"server.tls_key_file {files.key} has no private key in PEM" in server.stderr()
+
+
+async def test_a_client_without_tls_is_told_the_scheme(server: ServerProcess) -> None:
+    url = server.url.replace("https:", "http:")
+    with (
+        tuff.Client(url, retries=0) as client,
+        pytest.raises(tuff.ConnectionLostError, match="begins with https://"),
+    ):
+        client.topics.namespaces()
+    async with tuff.AsyncClient(url, retries=0) as on_a_loop:
+        with pytest.raises(tuff.ConnectionLostError, match="begins with https://"):
+            await on_a_loop.topics.namespaces()
 
 
 def test_a_handshake_that_fails_counts_no_longer(files: Files, tmp_path: Path) -> None:

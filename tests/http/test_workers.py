@@ -7,8 +7,9 @@ That calls have the same replies through workers, the other modules of this fold
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -20,7 +21,8 @@ from tests.http.calls import Topic
 from tests.http.client import Client, ok, refused, until
 from tests.http.conftest import Launch, NewServer, one_sentence
 from tests.http.process import ServerProcess, serve
-from tests.http.session_client import PUBLISH, SessionClient
+from tests.http.session_client import END, PUBLISH, START, SessionClient
+from tests.http.test_server_tls import NO_CERTIFICATE, Files
 
 WORKERS = 2
 SETTING = f"server.workers={WORKERS}"
@@ -60,15 +62,18 @@ def is_whole(client: Client) -> bool:
 @contextmanager
 def clients_of_each(server: ServerProcess) -> Iterator[list[Client]]:
     """Connections, of which each worker has one at least."""
-    with closing(Client(server.port, timeout_s=STALLED_S)) as first:
-        until(lambda: sum(gauge(first, "tuff_worker_connections").values()) == 1)
-        made = [first]
-        while not all(gauge(first, "tuff_worker_connections").values()):
-            made.append(Client(server.port, timeout_s=STALLED_S))
-            ok(made[-1].get("/health/live"))
+    with ExitStack() as opened:
+
+        def connect() -> Client:
+            made = opened.enter_context(closing(Client(server.port, timeout_s=STALLED_S)))
+            ok(made.get("/health/live"))
+            return made
+
+        made = [connect()]
+        until(lambda: sum(gauge(made[0], "tuff_worker_connections").values()) == 1)
+        while not all(gauge(made[0], "tuff_worker_connections").values()):
+            made.append(connect())
         yield made
-    for each in made:
-        each.close()
 
 
 def still_answered(clients: list[Client]) -> list[bool]:
@@ -210,14 +215,14 @@ def test_what_a_worker_refuses_alone_is_counted(shared: ServerProcess) -> None:
 
 
 def test_the_bound_on_connections_is_that_of_all_workers_together(new_server: NewServer) -> None:
-    server = new_server(SETTING, "server.max_connections=4")
-    held = [server.client() for _ in range(4)]
+    server = new_server(SETTING, "server.max_connections=16")
+    held = [server.client() for _ in range(16)]
     for each in held:
         ok(each.get("/health/live"))
 
     reply = server.client().get("/health/live")
 
-    refused(reply, 429, "overloaded", naming="server.max_connections=4")
+    refused(reply, 429, "overloaded", naming="server.max_connections=16")
     assert all(still_answered(held))
 
 
@@ -241,6 +246,23 @@ def test_a_session_through_a_worker_ends_with_the_server(new_server: NewServer) 
     assert (status, "Tuff-First-Id" in fields) == (200, True)
     assert end == [6, None]
     assert server.process.wait(10) == 0
+    assert "worker_hangs" not in server.stderr()
+
+
+def test_a_session_through_a_worker_has_the_principal_of_its_certificate(tmp_path: Path) -> None:
+    files = Files(tmp_path / "files")
+    context = ssl.create_default_context(cafile=files.servers)
+    context.load_cert_chain(files.of_client("billing.example"))
+    with (
+        serve(tmp_path, *files.settings(), SETTING) as server,
+        SessionClient(server.port, context=context) as session,
+    ):
+        status, _, started = session.call(START, body={})
+        files.access.write_text(NO_CERTIFICATE)
+        end = session.read()
+
+    assert (status, started["type"]) == (201, "short")
+    assert (end[0], end[1]["code"]) == (END, "unauthenticated")
 
 
 def test_a_connection_that_waits_for_a_dead_worker_is_accepted_by_its_successor(

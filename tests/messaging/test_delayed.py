@@ -566,14 +566,18 @@ async def test_nothing_enters_while_the_disk_is_nearly_full(
     world: World, service: MessagingService
 ) -> None:
     await delayed(service, b"x", delays=[after(10)])
+    due_ms = service.delayed.next_due_ms()
     service.committer.lack_of_space = "the disk is nearly full"
     await advance(world, service, 10)
     assert await polled(service) == []
+    await advance(world, service, 120_000)
+    assert service.delayed.next_due_ms() == due_ms, "so the alert for late messages fires"
 
     service.committer.lack_of_space = None
     await advance(world, service, RETRY_MS)
 
     assert await polled(service) == [b"x"]
+    assert service.delayed.next_due_ms() is None
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])

@@ -55,12 +55,35 @@ async def test_messages_of_a_publish_are_neighbours_in_order(service: MessagingS
     assert result.caught_up
 
 
-async def test_concurrent_publishes_do_not_mix_their_messages(service: MessagingService) -> None:
+@pytest.mark.parametrize("run_bytes_max", [1, 7, 1000])
+async def test_concurrent_publishes_do_not_mix_their_messages(
+    service: MessagingService, monkeypatch: pytest.MonkeyPatch, run_bytes_max: int
+) -> None:
+    monkeypatch.setattr("messaging.write.group_commit.RUN_BYTES_MAX", run_bytes_max)
+
     await asyncio.gather(*(publish(service, *[b"%d" % n] * 3) for n in range(10)))
 
     found = await polled(service)
 
     assert [found[at : at + 3] for at in range(0, 30, 3)] == [[b"%d" % n] * 3 for n in range(10)]
+
+
+async def test_concurrent_publishes_of_all_kinds_keep_their_order(
+    world: World, service: MessagingService
+) -> None:
+    other, pointer = TopicId("default", "other"), world.transactions.start(7)
+    await service.topics.create(other, {})
+    plain = [service.publisher.publish(to, request(b"%d" % n))
+             for n, to in enumerate((AUDIT, AUDIT, other, AUDIT))]  # fmt: skip
+    await asyncio.gather(
+        *plain,
+        publish(service, b"4", pointer=pointer),
+        publish(service, b"5", ttl_s=60),
+        publish(service, b"6", b"7"),
+    )
+
+    assert await polled(service) == [b"0", b"1", b"3", b"4", b"5", b"6", b"7"]
+    assert payloads(await service.polls.poll(other, Poll())) == [b"2"]
 
 
 async def test_a_committed_reader_is_held_by_an_undecided_publish(

@@ -6,6 +6,15 @@ from tests.mutants.planted import Mutant
 
 MESSAGE_MUTANTS: Sequence[Mutant] = (
     Mutant(
+        "a publish gets the rows of another topic's run",
+        "messaging/write/group_commit.py",
+        "if run is None or run.prefix != prefix or run.last != before:",
+        "if run is None or run.last != before:",
+        (
+            "tests/messaging/test_publish.py::test_concurrent_publishes_of_all_kinds_keep_their_order",
+        ),
+    ),
+    Mutant(
         "publishes that arrive together get ids of each other's messages",
         "messaging/write/publish.py",
         "        number += count\n",

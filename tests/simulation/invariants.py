@@ -163,8 +163,8 @@ def prepared_messages_arrive(observed: Observations, read: Read) -> Violations:
         tx = publish.tx
         if tx is None or not _may_return(publish) or tx.state != "committed":
             continue
-        may_be_missing = publish.ttl_s or publish.applied is not Applied.YES
-        if not may_be_missing and not got.issuperset(publish.payloads):
+        is_kept = publish.applied is Applied.YES and publish.rollback_invoked == NEVER
+        if is_kept and not publish.ttl_s and not got.issuperset(publish.payloads):
             yield f"{tx.id} committed, and its {_name(publish)} is missing in {_described(read)}"
 
 

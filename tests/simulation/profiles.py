@@ -78,6 +78,14 @@ PROFILES = (
         {"messaging.max_block": 1},
     ),
     Profile(
+        "rollbacks before a prepare whose messages are set aside",
+        {
+            "start": 8, "publish_tx": 10, "rollback": 6, "prepare": 10, "resolve": 8, "wait": 6,
+            "wait_long": 3, "tick": 4, "poll": 6, "read_all": 2, "kill": 1, "restart": 1,
+        },
+        {"messaging.max_block": 1},
+    ),
+    Profile(
         "starts of a server whose message store can't be opened",
         {
             "start": 6, "start_long": 1, "publish_tx": 8, "store": 1, "reference": 1,

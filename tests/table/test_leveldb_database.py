@@ -166,4 +166,5 @@ def test_leveldb_syncs_verifies_and_creates_nothing(
 def test_errors_of_leveldb_are_shown_as_text() -> None:
     assert error_text(plyvel.Error(b"Corruption: \xff")) == "Corruption: \ufffd"
     assert error_text(OSError(28, "No space left")) == "No space left"
+    assert error_text(PermissionError(13, "Permission denied", "d/x")) == "d/x: Permission denied"
     assert error_text(plyvel.Error()) == ""

@@ -52,6 +52,11 @@ class AsyncTransactionContext:
         protocol = self._protocol
         await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
 
+    async def end_chain(self) -> None:
+        """After the last block of a context with `chain`: end the transaction that the last commit
+        has started. Otherwise the server ends it when its time is over."""
+        await self._driver.run(self._protocol.end_chain())
+
     async def add(self, participant: AsyncTransactionAware) -> None:
         """Let a participant join; inside a transaction its `start_tx` runs at once, and if that
         raises it has not joined. Nothing happens if it has joined already."""

@@ -16,7 +16,8 @@ from tuff.batching import require_own_process
 from tuff.calls import Duration
 from tuff.client_errors import WrongStateError
 from tuff.commit_protocol import Opened
-from tuff.consumer_flows import Batch, ConsumerFlows
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import Batch
 from tuff.consumer_run import ConsumerRun
 from tuff.dead_letters import reason_of
 from tuff.group_calls import GroupId

@@ -6,7 +6,7 @@ As over HTTP, each call is sent once, and a connection that breaks loses the cal
 import asyncio
 import logging
 from contextlib import suppress
-from ssl import SSLCertVerificationError, SSLContext, create_default_context
+from ssl import SSLContext, SSLError, create_default_context
 from urllib.parse import urlsplit
 
 from tuff.address import Address
@@ -209,22 +209,19 @@ class AsyncSession(asyncio.Protocol):
             self._transport.write(frame(int(Kind.PING)))
 
 
-async def open_session(address: Address) -> AsyncSession:
-    """A new session.
+async def open_session(address: Address, ssl_context: SSLContext | None) -> AsyncSession:
+    """A new session, over TLS if there is a context.
 
     Raises:
         NoSessionError: the server offers none.
         OSError: there is no connection.
     """
     parts = urlsplit(address.url)
-    context: SSLContext | None = None
-    if parts.scheme == "https":
-        context = address.ssl_context or create_default_context()
-    port = parts.port or (443 if context is not None else 80)
+    port = parts.port or (443 if ssl_context is not None else 80)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(address.connect_timeout_s):
         _, session = await loop.create_connection(
-            AsyncSession, parts.hostname or "", port, ssl=context
+            AsyncSession, parts.hostname or "", port, ssl=ssl_context
         )
     try:
         async with asyncio.timeout(address.connect_timeout_s):
@@ -246,6 +243,9 @@ class AsyncSessions:
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._offers = Offers()
+        # One for all sessions, since making one reads all authorities that the machine trusts.
+        is_tls = address.url.startswith("https:")
+        self._ssl = (address.ssl_context or create_default_context()) if is_tls else None
         self._session: AsyncSession | None = None
         self._opening: asyncio.Task[AsyncSession] | None = None
 
@@ -274,14 +274,14 @@ class AsyncSessions:
         if self._opening is None:
             if not self._offers.is_worth_asking(self._loop.time()):
                 return None
-            self._opening = asyncio.ensure_future(open_session(self._address))
+            self._opening = asyncio.ensure_future(open_session(self._address, self._ssl))
             self._opening.add_done_callback(self._opened)
         try:
             # Shielded: the other callers wait for it, too.
             return await asyncio.shield(self._opening)
         except NoSessionError:
             return None
-        except SSLCertVerificationError as error:
+        except SSLError as error:
             raise self._address.not_trusted(error) from error
         except OSError as error:
             raise self._address.unreachable(error) from error
@@ -306,3 +306,4 @@ class AsyncSessions:
                 await opening
         if self._session is not None:
             self._session.abort()
+            await asyncio.sleep(0)  # in which the event loop closes the connection

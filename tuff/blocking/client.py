@@ -12,7 +12,13 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from tuff import calls, explain_calls
-from tuff.address import DEFAULT_URL, TransportName, addresses_of, client_name
+from tuff.address import (
+    DEFAULT_URL,
+    TransportName,
+    addresses_of,
+    checked_transport,
+    client_name,
+)
 from tuff.batching import BATCH_BYTES, LINGER_S, Delivery, Limits, with_ids, without_ids
 from tuff.blocking.cluster import Cluster
 from tuff.blocking.context import TransactionContext
@@ -36,10 +42,10 @@ from tuff.calls import (
     poll_batch,
 )
 from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
-from tuff.consumer_flows import (
+from tuff.consumer_flows import ConsumerFlows
+from tuff.consumer_plan import (
     Assignor,
     Callback,
-    ConsumerFlows,
     DeliveryModeLike,
     FirstStart,
     new_member_id,
@@ -111,6 +117,7 @@ class Client:
 
     Raises:
         ValueError: `url` or a TLS file is not valid, or a number is out of its range.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -135,7 +142,7 @@ class Client:
             connect_timeout,
             token=token,
             ssl_context=files.context_or(ssl_context),
-            with_sessions=transport == "auto",
+            with_sessions=checked_transport(transport) == "auto",
         )
         self._transport: Sender = (
             transport_of(addresses) if isinstance(transport, str) else transport
@@ -567,6 +574,7 @@ class Client:
         *participants: TransactionAware,
         type: TransactionTypeLike = "short",
         timeout: Duration | None = None,
+        chain: bool = False,
     ) -> TransactionContext:
         """A context that starts a transaction, commits it at its end, and rolls back on an error.
 
@@ -577,13 +585,21 @@ class Client:
         `type`: `short`, checked for conflicts, or `long`, which is not. `timeout`: seconds until
         the server ends it (default: the server's 30; not for a long one).
 
+        `chain`: each commit also starts the transaction of the next block of this context, in the
+        same call (SQL: COMMIT AND CHAIN). It is for a loop of transactions. The snapshot of that
+        block is as old as the commit before it, at most 0.1 seconds; a block that begins later
+        starts a transaction of its own. `end_chain` ends the last one, which no block has used.
+
         Raises, when its block ends:
             TransactionConflictError: another transaction committed an equal change; see `run`.
             OutcomeUnknownError: it may have committed, and nothing was rolled back.
             Exception: the error of the block or of a participant, after all were rolled back.
         """
         return self._open(
-            participants, type=type, timeout_s=calls.maybe_seconds_of(timeout, what="timeout")
+            participants,
+            type=type,
+            timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
+            chain=chain,
         ).context
 
     def sql_transaction(
@@ -876,6 +892,7 @@ class Client:
         type: TransactionTypeLike = "short",
         timeout_s: float | None = None,
         offsets: Callable[[int], Call[None]] | None = None,
+        chain: bool = False,
     ) -> Opened[TransactionContext]:
         protocol = CommitProtocol(
             self._retries,
@@ -884,5 +901,6 @@ class Client:
             timeout_s=timeout_s,
             client=self.client_id,
             offsets=offsets,
+            chain_elapsed_s=perf_counter if chain else None,
         )
         return Opened(protocol, TransactionContext(protocol, self._driver))

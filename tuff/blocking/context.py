@@ -53,6 +53,11 @@ class TransactionContext:
         protocol = self._protocol
         self._driver.run(protocol.finish() if error is None else protocol.undo(error))
 
+    def end_chain(self) -> None:
+        """After the last block of a context with `chain`: end the transaction that the last commit
+        has started. Otherwise the server ends it when its time is over."""
+        self._driver.run(self._protocol.end_chain())
+
     def add(self, participant: TransactionAware) -> None:
         """Let a participant join; inside a transaction its `start_tx` runs at once, and if that
         raises it has not joined. Nothing happens if it has joined already."""

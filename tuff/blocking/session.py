@@ -22,7 +22,7 @@ from tuff.blocking.bounded_socket import bounded
 from tuff.calls import Request, Response
 from tuff.client_errors import ClientClosedError
 from tuff.flows import Stop, wait_for
-from tuff.protocol.errors import BadRequestError
+from tuff.protocol.errors import BadRequestError, TuffError
 from tuff.protocol.session_frames import PATH, FrameReader, Greeting, Kind, frame, greeting_of
 from tuff.session_calls import SessionCall, call_frame, response_of, session_call
 from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
@@ -99,7 +99,7 @@ class Session:
 
         Raises:
             OSError: the connection broke, or no greeting came within `within_s` seconds.
-            BadRequestError: what came does not follow the protocol.
+            TuffError: what came does not follow the protocol.
         """
         sock.settimeout(0)
         self._socket = sock
@@ -353,7 +353,7 @@ def begin_session(connection: HTTPConnection, address: Address, *, prefix: str) 
                 connection.sock = None
                 return session
             reply.read()
-    except (OSError, HTTPException, BadRequestError) as error:
+    except (OSError, HTTPException, TuffError) as error:
         connection.close()
         raise NoSessionError(None, f"{type(error).__name__}: {error}") from error
     except BaseException:

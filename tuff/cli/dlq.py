@@ -13,7 +13,7 @@ from tuff.blocking.groups import Consumer
 from tuff.cli.options import WholeNumber, server_command, topic_of
 from tuff.cli.output import Result, Table, counted, moment, printable
 from tuff.client_errors import WrongStateError
-from tuff.consumer_flows import Batch
+from tuff.consumer_plan import Batch
 from tuff.dead_letters import (
     DeadLetter,
     NotADeadLetterError,

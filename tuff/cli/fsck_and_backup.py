@@ -112,7 +112,7 @@ def backup(
     match paths:
         case (target,) if not flags:
             _download(session, target, as_json=as_json)
-        case (directory, target) if session.typed_url is None:
+        case (directory, target) if "--url" not in session.typed:
             run_server(["backup", str(directory), str(target), *flags], as_json=as_json)
         case _:
             raise click.UsageError(

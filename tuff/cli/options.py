@@ -32,12 +32,13 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(slots=True)
 class Session:
-    """The server to talk to. `typed_url`: its address if it was typed on the command line."""
+    """The server to talk to. `typed`: the options for it on the command line, with their values; of
+    a token, a placeholder."""
 
     url: str = DEFAULT_URL
     token: str | None = None
     tls_files: TlsFiles = field(default_factory=TlsFiles)
-    typed_url: str | None = None
+    typed: dict[str, str] = field(default_factory=dict)
     token_file: Path | None = None
 
     def client(self) -> Client:
@@ -61,17 +62,15 @@ session = click.make_pass_decorator(Session)
 
 def _set_url(context: click.Context, parameter: click.Parameter, url: str | None) -> None:
     if url is not None:
-        is_typed = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
-        current = context.ensure_object(Session)
-        current.url, current.typed_url = url, url if is_typed else None
+        context.ensure_object(Session).url = url
+        _note_typed(context, parameter, url)
 
 
 def _set_token(context: click.Context, parameter: click.Parameter, token: str | None) -> None:
-    assert parameter.name is not None
     current = context.ensure_object(Session)
-    is_typed = context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    if token is not None and (is_typed or current.token is None):
+    if token is not None and (_is_typed(context, parameter) or current.token is None):
         current.token = token
+        _note_typed(context, parameter, "TOKEN")
 
 
 def _set_token_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
@@ -80,8 +79,11 @@ def _set_token_file(context: click.Context, parameter: click.Parameter, file: Pa
             token = file.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise click.BadParameter(f"{file} can't be read: {error}") from None
+        if not token:
+            raise click.BadParameter(f"{file} has no token: it is empty")
         _set_token(context, parameter, token)
         context.ensure_object(Session).token_file = file
+        _note_typed(context, parameter, str(file))
 
 
 def _set_tls_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
@@ -90,6 +92,17 @@ def _set_tls_file(context: click.Context, parameter: click.Parameter, file: Path
         current = context.ensure_object(Session)
         name = parameter.name.removeprefix("tls_")
         current.tls_files = replace(current.tls_files, **{name: file})
+        _note_typed(context, parameter, str(file))
+
+
+def _is_typed(context: click.Context, parameter: click.Parameter) -> bool:
+    assert parameter.name is not None
+    return context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+
+
+def _note_typed(context: click.Context, parameter: click.Parameter, shown: str) -> None:
+    if _is_typed(context, parameter):
+        context.ensure_object(Session).typed[parameter.opts[0]] = shown
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -275,8 +288,8 @@ def _local_ms(text: str) -> int:
 
 def command_line(words: Iterable[object], context: click.Context | None = None) -> str:
     """A command to type next, for the server of this command."""
-    typed_url = (context or click.get_current_context()).ensure_object(Session).typed_url
-    return shlex.join([*map(str, words), *([] if typed_url is None else ["--url", typed_url])])
+    typed = (context or click.get_current_context()).ensure_object(Session).typed
+    return shlex.join([*map(str, words), *(word for option in typed.items() for word in option)])
 
 
 def confirm(question: str) -> None:

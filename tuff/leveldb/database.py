@@ -85,6 +85,6 @@ os.register_at_fork(after_in_child=_leave_inherited)
 def error_text(error: Exception) -> str:
     """The text of an error of plyvel or of the operating system."""
     if isinstance(error, OSError) and error.strerror:  # plyvel's IOError is an OSError, too
-        return error.strerror
+        return error.strerror if not error.filename else f"{error.filename}: {error.strerror}"
     first = error.args[0] if error.args else error
     return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

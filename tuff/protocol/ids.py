@@ -44,8 +44,13 @@ def check_name(name: str, *, what: str) -> str:
 
     Raises:
         InvalidNameError: it has other characters, is empty, too long, or is `.` or `..`.
+        TypeError: it is no string.
     """
-    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+    try:
+        is_legal = _NAME.fullmatch(name) is not None
+    except TypeError:
+        raise TypeError(f"{what} is a string, not {name!r:.100}") from None
+    if not is_legal or name in {".", ".."}:
         raise InvalidNameError(
             f"{what} {shown_name(name)} is not a legal name: use 1 to {NAME_LENGTH_MAX} characters "
             "of A-Z a-z 0-9 . _ - (and not . or ..)"

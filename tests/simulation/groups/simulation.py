@@ -16,8 +16,8 @@ from itertools import count
 
 from messaging.groups import decisions
 from messaging.groups.assignors import ASSIGNORS
-from messaging.groups.decisions import Heartbeat, Join, Sessions
-from messaging.groups.state import GroupState, Record, from_bytes, to_bytes
+from messaging.groups.decisions import Heartbeat, Sessions
+from messaging.groups.state import GroupState, MemberRecord, Record, from_bytes, to_bytes
 from tuff.protocol.errors import (
     FencedMemberEpochError,
     GroupError,
@@ -123,7 +123,7 @@ class Coordinator:
             self.write(decisions.fence(self.state, over, partitions))
         self.sessions.forget_others(self.state)
 
-    def join(self, request: Join) -> Reply:
+    def join(self, request: MemberRecord) -> Reply:
         self.tick()
         records = decisions.join(self.state, request, self.world.partitions)
         self.write(records, is_lost=self.world.chance.random() < 0.01)
@@ -234,7 +234,7 @@ class Member:
     def _request(self) -> Callable[[], object]:
         coordinator = self.world.coordinator
         if self.epoch == 0:
-            join = Join(
+            join = MemberRecord(
                 member_id=self.id,
                 topics=self.topics,
                 assignor=self.assignor,

@@ -17,7 +17,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         "publishes that arrive together are charged to no quota",
         "process/access_guard.py",
         "            if self._find(operation, needed, requests[0]).usage is not None:",
-        "            if False:",
+        "            if self._find(operation, needed, requests[0]) is None:",
         (
             "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
         ),

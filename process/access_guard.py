@@ -104,10 +104,9 @@ class AccessGuard:
         def handle(request: Request) -> Awaitable[Reply]:
             admitted = self._admit(operation, needed, request)
             # Transactions have owners, and a forwarded request has the name of its principal.
-            request = request._replace(
-                caller=admitted.caller,
-                is_forwarded=request.is_forwarded and self.is_of_server(request),
-            )
+            request = request.of_caller(admitted.caller)
+            if request.is_forwarded and not self.is_of_server(request):
+                request = request._replace(is_forwarded=False)
             if admitted.usage is None:
                 return handler(request)
             return _metered(admitted.usage, handler(request))

@@ -792,8 +792,10 @@ class SlowReader:
         self._since_s = asyncio.get_running_loop().time()
 
     def _count(self) -> int:
-        descriptor = self._transport.get_extra_info("socket").fileno()
-        sent = ioctl(descriptor, TIOCOUTQ, bytes(4))
+        connected = self._transport.get_extra_info("socket")
+        if connected is None:  # with TLS: it is closed, and the protocol is told so next
+            return 0
+        sent = ioctl(connected.fileno(), TIOCOUTQ, bytes(4))
         return self._transport.get_write_buffer_size() + int.from_bytes(sent, sys.byteorder)
 
 

@@ -531,7 +531,7 @@ def _request(call: list[object], size: int, names: tuple[str, ...], head: Reques
         members = {} if body is None else body
         return Request(
             parameters, pairs, None, accept, b"", False, False,  # noqa: FBT003 - takes half the time
-            head.authorization, head.certificate, head.address, None, None, None, members, size,
+            head.authorization, head.certificate, head.address, None, None, members, size,
         )  # fmt: skip
     content_type = media_type(content_type, what="the body")
     if content_type is None:

@@ -117,7 +117,7 @@ def call_elements(call_id: int, route: int, request: Request) -> tuple[object, .
     """The elements of a call, without the kind."""
     (
         parameters, query, content_type, accept, body, is_forwarded, wants_redirect, authorization,
-        certificate, address, traceparent, _, upgrade, _, _,
+        certificate, address, traceparent, upgrade, _, _, _,
     ) = request  # fmt: skip
     more = (
         is_forwarded, wants_redirect, authorization, certificate, address, traceparent, upgrade,

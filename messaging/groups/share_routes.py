@@ -149,7 +149,8 @@ def _milliseconds(members: Mapping[str, object], name: str, *, least: int) -> in
     value = members.get(name)
     if value is None:
         return None
-    ms = round(seconds_from_json(value, what=name) * 1000)
+    # More than the maximum is refused below, and 1e308 has no ms.
+    ms = round(min(seconds_from_json(value, what=name), LEASE_MS_MAX) * 1000)
     if not least <= ms <= LEASE_MS_MAX:
         raise BadRequestError(
             f"{name} is {least / 1000:g} to {LEASE_MS_MAX // 1000} seconds, not {shown(value)}"

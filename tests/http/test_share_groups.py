@@ -319,6 +319,7 @@ def test_a_group_may_have_the_name_of_a_kind_of_log(topic: Topic, name: str) -> 
         ({"count": 0}, "count"),
         ({"lease": 0.01}, "lease"),
         ({"lease": 50_000}, "lease"),
+        ({"lease": 1e308}, "lease"),
         ({"maxBytes": 0}, "maxBytes"),
         ({"other": 1}, "other"),
     ],

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -153,7 +154,7 @@ class Load:
             payload = f"{self._number}-{number}"
             try:
                 ok(topic.publish(payload))
-            except OSError:
+            except (OSError, HTTPException):
                 client.close()
             else:
                 self.acknowledged.append(payload)
@@ -172,10 +173,9 @@ def test_no_acknowledged_message_is_lost_when_workers_and_the_main_process_are_k
         reached = [len(each.acknowledged) for each in loads]
         until(lambda: all(len(e.acknowledged) > n for e, n in zip(loads, reached, strict=True)))
         workers = worker_pids(server)
-        os.kill(server.pid, signal.SIGKILL)
     finally:
+        server.kill()
         acknowledged = {payload for each in loads for payload in each.stop()}
-    server.kill()
 
     until(lambda: not any(map(is_alive, workers)), what="the end of the workers")
     for code in ("code=worker_ready ", "code=worker_orphaned "):

@@ -16,8 +16,8 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "publishes that arrive together are charged to no quota",
         "process/access_guard.py",
-        "            if joint is None or self._find(operation, needed, requests[0]).usage is not None:",
-        "            if joint is None:",
+        "            if self._find(operation, needed, requests[0]).usage is not None:",
+        "            if self._find(operation, needed, requests[0]) is None:",
         (
             "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
         ),

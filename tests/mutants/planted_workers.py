@@ -41,8 +41,8 @@ WORKERS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a session through a worker has no principal",
         "workers/relays.py",
-        "                said = pack((head.authorization, head.certificate))\n",
-        "                said = pack((None, ()))\n",
+        "                said = pack((head.authorization, head.certificate, head.address))\n",
+        "                said = pack((None, (), head.address))\n",
         (f"{_WORKERS}::test_a_session_through_a_worker_has_the_principal_of_its_certificate",),
     ),
     Mutant(

@@ -118,3 +118,13 @@ async def behind(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 
 def _is_watched(connection: HttpConnection) -> bool:
     return connection._slow_reader is not None and connection._slow_reader._timer is not None
+
+
+async def test_a_connection_that_is_already_closed_can_be_watched() -> None:
+    """uvloop's transport for TLS has no socket by then, and a stop met that."""
+    watched = SlowReader(asyncio.Transport())
+
+    watched.watch()
+    watched.check()
+
+    watched.stop()

@@ -72,10 +72,15 @@ class Request(NamedTuple):
     certificate: tuple[str, ...] = ()
     address: str = ""
     traceparent: str | None = None
-    caller: Caller | None = None
     upgrade: str | None = None
     members: object = None
     members_bytes: int = 0
+    caller: Caller | None = None  # the last one: `of_caller` replaces it
+
+    def of_caller(self, caller: Caller) -> "Request":
+        """The request, as one of this principal."""
+        # Each request under access control is copied; `_replace` takes three times as long.
+        return tuple.__new__(Request, (*self[:-1], caller))
 
     @property
     def size(self) -> int:

@@ -107,7 +107,7 @@ class Bank:
 
     def __init__(self, url: str, directory: str, run: str) -> None:
         # Few retries, so that a restart of the server outlasts them and some outcomes are unknown.
-        transport: TransportName = "http" if int(run) % 2 else "auto"
+        transport: TransportName = "http" if int(run.removeprefix("run")) % 2 else "auto"
         self._client = tuff.Client(url, client_id=f"bank {run}", retries=1, transport=transport)
         self._table = tuff.TransactionalTable(directory)
         self._run = run

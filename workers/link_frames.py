@@ -90,6 +90,7 @@ class Hello:
         return Hello(**{each.name: form[each.name] for each in fields(Hello)})
 
 
+_NOTHING_MORE = (False, False, None, (), "", None, None)
 # Header fields may have bytes that are no UTF-8.
 _packer = msgpack.Packer(unicode_errors="surrogateescape")
 
@@ -123,7 +124,7 @@ def call_elements(call_id: int, route: int, request: Request) -> tuple[object, .
         is_forwarded, wants_redirect, authorization, certificate, address, traceparent, upgrade,
     )  # fmt: skip
     values = list(parameters.values())
-    given = more if any(more) else None
+    given = None if more == _NOTHING_MORE else more
     return call_id, route, values, query or None, content_type, accept, body, given
 
 

@@ -34,6 +34,7 @@ NAMES = ("ns", "t")
         wants_redirect=st.booleans(),
         authorization=FIELD,
         certificate=st.lists(st.text(max_size=9), max_size=2).map(tuple),
+        address=st.text(max_size=9),
         traceparent=FIELD,
         upgrade=FIELD,
         caller=st.none(),

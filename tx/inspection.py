@@ -1,5 +1,5 @@
 """What an operator sees of transactions: the changes of one, and the snapshot files (protocol
-§5.5).
+§5.6).
 
 The files can be read while the service is down or stopped: they show why.
 """

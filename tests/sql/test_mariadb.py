@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import pymysql
 import pytest
 from django.db import connections
 from sqlalchemy import Engine, create_engine, text
@@ -133,6 +132,8 @@ class TestDjango:
 
     @pytest.fixture
     def alias(self, mariadb: Mariadb, engine: Engine, level: str) -> Iterator[str]:
+        import pymysql  # of the extra `prove` alone
+
         pymysql.install_as_MySQLdb()
         with alias_of(
             "shop",

@@ -80,6 +80,7 @@ class CommitProtocol:
         self._chain_elapsed_s = chain_elapsed_s
         self._next: Transaction | None = None  # which the last commit has started
         self._next_until_s = 0.0
+        self._is_last = False  # the commit of this block starts no other transaction
         self._current: Transaction | None = None
         self._entry: object | None = None  # the block that is in it, from its begin to its end
         self._was_aborted = False
@@ -156,18 +157,24 @@ class CommitProtocol:
         return transaction
 
     def end_chain(self) -> Flow[None]:
-        """End the transaction that the last commit has started, if no block has used it."""
+        """Let the commit of this block start no other transaction; outside of a block, end the one
+        that the last commit has started."""
+        self._is_last = self._entry is not None
+        yield from self._end_unused()
+
+    def _end_unused(self) -> Flow[None]:
         unused, self._next = self._next, None
         if unused is not None:
             yield from self._abort(unused)
 
     def _chained(self) -> Flow[Transaction | None]:
         """The transaction that the last commit has started, while its snapshot is young."""
+        self._is_last = False
         if self._chain_elapsed_s is None or self._next is None:
             return None
         if self._chain_elapsed_s() >= self._next_until_s:
             with suppress(TuffError):  # it may have timed out
-                yield from self.end_chain()
+                yield from self._end_unused()
             return None
         following, self._next = self._next, None
         return following
@@ -357,7 +364,7 @@ class CommitProtocol:
             yield from self._send_commit(commit(read_only=False))
 
     def _send_commit(self, commit: Call[list[RollbackDetail]]) -> Flow[None]:
-        if self._chain_elapsed_s is None:
+        if self._chain_elapsed_s is None or self._is_last:
             yield from self._asked(commit)
             return
         call = transaction_calls.commit_and_start(commit, self._start)

@@ -77,10 +77,14 @@ def test_the_next_command_has_the_token_file_and_shows_no_token(
     with_token = tuff_command("--token", "hunter2", *words, url=server.url)
     file.write_text("")
     with_empty = tuff_command(*words, "--token-file", file, url=server.url)
+    file.write_text("hunter2\nhunter3\n")
+    with_two = tuff_command(*words, "--token-file", file, url=server.url)
 
     assert advised(with_file.stderr) == [*expected, "--token-file", str(file)]
     assert advised(with_token.stderr) == [*expected, "--token", "TOKEN"]
     assert f"{file} has no token: it is empty" in with_empty.stderr
+    assert f"{file} has more than one word" in with_two.stderr
+    assert "hunter" not in with_two.stderr
 
 
 @pytest.mark.parametrize(

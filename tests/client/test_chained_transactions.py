@@ -53,6 +53,21 @@ def test_each_commit_starts_the_next_transaction_whose_snapshot_has_the_commit(
     assert client.transactions.overview().in_progress == ()
 
 
+def test_the_last_block_can_end_the_chain(client: tuff.Client, topic: tuff.TopicId) -> None:
+    chained = client.transaction(chain=True)
+    with chained as tx:
+        tx.publish(topic, "last")
+        chained.end_chain()
+    in_between = client.transactions.overview().in_progress
+    with chained as tx:  # begins a chain again
+        tx.publish(topic, "more")
+    again = client.transactions.overview().in_progress
+    chained.end_chain()
+
+    assert (len(in_between), len(again)) == (0, 1)
+    assert [each.payload for each in client.poll(topic)] == [b"last", b"more"]
+
+
 def test_a_block_that_begins_late_starts_a_transaction_of_its_own(
     server: ServerProcess,
     client: tuff.Client,

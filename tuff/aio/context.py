@@ -53,8 +53,9 @@ class AsyncTransactionContext:
         await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
 
     async def end_chain(self) -> None:
-        """After the last block of a context with `chain`: end the transaction that the last commit
-        has started. Otherwise the server ends it when its time is over."""
+        """In the last block of a context with `chain`: let its commit start no other transaction.
+        After the block: end the one that its commit has started. Without either, that one times
+        out, and is on the list of invalid transactions then."""
         await self._driver.run(self._protocol.end_chain())
 
     async def add(self, participant: AsyncTransactionAware) -> None:

@@ -81,6 +81,8 @@ def _set_token_file(context: click.Context, parameter: click.Parameter, file: Pa
             raise click.BadParameter(f"{file} can't be read: {error}") from None
         if not token:
             raise click.BadParameter(f"{file} has no token: it is empty")
+        if len(token.split()) > 1:
+            raise click.BadParameter(f"{file} has more than one word; it contains one token alone")
         _set_token(context, parameter, token)
         context.ensure_object(Session).token_file = file
         _note_typed(context, parameter, str(file))

@@ -225,7 +225,8 @@ class Decider(Generic[C_contra]):
         if not dialects.has_name(found[0], name):
             raise WrongStateError(
                 f"other processes use this database under another name than {name!r}; give it the "
-                "same name in all of them"
+                "same name in all of them, without the part behind the last dot that `tuff tx "
+                "prepared` shows"
             )
         return found[0]
 

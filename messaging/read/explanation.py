@@ -200,7 +200,7 @@ def _set_aside(writer: str, status: TransactionStatus | None) -> Explanation:
             Reason.SET_ASIDE,
             f"{writer} is prepared, and {why}; if the database {status.database!r} commits, they "
             "return behind all others, with new ids",
-            "run the resolver of that database, or compare with `tuff tx prepared`",
+            "run `tuff sql resolve` for that database; `tuff tx prepared` lists such transactions",
             status.transaction_id,
         )
     return Explanation(
@@ -246,7 +246,7 @@ def _held(writer: str, status: TransactionStatus | None) -> Explanation:
             Reason.PREPARED,
             f"{writer} is prepared, and the database {status.database!r} decides how it ends; "
             "readers of committed messages wait before the message",
-            "run the resolver of that database, or compare with `tuff tx prepared`",
+            "run `tuff sql resolve` for that database; `tuff tx prepared` lists such transactions",
             status.transaction_id,
         )
     until = "" if status.expires_at_ms is None else f", by {moment(status.expires_at_ms)} at last"

@@ -49,6 +49,16 @@ def test_the_next_command_names_the_transaction_behind_options(
         assert advised(run(*typed).stderr) == ["tuff", "tx", "show", one]
 
 
+def test_the_next_command_lists_prepared_transactions(run: Tuff, client: tuff.Client) -> None:
+    transaction = client.transactions.start()
+    client.transactions.prepare(transaction, "db")
+
+    refused = run("tx", "commit", str(transaction.transaction_id))
+    client.transactions.resolve(transaction, "abort")
+
+    assert advised(refused.stderr) == ["tuff", "tx", "prepared"]
+
+
 def test_the_next_command_names_the_server_that_refused(
     server: ServerProcess, client: tuff.Client
 ) -> None:

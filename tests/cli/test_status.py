@@ -8,6 +8,8 @@ import tuff
 from tests.cli.command import transactions_stopped, tuff_command
 from tests.cli.conftest import Tuff
 from tests.http.process import serve
+from tests.http.test_access import access_file
+from tests.secret_values import token_of
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -58,3 +60,16 @@ def test_a_failing_component_is_exit_1_with_the_reason(run: Tuff, client: tuff.C
     assert reason["detail"] in shown.stdout
     assert json.loads(told.stdout)["openCount"] is None
     assert json.loads(told.stdout)["topicCount"] is not None
+
+
+def test_a_token_without_rights_sees_the_health_and_no_counts(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(access_file({"nobody": ""}))
+    server = serve(tmp_path, f"server.access_file={file}")
+
+    done = tuff_command("--token", token_of("nobody"), "status", "--json", url=server.url)
+    server.end()
+
+    shown = json.loads(done.stdout)
+    assert shown["checks"]["storage"]["status"] == "ok"
+    assert (shown["topicCount"], shown["openCount"]) == (None, None)

@@ -7,7 +7,7 @@ import click
 from tuff.blocking.client import Client
 from tuff.cli.options import server_command
 from tuff.cli.output import EXIT_REFUSED, Result, counted, field_table
-from tuff.protocol.errors import UnavailableError
+from tuff.protocol.errors import ForbiddenError, UnavailableError
 from tuff.replies import Health, HealthStatus, Overview
 from tuff.version import __version__
 
@@ -45,19 +45,19 @@ def status(client: Client) -> Result:
 
 
 def _topics(client: Client) -> _Topics | None:
-    """None while messages are down."""
+    """None while messages are down, or without the right to list all topics."""
     try:
         namespaces = client.topics.namespaces()
         return _Topics(sum(len(client.topics.list(one)) for one in namespaces), len(namespaces))
-    except UnavailableError:
+    except (UnavailableError, ForbiddenError):
         return None
 
 
 def _overview(client: Client) -> Overview | None:
-    """None while transactions are down."""
+    """None while transactions are down, or without the right to list them."""
     try:
         return client.transactions.overview()
-    except UnavailableError:
+    except (UnavailableError, ForbiddenError):
         return None
 
 

@@ -146,7 +146,7 @@ class Load:
         return self.acknowledged
 
     def _run(self) -> None:
-        client = Client(self._port)
+        client = Client(self._port, timeout_s=STALLED_S)
         topic = Topic(client, "default", "load")
         for number in count():
             if self._is_stopped.is_set():
@@ -172,12 +172,17 @@ def test_no_acknowledged_message_is_lost_when_workers_and_the_main_process_are_k
         os.kill(worker_pids(server)[0], signal.SIGKILL)
         reached = [len(each.acknowledged) for each in loads]
         until(lambda: all(len(e.acknowledged) > n for e, n in zip(loads, reached, strict=True)))
+        until(lambda: len(worker_pids(server)) == WORKERS)
         workers = worker_pids(server)
     finally:
         server.kill()
         acknowledged = {payload for each in loads for payload in each.stop()}
 
-    until(lambda: not any(map(is_alive, workers)), what="the end of the workers")
+    try:
+        until(lambda: not any(map(is_alive, workers)), what="the end of the workers")
+    finally:
+        for pid in filter(is_alive, workers):
+            os.kill(pid, signal.SIGKILL)
     for code in ("code=worker_ready ", "code=worker_orphaned "):
         assert code in server.stderr()
     with serve(tmp_path, SETTING) as again:

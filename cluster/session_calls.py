@@ -7,6 +7,7 @@ import orjson
 
 from tuff.protocol.errors import BadRequestError
 from tuff.protocol.exchange import JSON_REPLY_TYPE, MediaType, Reply, Request
+from tuff.protocol.json_forms import payload_to_json
 
 
 def http_request(request: Request, *, is_poll: bool) -> Request:
@@ -16,7 +17,7 @@ def http_request(request: Request, *, is_poll: bool) -> Request:
     """
     members = request.members
     if isinstance(members, dict) and isinstance(members.get("transaction"), bytes):
-        members = {**members, "transaction": _base64(members["transaction"])}
+        members = {**members, "transaction": b64encode(members["transaction"]).decode("ascii")}
     try:
         body = orjson.dumps(members, default=_payload)
     except TypeError as error:
@@ -43,9 +44,5 @@ def session_reply(reply: Reply) -> Reply:
 
 def _payload(value: object) -> object:
     if isinstance(value, bytes):
-        return {"base64": _base64(value)}
+        return payload_to_json(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def _base64(data: bytes) -> str:
-    return b64encode(data).decode("ascii")

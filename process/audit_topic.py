@@ -25,6 +25,7 @@ from tuff.protocol.errors import (
     TopicNotFoundError,
     TuffError,
     UnauthenticatedError,
+    from_problem,
 )
 from tuff.protocol.exchange import JSON_REPLY_TYPE, Caller, Handler, Reply, Request, Route
 from tuff.protocol.ids import TopicId
@@ -277,11 +278,8 @@ class AuditTopic:
         parameters = {"ns": self._topic.namespace, "t": self._topic.name}
         form = orjson.dumps(body)
         reply = await handler(Request(parameters, (), JSON_REPLY_TYPE, None, form, caller=_SERVER))
-        if reply.status < 400:
-            return
-        problem = orjson.loads(reply.body)
-        kinds = {each.code: each for each in (TopicExistsError, TopicNotFoundError)}
-        raise kinds.get(problem["code"], InternalError)(problem["detail"])
+        if reply.status >= 400:
+            raise from_problem(orjson.loads(reply.body), status=reply.status)
 
     # What is shown of it.
 

@@ -1,27 +1,15 @@
 """The Python clients and servers of a cluster: forwarded calls, and owners that change."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 import tuff
 from cluster.routing import Owner
-from tests.cluster.nodes import AUDIT, Node, nodes
+from tests.cluster.nodes import AUDIT, Node
 
 NOWHERE = "http://127.0.0.1:1"  # nothing listens there
 LOST = Owner("lost", NOWHERE)  # forwarding to it fails: the reply is `ownership_moving`
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
-    """A server that owns nothing of what the tests use, and the one that owns it and leads."""
-    async with nodes(tmp_path, 2) as (front, owner):
-        await owner.components.messaging.topics.create(AUDIT, {})
-        front.owners.of_topics[AUDIT] = owner.owner
-        front.owners.leading = owner.owner
-        yield front, owner
 
 
 async def test_a_program_needs_no_knowledge_of_owners(pair: tuple[Node, Node]) -> None:

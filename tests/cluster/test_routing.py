@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -44,17 +43,6 @@ AVRO = "avro/binary"
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
-    """A server that owns nothing of what the tests use, and the one that owns it and leads."""
-    async with nodes(tmp_path, 2) as (front, owner):
-        await owner.components.messaging.topics.create(AUDIT, {})
-        front.owners.of_topics[AUDIT] = owner.owner
-        front.owners.of_topics[TopicId("default", "g:group")] = owner.owner
-        front.owners.leading = owner.owner
-        yield front, owner
-
-
 def problem(body: bytes) -> dict[str, object]:
     found = json.loads(body)
     assert isinstance(found, dict)
@@ -65,7 +53,7 @@ def problem(body: bytes) -> dict[str, object]:
 SHARED = [each for each in ENDPOINTS if each.tag != "cluster"]
 FORWARDED = [each for each in SHARED if "{t}" in each.path or "{g}" in each.path or each.tag in
              ("transactions", "sinks")]  # fmt: skip
-# A cluster has no sessions.
+# A session and a backup begin with a request of their own kind.
 LOCAL = [
     each
     for each in SHARED

@@ -2,14 +2,13 @@
 session with that server (docs/session.md)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from cluster.session_calls import http_request
-from tests.cluster.nodes import AUDIT, Node, nodes
+from tests.cluster.nodes import Node
 from tests.http.session_client import (
     ABORT,
     CAN_COMMIT,
@@ -29,16 +28,6 @@ from tuff.protocol.exchange import Request
 
 TOPIC = ("default", "audit")
 BINARY = b"\xff\x00"
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
-    """A server that owns nothing of what the tests use, and the one that owns it and leads."""
-    async with nodes(tmp_path, 2) as (front, owner):
-        await owner.components.messaging.topics.create(AUDIT, {})
-        front.owners.of_topics[AUDIT] = owner.owner
-        front.owners.leading = owner.owner
-        yield front, owner
 
 
 def story(client: SessionClient) -> Iterator[list[Any]]:

@@ -164,11 +164,7 @@ class Clients:
         invoked = self._world.moment()
         tx.commit_invoked = min(tx.commit_invoked, invoked)
         body = self._commit_body(tx, changes, topics)
-        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/commit", body)
-        self._learn(tx, reply, invoked)
-        if reply.status == 200:
-            self._published(tx, reply)
-        return reply.status == 200
+        return await self._publish_all(process, tx, "commit", body, invoked)
 
     async def prepare(
         self,
@@ -181,11 +177,7 @@ class Clients:
         invoked = self._world.moment()
         tx.prepare_invoked = min(tx.prepare_invoked, invoked)
         body = {**self._commit_body(tx, changes, topics), "database": "db"}
-        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/prepare", body)
-        self._learn(tx, reply, invoked)
-        if reply.status == 200:
-            self._published(tx, reply)
-        return reply.status == 200
+        return await self._publish_all(process, tx, "prepare", body, invoked)
 
     async def resolve(self, process: Process, tx: Tx, outcome: str) -> bool:
         """End a transaction that may be prepared; whether it has ended then."""
@@ -229,12 +221,19 @@ class Clients:
             ],
         }
 
-    def _published(self, tx: Tx, reply: Reply) -> None:
+    async def _publish_all(
+        self, process: Process, tx: Tx, call: str, body: dict[str, object], invoked: int
+    ) -> bool:
+        reply = await self._call(process, "POST", f"/v1/transactions/{tx.id}/{call}", body)
+        self._learn(tx, reply, invoked)
+        if reply.status != 200:
+            return False
         details = json.loads(reply.body)["published"]
         for (topic, publish), detail in zip(self._finals[tx.id], details, strict=True):
             self._end(publish, reply)
             first = MessageId(detail["startTimestamp"], detail["startSequenceId"])
             topic.acknowledged(publish, first.to_bytes())
+        return True
 
     async def abort(self, process: Process, tx: Tx) -> bool:
         """Abort; whether it is over then, with all rows marked."""

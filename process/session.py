@@ -14,16 +14,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from process.dispatch import Dispatcher, ends_with_connection
-from process.http_connection import (
-    CHECK_INTERVAL_S,
-    KEEP_ALIVE_S,
-    REFUSALS,
-    UNMATCHED,
-    UPLOAD_QUIET_S_MAX,
-    Connections,
-    SlowReader,
-)
+from process.connections import Connections
+from process.dispatch import UNMATCHED, Dispatcher, ends_with_connection
+from process.http_connection import KEEP_ALIVE_S, REFUSALS
+from process.parsed_requests import UPLOAD_QUIET_S_MAX
+from process.slow_readers import CHECK_INTERVAL_S, SlowReader
 from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import (
     BadRequestError,

@@ -175,6 +175,19 @@ def test_keys_are_bytes_and_belong_to_a_block(client: tuff.Client) -> None:
     with pytest.raises(tuff.WrongStateError, match="within the block"):
         context.add_changes(b"key")
     with pytest.raises(TypeError, match="a key has the type bytes"), context as tx:
-        tx.add_changes("key")  # type: ignore[arg-type]
-    with context:
-        pass  # what the last block changed is gone, as this one has nothing to check
+        tx.add_changes("key")  # type: ignore[arg-type]  # as a program without types
+
+
+def test_a_block_does_not_change_the_keys_of_the_block_before(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    context = client.transaction()
+    with context as tx:
+        tx.add_changes(b"orders/17")
+
+    with context as tx:
+        tx.publish(topic, "of the second block")
+        with client.transaction() as other:
+            other.add_changes(b"orders/17")
+
+    assert payloads(client, topic) == [b"of the second block"]

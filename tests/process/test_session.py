@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from process import session
-from process.dispatch import Admission, Dispatcher
 from process.connections import Connections
+from process.dispatch import Admission, Dispatcher
 from process.metrics import Metrics
 from process.session import Session, Sessions
 from tests.process.served import turns

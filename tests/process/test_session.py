@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from process import session
+from process.connections import Connections
 from process.dispatch import Admission, Dispatcher
-from process.http_connection import Connections
 from process.metrics import Metrics
 from process.session import Session, Sessions
 from tests.process.served import turns

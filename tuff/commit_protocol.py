@@ -17,7 +17,7 @@ from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
 from tuff.calls import Call, PollQuestion, of_type
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
+from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, note, run_all, unless
 from tuff.new_messages import Publishable, all_checked
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
@@ -418,9 +418,8 @@ class CommitProtocol:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes a note on the cause, which is raised
-            cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
-            if not isinstance(error, Exception):
-                self._interrupts.append(error)
+            when = "when the outcome was asked for"
+            note(error, on=cause, interrupts=self._interrupts, when=when)
             return None
         return False
 

@@ -61,7 +61,8 @@ class Shop:
         self._chance = chance
         self._setting = f"messaging.max_block={max_block_s}"
         self.set_aside_count = 0  # by servers that were killed
-        self.postgresql = Postgresql(home / "postgresql").start()
+        # A killed program's connections stay for a moment, and there are 16 for each on a loop.
+        self.postgresql = Postgresql(home / "postgresql", "max_connections=300").start()
         self.server = self._serve()
         self._create()
         self._names = iter(range(1_000_000))

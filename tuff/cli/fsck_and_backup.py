@@ -277,7 +277,7 @@ def _pieces(addresses: Sequence[Address]) -> Iterator[bytes]:
             while piece := reply.read(PIECE_BYTES):
                 yield piece
         except (OSError, HTTPException) as error:
-            raise address.lost(_REQUEST, error, was_sent=True) from error
+            raise address.lost(_REQUEST, error, was_sent=True, never_answered=True) from error
 
 
 def _connected(addresses: Sequence[Address]) -> tuple[Address, HTTPConnection]:

@@ -21,7 +21,7 @@ from access.principals import (
 )
 from access.quotas import Usage
 from process.health import Check, Status
-from process.http_connection import ReplyParts, StreamRoute
+from process.streamed_replies import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError

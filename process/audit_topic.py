@@ -15,8 +15,9 @@ from access.audit import OK, Act, Failures, Kind, changes, ends_transaction, is_
 from messaging.topics import TOPIC_PATH
 from process.access_guard import AccessGuard
 from process.health import Check, Status
-from process.http_connection import ReplyParts, RequireAccess, StreamRoute
+from process.http_connection import RequireAccess
 from process.metrics import Gauge
+from process.streamed_replies import ReplyParts, StreamRoute
 from tuff.log_events import event
 from tuff.protocol.errors import (
     ForbiddenError,

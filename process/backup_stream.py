@@ -15,7 +15,7 @@ from functools import partial
 from messaging.service import MessagingService
 from messaging.storage.store_state import RowView
 from process.backup_format import FIRST_KEY, KEYS_STOP, next_rows_part, transaction_parts
-from process.http_connection import ReplyParts, StreamRoute
+from process.streamed_replies import ReplyParts, StreamRoute
 from tuff.disk.backup_archive import ArchiveError, pack_end, pack_failure, pack_head
 from tuff.disk.event_loop import InThread
 from tuff.log_events import event

@@ -41,10 +41,11 @@ from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService, RequireAccess, StreamRoute, require_nothing
+from process.http_connection import HttpService, RequireAccess, require_nothing
 from process.listener import Listener
 from process.security import Security, Threads
 from process.settings import Settings, SettingsError, changed
+from process.streamed_replies import StreamRoute
 from tuff.disk.event_loop import Arrivals, TimedCalls
 from tuff.leveldb.opening import holds_database
 from tuff.log_events import event

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
+_CALLS = "/v1/"
 _PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
 _ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
@@ -234,6 +236,14 @@ class Resource(NamedTuple):
     path: str
     handlers: Mapping[str, Handler]
     parameters: Mapping[str, str]
+
+    def methods(self) -> list[str]:
+        """The methods that are answered, sorted: those of the routes, and HEAD."""
+        methods = list(self.handlers)
+        # Probes ask with HEAD. As a call of the protocol it would do a read's work for nothing.
+        if "GET" in methods and not self.path.startswith(_CALLS):
+            methods.append("HEAD")
+        return sorted(methods)
 
 
 class _Node:

@@ -10,50 +10,35 @@ connection is not read. A connection whose client does not read its replies is a
 """
 
 import asyncio
-import logging
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from email.utils import formatdate
-from fcntl import ioctl
 from functools import partial
 from http import HTTPStatus
-from termios import TIOCOUTQ
-from typing import NamedTuple, Protocol
 
 from process.allowed_hosts import AllowedHosts
-from process.dispatch import RequestDispatcher, RouteTree, ends_with_connection
+from process.connections import Connections
+from process.dispatch import UNMATCHED, RequestDispatcher, RouteTree, ends_with_connection
+from process.parsed_requests import RoutedRequest, whole_body
 from process.plain_requests import PlainHeads, RequestLines
 from process.request_parser import (
     METHODS,
     ParsedRequest,
     RequestParser,
-    Target,
-    accept_of,
     authorization_of,
-    is_forwarded,
     read_target,
     refusal_of_head,
     require_no_coding,
-    wants_redirect,
 )
+from process.slow_readers import SlowReader
+from process.streamed_replies import ReplyParts, ReplyStream, StreamRoute
 from process.tls import names_of
 from tuff.disk.event_loop import LightTask
 from tuff.disk.locks import StoreError
-from tuff.log_events import event
-from tuff.protocol.errors import (
-    BadRequestError,
-    MethodNotAllowedError,
-    NotFoundError,
-    TuffError,
-)
-from tuff.protocol.exchange import Handler, Reply, Request, Route, problem_reply
-
-log = logging.getLogger(__name__)
+from tuff.protocol.errors import BadRequestError, MethodNotAllowedError, TuffError
+from tuff.protocol.exchange import Reply, Request, Route
 
 SERVER_NAME = "tuff"  # what every reply calls the server
-UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
 PLAIN_BODY_BYTES_MAX = 1 << 20  # bytes; a request with a larger body is parsed
 JOINED_BYTES_MAX = 1 << 16  # bytes of a body; a larger one is not copied behind its head
 HELD_BYTES_MAX = 1 << 18  # bytes that wait behind a request under way; then reading pauses
@@ -61,17 +46,12 @@ KEEP_ALIVE_S = 75.0  # seconds an idle connection is kept
 # Seconds from the first byte of a head to its last one. Clients send it in one piece, or nearly
 # so. Without a limit, a client that sends it byte by byte would keep its connection for ever.
 HEAD_S_MAX = 30.0
-# Seconds without a byte of a body that was announced. An interrupted network is usually back by
-# then. A client that is gone must not count among `server.max_pending_requests` for longer.
-UPLOAD_QUIET_S_MAX = 30.0
 # Seconds in which the rest of the body of a refused request is read and dropped. Closing at once
 # would reset the connection before the client has read the refusal.
 LINGER_S_MAX = 10.0
-UNREAD_S_MAX = 60.0  # seconds in which a client must read something; as for a part of a backup
-CHECK_INTERVAL_S = 15.0  # seconds between two checks; the limit above may be exceeded by so much
 
+SWITCHING = 101  # the status of the reply with which HTTP ends
 REFUSALS = (TuffError, StoreError)  # no bug if the client that would be told has disconnected
-_CALLS = "/v1/"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -115,79 +95,16 @@ class ReplyBytes:
         self._close = f"Date: {date}\r\nServer: {SERVER_NAME}\r\n\r\n".encode("ascii")
 
 
+def closing(reply: Reply) -> Reply:
+    """The same reply, which says that the connection closes after it."""
+    return reply._replace(headers=(*reply.headers, ("Connection", "close")))
+
+
 def _start(status: int, content_type: str | None) -> bytes:
     named = "" if content_type is None else f"Content-Type: {content_type}\r\n"
     return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{named}Content-Length: ".encode(
         "ascii"
     )
-
-
-class ReplyParts(Protocol):
-    """Sends the reply to one request in parts."""
-
-    @property
-    def status(self) -> int: ...
-
-    async def start(self, content_type: str, *, within_s: float) -> None:
-        """Send the head. Raises: as `write`."""
-
-    async def write(self, part: bytes, *, within_s: float) -> None:
-        """Send a part, and wait until the client has taken enough.
-
-        Raises:
-            TimeoutError: it takes nothing for so many seconds.
-            ConnectionError: the connection is closed.
-        """
-
-    async def end(self, *, within_s: float) -> None:
-        """The reply is whole. Raises: as `write`."""
-
-
-class ReplyStream:
-    """Sends the parts over the connection of this process."""
-
-    status = 200
-
-    def __init__(
-        self, send: Callable[..., Awaitable[None]], parsed: ParsedRequest, replies: ReplyBytes
-    ) -> None:
-        self._send = send
-        self._parsed = parsed
-        self._replies = replies
-        self._is_chunked = parsed.version == "1.1"
-
-    async def start(self, content_type: str, *, within_s: float) -> None:
-        if not self._is_chunked:
-            self._parsed.is_kept_alive = False  # the end of the connection is that of the reply
-        framing = [("Transfer-Encoding", "chunked")] if self._is_chunked else []
-        closing = [] if self._parsed.is_kept_alive else [("Connection", "close")]
-        self._parsed.is_begun = True
-        head = self._replies.stream_head(self.status, content_type, [*framing, *closing])
-        await self._send(head, within_s=within_s)
-
-    async def write(self, part: bytes, *, within_s: float) -> None:
-        data = b"%x\r\n%b\r\n" % (len(part), part) if self._is_chunked else part
-        await self._send(data, within_s=within_s)
-
-    async def end(self, *, within_s: float) -> None:
-        if self._is_chunked:
-            await self._send(b"0\r\n\r\n", within_s=within_s)
-
-
-# Returns the reply, where it was not sent in parts.
-StreamHandler = Callable[[Request, ReplyParts], Awaitable[Reply | None]]
-
-
-class StreamRoute(NamedTuple):
-    """A route whose reply is sent in parts. Its path has no parameters."""
-
-    method: str
-    path: str
-    handler: StreamHandler
-
-
-_CLOSE = ("Connection", "close")
-SWITCHING = 101  # the status of the reply with which HTTP ends
 
 
 RequireAccess = Callable[[str, Request], None]
@@ -214,7 +131,7 @@ class HttpService:
         require_access: RequireAccess = require_nothing,
         upload: Upload | None = None,
         holds_bodies: bool = True,
-        connections: "Connections | None" = None,
+        connections: Connections | None = None,
     ) -> None:
         """`require_access` is called with the head of a request, before its body is read. It raises
         the refusal of a request that no body makes allowed. `upload` is called in its place where
@@ -239,65 +156,6 @@ class HttpService:
         self.switch: Callable[[asyncio.Transport, Request], None] | None = None
 
 
-class Connection(Protocol):
-    """One open connection, whatever it speaks."""
-
-    def end_with_reply(self) -> None:
-        """End the connection with the next reply, which says so."""
-
-    def close(self) -> None:
-        """Close the connection, once what is under way is answered."""
-
-    def abort(self) -> None:
-        """Close the connection now, and give up what is under way."""
-
-
-class Connections:
-    """The open connections. Lives on one event loop. `is_ending`: each reply says that it is the
-    last one of its connection. `changed` is called with the number of connections."""
-
-    def __init__(self, changed: Callable[[int], None] = lambda _count: None) -> None:
-        self.is_ending = False
-        self._changed = changed
-        self._open: set[Connection] = set()
-        self._is_empty = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __contains__(self, connection: object) -> bool:
-        return connection in self._open
-
-    def add(self, connection: Connection) -> None:
-        self._open.add(connection)
-        self._changed(len(self._open))
-
-    def discard(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        self._changed(len(self._open))
-        if not self._open:
-            self._is_empty.set()
-
-    def end_with_replies(self) -> None:
-        """End each connection, also later ones, with the next reply. A client that is told so loses
-        no request to a connection that is closed while the request is on its way."""
-        self.is_ending = True
-        for connection in self._open:
-            connection.end_with_reply()
-
-    async def close(self, within_s: float) -> None:
-        """Close every connection; a request under way gets so many seconds to be answered, and its
-        client to read that."""
-        for connection in tuple(self._open):
-            connection.close()
-        if self._open:
-            self._is_empty.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_empty.wait(), within_s)
-        for connection in tuple(self._open):
-            connection.abort()
-
-
 class HttpConnection(asyncio.Protocol):
     """One connection, until it closes."""
 
@@ -312,7 +170,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened = opened
         self._loop = service.loop
         self._certificate: tuple[str, ...] = ()  # the names in that of the client
-        self.address = ""  # of the client; empty for a Unix socket
+        self._address = ""  # of the client; empty for a Unix socket
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # bytes that were received and not read
         self._needed = 0  # bytes that must be held before a plain request is whole
@@ -340,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened(self)
         self._certificate = names_of(transport.get_extra_info("peercert"))
         peer = transport.get_extra_info("peername")
-        self.address = peer[0] if isinstance(peer, tuple) else ""
+        self._address = peer[0] if isinstance(peer, tuple) else ""
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._close_if_idle()
 
@@ -448,7 +306,7 @@ class HttpConnection(asyncio.Protocol):
             fields.wants_redirect,
             fields.authorization,
             self._certificate,
-            self.address,
+            self._address,
         )
         if len(data) < stop:
             self._held += data
@@ -522,7 +380,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None:
             return
         if self._is_closing:
-            reply = reply._replace(headers=(*reply.headers, _CLOSE))
+            reply = closing(reply)
         head = self._service.replies.head(reply)
         if len(reply.body) < JOINED_BYTES_MAX:
             self._transport.write(head + reply.body)
@@ -547,17 +405,34 @@ class HttpConnection(asyncio.Protocol):
         except BadRequestError as error:
             self._refuse(error)
             return
-        call = _Call(self._service, parsed, target)
-        self._operation = call.operation
+        routed = RoutedRequest(self._service.tree, parsed, target)
+        self._operation = routed.operation
         foreign = self._service.hosts.refusal(parsed.fields, authority=target.authority)
         if foreign is not None:
-            self._answer(self._service.dispatcher.refuse(call.operation, foreign))
+            self._answer(self._service.dispatcher.refuse(routed.operation, foreign))
             return
-        work = self._service.dispatcher.answer(call.operation, call.answer, self)
+        work = self._service.dispatcher.answer(routed.operation, self._call, routed)
         self._work = LightTask(work, self._answer, self._fail, REFUSALS)
         self._work.go_on()
         if not parsed.is_whole and self._held:
             self._loop.call_soon(self._go_on)
+
+    async def _call(self, routed: RoutedRequest) -> Reply | ReplyParts:
+        """What the dispatcher calls. Raises: TuffError, ConnectionError."""
+        service, parsed, handler = self._service, routed.parsed, routed.handler
+        require_no_coding(parsed.fields)
+        if handler is None:
+            return routed.refuse()
+        head = routed.head(self._certificate, self._address)
+        stream = service.streams.get(routed.operation)
+        if service.upload is not None and not parsed.is_whole and stream is None:
+            return await service.upload(routed.served, head, partial(self._body_of, parsed))
+        service.require_access(routed.served, head)
+        request = head._replace(body=await self._body_of(parsed))
+        if stream is None:
+            return await handler(request)
+        sending = ReplyStream(parsed, head=service.replies.stream_head, send=self._send_waiting)
+        return await stream(request, sending) or sending
 
     def _refuse(self, refusal: TuffError) -> None:
         """Answer, and close the connection."""
@@ -613,8 +488,8 @@ class HttpConnection(asyncio.Protocol):
         transport.write(f"HTTP/1.1 101 Switching Protocols\r\n{lines}\r\n".encode("ascii"))
         head = Request(
             {}, (), None, None, b"",
-            authorization=authorization_of(parsed.fields), certificate=self.certificate,
-            address=self.address,
+            authorization=authorization_of(parsed.fields), certificate=self._certificate,
+            address=self._address,
         )  # fmt: skip
         self._service.switch(transport, head)
         self._service.connections.discard(self)
@@ -622,7 +497,7 @@ class HttpConnection(asyncio.Protocol):
     def _write(self, reply: Reply, parsed: ParsedRequest | None) -> None:
         assert self._transport is not None
         if parsed is None or not parsed.is_kept_alive or self._is_closing:
-            reply = reply._replace(headers=(*reply.headers, _CLOSE))
+            reply = closing(reply)
         elif parsed.version == "1.0":
             reply = reply._replace(headers=(*reply.headers, ("Connection", "keep-alive")))
         head = self._service.replies.head(reply)
@@ -680,47 +555,21 @@ class HttpConnection(asyncio.Protocol):
     def _is_busy(self) -> bool:
         return self._work is not None or (self._parser is not None and self._parser.is_in_request)
 
-    # What a handler calls.
+    # What a handler needs.
 
-    @property
-    def certificate(self) -> tuple[str, ...]:
-        """The names in the client's certificate."""
-        return self._certificate
-
-    async def body_of(self, parsed: ParsedRequest) -> bytes:
+    async def _body_of(self, parsed: ParsedRequest) -> bytes:
         """All of the body. Raises: TuffError, ConnectionError: it will never be whole."""
-        if parsed.error is not None:
-            raise parsed.error
-        if not parsed.is_whole:
-            if parsed.version == "1.1" and "expect" in parsed.fields:
-                self._send(_CONTINUE)
-            parsed.waiter = self._loop.create_future()
-            parsed.last_byte_s = self._loop.time()
-            self._loop.call_later(UPLOAD_QUIET_S_MAX, self._check_upload, parsed)
-            await parsed.waiter
-        return bytes(parsed.body)
-
-    def _check_upload(self, parsed: ParsedRequest) -> None:
-        if parsed.is_whole or parsed.error is not None or self._transport is None:
-            return
-        left_s = parsed.last_byte_s + UPLOAD_QUIET_S_MAX - self._loop.time()
-        if left_s > 0:
-            self._loop.call_later(left_s, self._check_upload, parsed)
-            return
-        parsed.is_kept_alive = False
-        parsed.fail(
-            BadRequestError(
-                f"no byte of the body came for {UPLOAD_QUIET_S_MAX:g} seconds, after "
-                f"{len(parsed.body)} bytes; send it again"
-            )
-        )
+        is_expected = parsed.version == "1.1" and "expect" in parsed.fields
+        if is_expected and not parsed.is_whole and parsed.error is None:
+            self._send(_CONTINUE)
+        return await whole_body(parsed)
 
     def _send(self, data: bytes) -> None:
         if self._transport is None:
             raise ConnectionResetError("the client has closed the connection")
         self._transport.write(data)
 
-    async def send(self, data: bytes, *, within_s: float) -> None:
+    async def _send_waiting(self, data: bytes, *, within_s: float) -> None:
         """Write, and wait until the client has taken enough of it.
 
         Raises:
@@ -737,131 +586,6 @@ class HttpConnection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._writable = None
-
-
-class SlowReader:
-    """Aborts a connection whose client does not read its replies. A client that reads slowly is
-    waited for: it acknowledges bytes again and again. The bytes that the other end has acknowledged
-    are counted, since the kernel takes new bytes from this process only after megabytes."""
-
-    __slots__ = ("_left_bytes", "_since_s", "_timer", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._left_bytes = 0
-        self._since_s = 0.0  # when the client last took something, by the loop's clock
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self) -> None:
-        """From now on, abort the connection when its client reads nothing for too long."""
-        if self._timer is None:
-            self._note(self._count())
-            self._schedule()
-
-    def caught_up(self) -> None:
-        """The client has read nearly everything. A connection that closes is still watched."""
-        if not self._transport.is_closing():
-            self.stop()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self.check)
-
-    def check(self) -> None:
-        """Decide; called every `CHECK_INTERVAL_S`."""
-        left_bytes = self._count()
-        if left_bytes < self._left_bytes:
-            self._note(left_bytes)
-        elif asyncio.get_running_loop().time() - self._since_s >= UNREAD_S_MAX:
-            self.stop()
-            log.info(
-                "closed a connection: its client did not read %d bytes",
-                left_bytes,
-                extra=event("slow_client_closed", bytes=left_bytes),
-            )
-            self._transport.abort()
-            return
-        self._schedule()
-
-    def _note(self, left_bytes: int) -> None:
-        self._left_bytes = left_bytes
-        self._since_s = asyncio.get_running_loop().time()
-
-    def _count(self) -> int:
-        connected = self._transport.get_extra_info("socket")
-        if connected is None:  # with TLS: it is closed, and the protocol is told so next
-            return 0
-        sent = ioctl(connected.fileno(), TIOCOUTQ, bytes(4))
-        return self._transport.get_write_buffer_size() + int.from_bytes(sent, sys.byteorder)
-
-
-class _Call:
-    """One parsed request and the route that answers it, if there is one."""
-
-    def __init__(self, service: HttpService, parsed: ParsedRequest, target: Target) -> None:
-        self._service = service
-        self._parsed = parsed
-        self._target = target
-        self._resource = service.tree.find(target.segments)
-        self._found: Handler | None = None
-        operation = UNMATCHED
-        self._served = ""  # the operation of the route: HEAD is answered as GET
-        if self._resource is not None and parsed.method in self._methods():
-            method = "GET" if parsed.method == "HEAD" else parsed.method
-            self._found = self._resource.handlers[method]
-            operation = self._resource.path
-            self._served = f"{method} {operation}"
-        # Not the path: each topic would have a series of its own in the metrics.
-        self.operation = f"{parsed.method} {operation}"
-
-    def _methods(self) -> list[str]:
-        assert self._resource is not None
-        methods = list(self._resource.handlers)
-        # Probes ask with HEAD. As a call of the protocol it would do a read's work for nothing.
-        if "GET" in methods and not self._resource.path.startswith(_CALLS):
-            methods.append("HEAD")
-        return sorted(methods)
-
-    async def answer(self, connection: HttpConnection) -> Reply | ReplyParts:
-        """What the dispatcher calls. Raises: TuffError, ConnectionError."""
-        parsed, target, found = self._parsed, self._target, self._found
-        require_no_coding(parsed.fields)
-        if self._resource is None:
-            raise NotFoundError(
-                f"there is nothing at {target.path}; /openapi.json says what there is"
-            )
-        if found is None:
-            allowed = ", ".join(self._methods())
-            error = MethodNotAllowedError(f"{target.path} answers {allowed}, not {parsed.method}")
-            return problem_reply(error)._replace(headers=(("Allow", allowed),))
-        head = Request(
-            self._resource.parameters,
-            target.query,
-            parsed.fields.get("content-type", [None])[0],
-            accept_of(parsed.fields),
-            b"",
-            is_forwarded(parsed.fields),
-            wants_redirect(parsed.fields),
-            authorization_of(parsed.fields),
-            connection.certificate,
-            connection.address,
-            parsed.fields.get("traceparent", [None])[0],
-            upgrade=parsed.fields.get("upgrade", [None])[0] if parsed.version == "1.1" else None,
-        )
-        stream = self._service.streams.get(self.operation)
-        if self._service.upload is not None and not parsed.is_whole and stream is None:
-            body = partial(connection.body_of, parsed)
-            return await self._service.upload(self._served, head, body)
-        self._service.require_access(self._served, head)
-        request = head._replace(body=await connection.body_of(parsed))
-        if stream is None:
-            return await found(request)
-        sending = ReplyStream(connection.send, parsed, self._service.replies)
-        return await stream(request, sending) or sending
 
 
 async def _never(_request: Request) -> Reply:

@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import ReferenceType, ref
 
 from process import listening_sockets
-from process.http_connection import HttpConnection, HttpService, ReplyBytes
+from process.http_connection import HttpConnection, HttpService, ReplyBytes, closing
 from process.tls import HANDSHAKE_S_MAX, ServerTls
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
@@ -156,9 +156,8 @@ class _Refusal(asyncio.Protocol):
         error = OverloadedError(
             f"server.max_connections={self._connections_max} connections are open; try again"
         )
-        reply = problem_reply(error)
-        closing = reply._replace(headers=(*reply.headers, ("Connection", "close")))
-        transport.write(self._replies.head(closing) + closing.body)
+        reply = closing(problem_reply(error))
+        transport.write(self._replies.head(reply) + reply.body)
         # A reset would take the answer away from a client that is still sending its request.
         if transport.can_write_eof():  # TLS can't
             transport.write_eof()

@@ -14,16 +14,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from process.dispatch import Dispatcher, ends_with_connection
-from process.http_connection import (
-    CHECK_INTERVAL_S,
-    KEEP_ALIVE_S,
-    REFUSALS,
-    UNMATCHED,
-    UPLOAD_QUIET_S_MAX,
-    Connections,
-    SlowReader,
-)
+from process.connections import Connections
+from process.dispatch import UNMATCHED, Dispatcher, ends_with_connection
+from process.http_connection import KEEP_ALIVE_S, REFUSALS
+from process.parsed_requests import UPLOAD_QUIET_S_MAX
+from process.slow_readers import CHECK_INTERVAL_S, SlowReader
 from tuff.disk.event_loop import LightTask
 from tuff.protocol.errors import (
     BadRequestError,
@@ -51,7 +46,6 @@ from tuff.protocol.session_frames import (
     PATH,
     PROTOCOL,
     FrameReader,
-    FrameWriter,
     Kind,
     call_of,
     frame,
@@ -122,7 +116,6 @@ class Sessions:
         self.frame_bytes_max = max_request_bytes + FRAME_OVERHEAD_BYTES
         self.callees: Mapping[object, _Callee] = _callees(routes)
         self.open: set[Session] = set()
-        self.frames = FrameWriter()
 
     def begin(self, transport: asyncio.Transport, head: Request) -> None:
         """Continue a connection as a session; `head` is the request that asked for it."""
@@ -408,7 +401,7 @@ class Session(asyncio.Protocol):
                 self._loop.call_soon(self.end, error)
 
     def _reply(self, call_id: int, reply: Reply) -> None:
-        packed = self._sessions.frames.frame(_REPLY, call_id, *_reply_elements(reply))
+        packed = frame(_REPLY, call_id, *_reply_elements(reply))
         self._replies.append(packed)
         self._reply_bytes += len(packed)
         if not self._is_writing_later:

@@ -24,9 +24,9 @@ from messaging.write.delayed import routes as delayed_routes
 from messaging.write.publish import routes as publish_routes
 from process import backup_stream, health, session, settings_reply
 from process.endpoints import ENDPOINTS
-from process.http_connection import StreamRoute
 from process.openapi import address
 from process.settings import SECTIONS, Settings, key_of
+from process.streamed_replies import StreamRoute
 from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE

@@ -78,8 +78,9 @@ class Address:
             ConnectionLostError: a proxy answered, as it got no response from the server.
             TuffError: as `Call.answer`.
         """
-        is_from_server = "code" in response.problem or call.is_unready(response)
-        if response.status in _PROXY_STATUSES and not is_from_server:
+        if response.status in _PROXY_STATUSES and not (
+            "code" in response.problem or call.is_unready(response)
+        ):
             error = self._lost(call.request, f"a proxy says {response.status}", was_sent=True)
             error.retry_after_s = response.retry_after_s
             raise error

@@ -88,6 +88,7 @@ class CommitProtocol:
         self._has_committed = False
         self._interrupts: list[BaseException] = []  # those that became notes on another error
         self._messages = MessageBuffer()
+        self._changes: set[bytes] = set()  # of no participant
         self._rollback_only_error: WrongStateError | None = None  # why it can't commit any more
 
     @property
@@ -138,6 +139,7 @@ class CommitProtocol:
         self._current = transaction
         self._was_aborted = False
         self._messages = MessageBuffer()
+        self._changes = set()
         self._rollback_only_error = None
 
     def _begun(self, stop: Stop | None) -> Flow[Transaction]:
@@ -332,6 +334,18 @@ class CommitProtocol:
                 )
                 raise
 
+    def add_changes(self, keys: Collection[bytes]) -> None:
+        """Let the transaction conflict with those that change one of these keys.
+
+        Raises:
+            TypeError: one of them is not bytes.
+            WrongStateError: there is no transaction.
+        """
+        checked = [of_type(key, bytes, "a key") for key in keys]
+        if self._current is None:
+            raise WrongStateError("keys are changed within the block of a transaction")
+        self._changes.update(checked)
+
     def poll(self, topic: TopicId, question: PollQuestion) -> Flow[Poll]:
         """Read in the transaction's snapshot."""
         return (yield from self._retries.ask(calls.poll(topic, question)))
@@ -339,7 +353,7 @@ class CommitProtocol:
     def _write(self, transaction: Transaction) -> Flow[tuple[frozenset[bytes], list[PublishEntry]]]:
         if self._rollback_only_error is not None:
             raise self._rollback_only_error
-        changes: frozenset[bytes] = frozenset()
+        changes = frozenset(self._changes)
         for participant in self._participants:
             changes |= frozenset((yield from hook_of(transaction, participant.tx_changes)))
         if self._participants:

@@ -9,6 +9,7 @@ from tuff.protocol.json_forms import shown
 from tuff.protocol.session_frames import OPERATIONS, Kind, frame
 
 _POLL = 4
+_CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
 
 
 class SessionCall(NamedTuple):
@@ -27,7 +28,32 @@ class SessionCall(NamedTuple):
         return self.operation == _POLL
 
 
-_SHAPES = [(method, path.split("/"), number) for number, (method, path) in OPERATIONS.items()]
+class _Shape(NamedTuple):
+    """An operation's path, in segments: those that are always the same, and the indexes of the
+    parameters."""
+
+    operation: int
+    fixed: tuple[tuple[int, str], ...]
+    parameters: tuple[int, ...]
+    takes_pointer: bool  # as its first parameter
+
+
+def _shape(operation: int, segments: list[str]) -> _Shape:
+    parameters = tuple(at for at, each in enumerate(segments) if each.startswith("{"))
+    fixed = tuple((at, each) for at, each in enumerate(segments) if at not in parameters)
+    return _Shape(operation, fixed, parameters, "{tx}" in segments)
+
+
+def _key(method: str, segments: list[str]) -> tuple[str, int, str]:
+    return method, len(segments), segments[-1]
+
+
+# By the method, the number of segments and the last one, which make an operation unique.
+_SHAPES = {
+    _key(method, path.split("/")): _shape(number, path.split("/"))
+    for number, (method, path) in OPERATIONS.items()
+}
+assert len(_SHAPES) == len(OPERATIONS)
 
 
 def session_call(request: Request) -> SessionCall | None:
@@ -37,26 +63,15 @@ def session_call(request: Request) -> SessionCall | None:
         return None
     path, _, query = request.path.partition("?")
     segments = path.split("/")
-    for method, shape, number in _SHAPES:
-        if method == request.method and len(shape) == len(segments):
-            parameters = _parameters(segments, shape)
-            if parameters is not None:
-                return _call(number, parameters, query, request)
-    return None
-
-
-def _parameters(segments: list[str], shape: list[str]) -> list[str] | None:
-    """The parameters of a path; None if it does not have this shape."""
-    parameters = []
-    for segment, expected in zip(segments, shape, strict=True):
-        # Names such as `invalid` stand where a transaction has its number.
-        if expected == "{tx}" and not segment.isdigit():
-            return None
-        if expected.startswith("{"):
-            parameters.append(unquote(segment))
-        elif expected != segment:
-            return None
-    return parameters
+    key = _key(request.method, segments)
+    shape = _SHAPES.get(key) or _SHAPES.get((*key[:2], "{tx}"))
+    if shape is None or any(segments[at] != name for at, name in shape.fixed):
+        return None
+    parameters = [unquote(segments[at]) for at in shape.parameters]
+    # Names such as `invalid` stand where a transaction has its number.
+    if shape.takes_pointer and not parameters[0].isdigit():
+        return None
+    return _call(shape.operation, parameters, query, request)
 
 
 def _call(number: int, parameters: list[str], query: str, request: Request) -> SessionCall:
@@ -72,7 +87,7 @@ def call_frame(call_id: int, call: SessionCall) -> bytes | None:
     """The frame of a call; None if it has a value that MessagePack can't carry: half a surrogate
     pair, or a number of more than 64 bits. Over HTTP the server refuses it."""
     try:
-        return frame(int(Kind.CALL), call_id, *call)
+        return frame(_CALL, call_id, *call)
     except (UnicodeEncodeError, OverflowError):
         return None
 
@@ -80,7 +95,7 @@ def call_frame(call_id: int, call: SessionCall) -> bytes | None:
 def response_of(elements: list[object]) -> tuple[int, Response]:
     """The id of the call and the response, of a frame with a reply. Raises: BadRequestError."""
     match elements:
-        case [Kind.REPLY, int(call_id), int(status), dict(fields), body]:
+        case [_, int(call_id), int(status), dict(fields), body] if elements[0] == _REPLY:
             headers = {str(name).lower(): str(value) for name, value in fields.items()}
             if body is None or isinstance(body, bytes):
                 return call_id, Response(status, headers, body or b"")

@@ -9,13 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from process.dispatch import Dispatcher, ends_with_connection
-from process.http_connection import (
-    REFUSALS,
-    ReplyParts,
-    RequireAccess,
-    StreamHandler,
-    StreamRoute,
-)
+from process.http_connection import REFUSALS, RequireAccess
+from process.streamed_replies import ReplyParts, StreamHandler, StreamRoute
 from tuff.disk.event_loop import LightTask
 from tuff.protocol.exchange import Handler, Reply, Request, Route
 from workers.link_frames import (

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from process.http_connection import ReplyParts, StreamRoute, Upload
+from process.http_connection import Upload
+from process.streamed_replies import ReplyParts, StreamRoute
 from tuff.protocol.errors import TuffError
 from tuff.protocol.exchange import Reply, Request, Route, problem_reply
 from workers.link_frames import (

@@ -17,7 +17,8 @@ import uvloop
 
 from process import garbage_collection
 from process.allowed_hosts import AllowedHosts
-from process.http_connection import Connections, HttpService
+from process.connections import Connections
+from process.http_connection import HttpService
 from process.listener import Listener
 from process.logging_setup import log_to
 from process.tls import ServerTls

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from process.http_connection import Connections, SlowReader
+from process.connections import Connections
+from process.slow_readers import SlowReader
 from tuff.protocol.exchange import Request
 from workers.link_frames import Frames, pack
 

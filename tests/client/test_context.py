@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import tuff
+from tests.client.proxy import losing
 from tests.client.recording import Participant, PlayedService, Record
 from tests.http.process import ServerProcess
 
@@ -126,3 +127,67 @@ def test_a_checkpoint_by_a_call_of_the_client_commits(client: tuff.Client) -> No
         client.transactions.checkpoint(pointer)
 
     assert client.transactions.outcome(pointer).state == "committed"
+
+
+def test_of_two_blocks_that_change_a_key_only_the_first_commits(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    def late(watched: tuff.Client) -> None:
+        with watched.transaction() as tx:
+            tx.add_changes(b"orders/17", b"orders/18")
+            tx.publish(topic, "late")
+            with watched.transaction() as other:
+                other.add_changes(b"orders/17")
+                other.publish(topic, "first")
+
+    with losing(server.url) as (url, losses), tuff.Client(url) as watched:
+        with pytest.raises(tuff.TransactionConflictError):
+            late(watched)
+        with watched.transaction() as tx:
+            tx.add_changes(b"orders/18")
+            tx.publish(topic, "third")
+
+    assert "can-commit" not in losses.seen
+    assert payloads(client, topic) == [b"first", b"third"]
+
+
+def test_changes_of_the_block_and_of_its_participants_are_checked_together(
+    client: tuff.Client, table: tuff.TransactionalTable
+) -> None:
+    def late() -> None:
+        with client.transaction(table) as tx:
+            table.put(b"paid", b"1")
+            tx.add_changes(b"orders/17")
+            with client.transaction() as other:
+                other.add_changes(b"orders/17")
+
+    with pytest.raises(tuff.TransactionConflictError) as caught:
+        late()
+
+    assert caught.value.members["key"] == "orders/17"
+    with client.transaction(table):
+        assert table.get(b"paid") is None
+
+
+def test_keys_are_bytes_and_belong_to_a_block(client: tuff.Client) -> None:
+    context = client.transaction()
+
+    with pytest.raises(tuff.WrongStateError, match="within the block"):
+        context.add_changes(b"key")
+    with pytest.raises(TypeError, match="a key has the type bytes"), context as tx:
+        tx.add_changes("key")  # type: ignore[arg-type]  # as a program without types
+
+
+def test_a_block_does_not_change_the_keys_of_the_block_before(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    context = client.transaction()
+    with context as tx:
+        tx.add_changes(b"orders/17")
+
+    with context as tx:
+        tx.publish(topic, "of the second block")
+        with client.transaction() as other:
+            other.add_changes(b"orders/17")
+
+    assert payloads(client, topic) == [b"of the second block"]

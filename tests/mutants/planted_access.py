@@ -32,7 +32,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a body is read before its token is checked",
         "process/http_connection.py",
-        "        self._service.require_access(self._served, head)\n",
+        "        service.require_access(routed.served, head)\n",
         "",
         (f"{_ACCESS}::test_a_bad_token_is_refused_before_the_body_is_read[large]",),
     ),

@@ -108,7 +108,7 @@ async def test_an_upload_that_stalls_is_given_up(
     both: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as a request under way for ever."""
-    monkeypatch.setattr("process.http_connection.UPLOAD_QUIET_S_MAX", 0.01)
+    monkeypatch.setattr("process.parsed_requests.UPLOAD_QUIET_S_MAX", 0.01)
     for begun in (
         post("/v1/echo/a", CHUNKED, b"3\r\nabc\r\n"),
         post("/v1/echo/a", b"Content-Length: 3000000\r\n", b"abc"),

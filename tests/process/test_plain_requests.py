@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process import http_connection
+from process import http_connection, parsed_requests
 from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, until
 
 END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -368,7 +368,7 @@ async def test_a_plain_body_whose_rest_does_not_come_is_refused(
         writer.write(post("/v1/echo/a", b"xyz")[:-1])
         await until(lambda: any(each._needed for each in both.connections))
         (held,) = both.connections
-        monkeypatch.setattr(http_connection, "UPLOAD_QUIET_S_MAX", 0.01)
+        monkeypatch.setattr(parsed_requests, "UPLOAD_QUIET_S_MAX", 0.01)
         with monkeypatch.context() as patched:
             patched.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
             held._close_if_idle()

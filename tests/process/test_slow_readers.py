@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from process import http_connection
-from process.http_connection import HttpConnection, SlowReader
+from process import slow_readers
+from process.http_connection import HttpConnection
+from process.slow_readers import SlowReader
 from tests.process.served import Served, until
 
 LARGE = b"GET /v1/large HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -44,7 +45,7 @@ class Way:
 async def test_a_client_that_reads_nothing_is_disconnected(
     way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http_connection, "UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(slow_readers, "UNREAD_S_MAX", 0.0)
     caplog.set_level("INFO")
     async with behind(way.port) as (reader, writer):
         writer.write(LARGE)
@@ -62,7 +63,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(
 
 
 async def test_a_slow_client_gets_everything(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(slow_readers, "UNREAD_S_MAX", 0.0)
     async with behind(way.port) as (reader, writer):
         writer.write(LARGE)
         watched = await way.unread()

@@ -27,6 +27,9 @@ from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade
 log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 1 << 16  # bytes of the server's answer to the upgrade
+# Frames that are written together, at most. The server works on them while other tasks still run.
+FRAMES_PER_WRITE_MAX = 16
+_REPLY = int(Kind.REPLY)  # faster than the member of the enumeration
 _PINGS_PER_IDLE = 3  # pings in the time after which the server ends an idle session
 
 
@@ -44,8 +47,6 @@ class AsyncSession(asyncio.Protocol):
         self._frames: list[bytes] = []  # not written yet
         self._next_id = 1
         self._heard_s = self._loop.time()  # when bytes last arrived
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._pings: asyncio.TimerHandle | None = None
         self._is_ended = False
 
@@ -95,16 +96,17 @@ class AsyncSession(asyncio.Protocol):
         reply: asyncio.Future[Response] = self._loop.create_future()
         self._waiting[call_id] = reply
         sent_s = self._loop.time()
+        # A third of the time that `asyncio.timeout` takes.
+        limit = self._loop.call_later(within_s, _end_late, reply)
         try:
-            async with asyncio.timeout(within_s):
-                self._write(data)
-                await self._writable.wait()
-                return await reply
+            self._write(data)
+            return await reply
         except TimeoutError:
             if self._heard_s < sent_s:
                 self.abort()  # the other end is gone: the next call gets another session
             raise
         finally:
+            limit.cancel()
             if self._waiting.pop(call_id, None) is not None and call.is_poll and self.is_usable:
                 self._write(frame(int(Kind.CANCEL), call_id))
             self._close_if_done()
@@ -121,14 +123,16 @@ class AsyncSession(asyncio.Protocol):
         if len(self._waiting) <= 1 and not self._frames:
             self._transport.write(data)
             return
-        # The tasks that the same replies have woken make their next calls in one write.
+        # The tasks that the same replies have woken make their next calls in a few writes.
         if not self._frames:
             self._loop.call_soon(self._write_frames)
         self._frames.append(data)
+        if len(self._frames) >= FRAMES_PER_WRITE_MAX:
+            self._write_frames()
 
     def _write_frames(self) -> None:
         frames, self._frames = self._frames, []
-        if self._transport is not None:
+        if frames and self._transport is not None:
             self._transport.write(b"".join(frames))
 
     # What the event loop calls.
@@ -141,7 +145,6 @@ class AsyncSession(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._is_ended = True
-        self._writable.set()
         if self._pings is not None:
             self._pings.cancel()
         lost = exc if isinstance(exc, OSError) else ConnectionResetError("the session has ended")
@@ -174,12 +177,6 @@ class AsyncSession(asyncio.Protocol):
         if error is not None:
             self.abort()
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
     def _refused(self, status: int | None) -> None:
         if not self._greeted.done():
             self._greeted.set_exception(NoSessionError(status, f"it answered {status}"))
@@ -188,7 +185,7 @@ class AsyncSession(asyncio.Protocol):
     def _take(self, elements: list[object]) -> None:
         """Raises: BadRequestError: the frame does not follow the protocol."""
         kind = elements[0]
-        if kind == Kind.REPLY:
+        if kind == _REPLY:
             call_id, response = response_of(elements)
             reply = self._waiting.pop(call_id, None)
             if reply is not None and not reply.done():
@@ -207,6 +204,11 @@ class AsyncSession(asyncio.Protocol):
         self._pings = self._loop.call_later(limits.idle_s / _PINGS_PER_IDLE, self._ping, limits)
         if self._transport is not None and not self._waiting:
             self._transport.write(frame(int(Kind.PING)))
+
+
+def _end_late(reply: "asyncio.Future[Response]") -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError("timed out"))
 
 
 async def open_session(address: Address, ssl_context: SSLContext | None) -> AsyncSession:

@@ -73,6 +73,19 @@ class TransactionContext:
         distinguish earlier writes from later ones. Earlier writes stay."""
         self._driver.run(self._protocol.checkpoint())
 
+    def add_changes(self, *keys: bytes) -> None:
+        """Let the transaction change these keys, beside those of its participants: of two that
+        change one key, and are in progress at once, only the first one commits.
+
+        A program that has its state in topics needs no participant for this, and without any the
+        keys are checked by the commit alone, which saves a call.
+
+        Raises:
+            TypeError: one of them is not bytes.
+            WrongStateError: outside of the block.
+        """
+        self._protocol.add_changes(keys)
+
     def publish(
         self,
         topic: TopicId,

@@ -23,7 +23,14 @@ from tuff.calls import Request, Response
 from tuff.client_errors import ClientClosedError
 from tuff.flows import Stop, wait_for
 from tuff.protocol.errors import BadRequestError, TuffError
-from tuff.protocol.session_frames import PATH, FrameReader, Greeting, Kind, frame, greeting_of
+from tuff.protocol.session_frames import (
+    PATH,
+    FrameReader,
+    Greeting,
+    Kind,
+    frame,
+    greeting_of,
+)
 from tuff.session_calls import SessionCall, call_frame, response_of, session_call
 from tuff.session_offers import REPLY_BYTES_MAX, NoSessionError, Offers, upgrade_fields
 

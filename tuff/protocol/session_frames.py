@@ -4,6 +4,7 @@ A frame is its length in four bytes, big-endian, and an array in MessagePack. Th
 its kind. Server and client use the same code for both directions.
 """
 
+import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
@@ -78,21 +79,23 @@ class Greeting(NamedTuple):
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True)
 
 
-class FrameWriter:
-    """Makes frames, for one thread. A packer is as costly to make as a reply is to pack."""
+class _Packer(threading.local):
+    """The packer of a thread. To make one takes as long as to pack a reply."""
 
     def __init__(self) -> None:
-        self._pack = msgpack.Packer().pack
+        self.pack = msgpack.Packer().pack
 
-    def frame(self, *elements: object) -> bytes:
-        """A frame with these elements."""
-        packed: bytes = self._pack(elements)
-        return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
+
+_PACKER = _Packer()
 
 
 def frame(*elements: object) -> bytes:
-    """A frame with these elements."""
-    return FrameWriter().frame(*elements)
+    """A frame with these elements.
+
+    Raises: UnicodeEncodeError, OverflowError, TypeError: MessagePack can't carry one of them.
+    """
+    packed: bytes = _PACKER.pack(elements)
+    return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
 
 
 class FrameReader:

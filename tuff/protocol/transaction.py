@@ -13,7 +13,7 @@ level is SNAPSHOT; any type except SHORT is LONG.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Literal
@@ -140,7 +140,7 @@ class Transaction:
         Raises:
             InvalidTransactionError: the bytes are no TTransaction, or something follows it.
         """
-        return _Reader(data).transaction()
+        return _decoded(data)
 
 
 @frozen_value(kw_only=True)
@@ -166,6 +166,10 @@ _THRIFT_TYPE = {TransactionType.SHORT: 1, TransactionType.LONG: 2}
 _I64_FIELD = struct.Struct(">Bhq")
 _I32_FIELD = struct.Struct(">Bhi")
 _LIST_FIELD = struct.Struct(">BhBi")
+_FIELD_ID = struct.Struct(">h")
+_I64_VALUE = struct.Struct(">q")
+_I32_VALUE = struct.Struct(">i")
+_LIST_HEAD = struct.Struct(">Bi")
 assert (_I64_FIELD.size, _I32_FIELD.size, _LIST_FIELD.size) == (11, 7, 8)
 
 _KINDS = {1: _I64, 2: _I64, 3: _LIST, 4: _LIST, 5: _I64, 6: _I32, 7: _I64, 8: _LIST, 9: _I32}
@@ -175,70 +179,61 @@ def _list_field(field_id: int, pointers: Sequence[int]) -> bytes:
     return _LIST_FIELD.pack(_LIST, field_id, _I64, len(pointers)) + packed(pointers)
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-        self._numbers: dict[int, int] = {}
-        self._lists: dict[int, tuple[int, ...]] = {}
-
-    def transaction(self) -> Transaction:
-        readers: dict[int, Callable[[int], None]] = {
-            _I64: self._i64, _I32: self._i32, _LIST: self._list,
-        }  # fmt: skip
-        while (kind := self._take(">B")) != _STOP:
-            field_id = self._take(">h")
+def _decoded(data: bytes) -> Transaction:
+    numbers: dict[int, int] = {}
+    lists: dict[int, tuple[int, ...]] = {}
+    at = 0
+    try:
+        while (kind := data[at]) != _STOP:
+            (field_id,) = _FIELD_ID.unpack_from(data, at + 1)
             if _KINDS.get(field_id) != kind:
                 raise InvalidTransactionError(
                     f"TTransaction has no field {field_id} of Thrift type {kind}"
                 )
-            readers[kind](field_id)
-        if self._at != len(self._data):
-            raise InvalidTransactionError(
-                f"{len(self._data) - self._at} bytes follow the end of the TTransaction"
-            )
-        return self._value()
+            at += 3
+            if kind == _LIST:
+                lists[field_id], at = _list_at(data, at, field_id)
+            else:
+                number = _I64_VALUE if kind == _I64 else _I32_VALUE
+                (numbers[field_id],) = number.unpack_from(data, at)
+                at += number.size
+    except (IndexError, struct.error):
+        raise InvalidTransactionError(
+            "the TTransaction is cut off in the middle of a field"
+        ) from None
+    if (behind_count := len(data) - at - 1) > 0:
+        raise InvalidTransactionError(f"{behind_count} bytes follow the end of the TTransaction")
+    return _of_fields(numbers, lists)
 
-    def _value(self) -> Transaction:
-        try:
-            level = VisibilityLevel(self._numbers.get(9, 1))
-        except ValueError:
-            raise InvalidTransactionError(
-                f"{self._numbers[9]} is no visibility level: 1, 2 and 3 are"
-            ) from None
-        return Transaction(
-            transaction_id=self._numbers.get(1, 0),
-            read_pointer=self._numbers.get(2, 0),
-            invalids=self._lists.get(3, ()),
-            in_progress=self._lists.get(4, ()),
-            first_short_in_progress=self._numbers.get(5, 0),
-            type=TransactionType.SHORT if self._numbers.get(6) == 1 else TransactionType.LONG,
-            write_pointer=self._numbers.get(7, 0),
-            checkpoint_write_pointers=self._lists.get(8, ()),
-            visibility_level=level,
+
+def _list_at(data: bytes, at: int, field_id: int) -> tuple[tuple[int, ...], int]:
+    """The list at this place, in ascending order, and the place behind it."""
+    element, count = _LIST_HEAD.unpack_from(data, at)
+    at += _LIST_HEAD.size
+    if element != _I64 or not 0 <= count <= (len(data) - at) // _I64_VALUE.size:
+        raise InvalidTransactionError(
+            f"field {field_id} of the TTransaction says it lists {count} elements of Thrift "
+            f"type {element}, which is not what follows"
         )
+    values = struct.unpack_from(f">{count}q", data, at)
+    return tuple(sorted(values)), at + _I64_VALUE.size * count
 
-    def _i64(self, field_id: int) -> None:
-        self._numbers[field_id] = self._take(">q")
 
-    def _i32(self, field_id: int) -> None:
-        self._numbers[field_id] = self._take(">i")
-
-    def _list(self, field_id: int) -> None:
-        element, count = self._take(">B"), self._take(">i")
-        if element != _I64 or not 0 <= count <= (len(self._data) - self._at) // 8:
-            raise InvalidTransactionError(
-                f"field {field_id} of the TTransaction says it lists {count} elements of Thrift "
-                f"type {element}, which is not what follows"
-            )
-        values = struct.unpack_from(f">{count}q", self._data, self._at)
-        self._at += 8 * count
-        self._lists[field_id] = tuple(sorted(values))
-
-    def _take(self, layout: str) -> int:
-        size = struct.calcsize(layout)
-        if self._at + size > len(self._data):
-            raise InvalidTransactionError("the TTransaction is cut off in the middle of a field")
-        (value,) = struct.unpack_from(layout, self._data, self._at)
-        self._at += size
-        return int(value)
+def _of_fields(numbers: Mapping[int, int], lists: Mapping[int, tuple[int, ...]]) -> Transaction:
+    try:
+        level = VisibilityLevel(numbers.get(9, 1))
+    except ValueError:
+        raise InvalidTransactionError(
+            f"{numbers[9]} is no visibility level: 1, 2 and 3 are"
+        ) from None
+    return Transaction(
+        transaction_id=numbers.get(1, 0),
+        read_pointer=numbers.get(2, 0),
+        invalids=lists.get(3, ()),
+        in_progress=lists.get(4, ()),
+        first_short_in_progress=numbers.get(5, 0),
+        type=TransactionType.SHORT if numbers.get(6) == 1 else TransactionType.LONG,
+        write_pointer=numbers.get(7, 0),
+        checkpoint_write_pointers=lists.get(8, ()),
+        visibility_level=level,
+    )

@@ -6,6 +6,12 @@ from contextlib import suppress
 from typing import Protocol
 
 
+# Seconds from the announcement that replies end their connections until idle ones are closed. A
+# client that makes one call after another sends the next one within this time, and its reply ends
+# the connection. What is sent later may be lost, with an unknown outcome.
+IDLE_S_AT_END = 0.25
+
+
 class Connection(Protocol):
     """One open connection, whatever it speaks."""
 
@@ -13,7 +19,7 @@ class Connection(Protocol):
         """End the connection with the next reply, which says so."""
 
     def close(self) -> None:
-        """Close the connection, once what is under way is answered."""
+        """Close the connection, once what has arrived is answered."""
 
     def abort(self) -> None:
         """Close the connection now, and give up what is under way."""
@@ -28,6 +34,7 @@ class Connections:
         self._changed = changed
         self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
+        self._idle_until_s = 0.0  # when idle connections may be closed, by the loop's clock
 
     def __len__(self) -> int:
         return len(self._open)
@@ -48,18 +55,28 @@ class Connections:
     def end_with_replies(self) -> None:
         """End each connection, also later ones, with the next reply. A client that is told so loses
         no request to a connection that is closed while the request is on its way."""
+        if not self.is_ending:
+            self._idle_until_s = asyncio.get_running_loop().time() + IDLE_S_AT_END
         self.is_ending = True
         for connection in self._open:
             connection.end_with_reply()
 
     async def close(self, within_s: float) -> None:
-        """Close every connection; a request under way gets so many seconds to be answered, and its
-        client to read that."""
+        """Close every connection. Requests get so many seconds to be answered, and their clients
+        to read that. Idle connections are closed `IDLE_S_AT_END` after the end was announced."""
+        until_s = asyncio.get_running_loop().time() + within_s
+        self.end_with_replies()
+        await self._emptied(min(self._idle_until_s, until_s))
         for connection in tuple(self._open):
             connection.close()
-        if self._open:
-            self._is_empty.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_empty.wait(), within_s)
+        await self._emptied(until_s)
         for connection in tuple(self._open):
             connection.abort()
+
+    async def _emptied(self, until_s: float) -> None:
+        """Wait until no connection is open, or that time has come."""
+        left_s = until_s - asyncio.get_running_loop().time()
+        if self._open and left_s > 0:
+            self._is_empty.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), left_s)

@@ -17,7 +17,7 @@ from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
 
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
-CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get this long at least
+CLOSE_S_MIN = 1.0  # seconds; a connection with a request gets this long at least
 
 
 class ListenerStartError(Exception):
@@ -133,8 +133,8 @@ class Listener:
         self._service.connections.end_with_replies()
 
     async def close(self, *, within_s: float) -> None:
-        """Close the socket and every connection: idle ones at once, others when the client has its
-        reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
+        """Close the socket and every connection: idle ones soon (process/connections.py), others
+        when the client has its reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
         for server in self._servers:
             server.close()
         if self._unix_socket and self._servers:

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-
-# Seconds from the announcement that replies end their connections until idle ones are closed. A
-# client that makes one call after another sends the next one within this time, and its reply ends
-# the connection. What is sent later may be lost, with an unknown outcome.
-IDLE_S_AT_END = 0.25
+# Seconds from the announcement that replies end their connections until idle ones are closed, and
+# no more are accepted. A client that makes one call after another sends the next one within this
+# time, and its reply ends the connection. What is sent later may be lost, with an unknown outcome.
+IDLE_S_AT_END = 0.2
 
 
 class Connection(Protocol):
@@ -34,7 +33,7 @@ class Connections:
         self._changed = changed
         self._open: set[Connection] = set()
         self._is_empty = asyncio.Event()
-        self._idle_until_s = 0.0  # when idle connections may be closed, by the loop's clock
+        self._last_requests_until_s = 0.0  # by the loop's clock
 
     def __len__(self) -> int:
         return len(self._open)
@@ -55,28 +54,25 @@ class Connections:
     def end_with_replies(self) -> None:
         """End each connection, also later ones, with the next reply. A client that is told so loses
         no request to a connection that is closed while the request is on its way."""
-        if not self.is_ending:
-            self._idle_until_s = asyncio.get_running_loop().time() + IDLE_S_AT_END
+        if self._open and not self.is_ending:
+            self._last_requests_until_s = asyncio.get_running_loop().time() + IDLE_S_AT_END
         self.is_ending = True
         for connection in self._open:
             connection.end_with_reply()
 
+    async def last_requests(self) -> None:
+        """Wait until idle connections may be closed: if any was open when the end was announced,
+        `IDLE_S_AT_END` after that."""
+        await asyncio.sleep(self._last_requests_until_s - asyncio.get_running_loop().time())
+
     async def close(self, within_s: float) -> None:
-        """Close every connection. Requests get so many seconds to be answered, and their clients
-        to read that. Idle connections are closed `IDLE_S_AT_END` after the end was announced."""
-        until_s = asyncio.get_running_loop().time() + within_s
-        self.end_with_replies()
-        await self._emptied(min(self._idle_until_s, until_s))
+        """Close every connection; a request that has arrived gets so many seconds to be answered,
+        and its client to read that."""
         for connection in tuple(self._open):
             connection.close()
-        await self._emptied(until_s)
-        for connection in tuple(self._open):
-            connection.abort()
-
-    async def _emptied(self, until_s: float) -> None:
-        """Wait until no connection is open, or that time has come."""
-        left_s = until_s - asyncio.get_running_loop().time()
-        if self._open and left_s > 0:
+        if self._open:
             self._is_empty.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_empty.wait(), left_s)
+                await asyncio.wait_for(self._is_empty.wait(), within_s)
+        for connection in tuple(self._open):
+            connection.abort()

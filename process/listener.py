@@ -135,12 +135,16 @@ class Listener:
     async def close(self, *, within_s: float) -> None:
         """Close the socket and every connection: idle ones soon (process/connections.py), others
         when the client has its reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
+        connections, now_s = self._service.connections, asyncio.get_running_loop().time
+        until_s = now_s() + max(within_s, CLOSE_S_MIN)
+        connections.end_with_replies()
+        await connections.last_requests()
         for server in self._servers:
             server.close()
         if self._unix_socket and self._servers:
             with suppress(FileNotFoundError):
                 os.unlink(self._unix_socket)
-        await self._service.connections.close(max(within_s, CLOSE_S_MIN))
+        await connections.close(until_s - now_s())
 
 
 class _Refusal(asyncio.Protocol):

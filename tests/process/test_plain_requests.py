@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from process import http_connection, parsed_requests
+from process.connections import Connections
 from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, turns, until
 
 END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -335,7 +336,8 @@ async def test_a_request_that_arrives_during_a_close_is_answered(
     both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     """Idle connections were closed at once, and what came then was lost."""
-    monkeypatch.setattr("process.connections.IDLE_S_AT_END", 60.0)
+    over = asyncio.Event()
+    monkeypatch.setattr(Connections, "last_requests", lambda _connections: over.wait())
     async with connected(both.port) as (reader, writer):
         writer.write(first + get("/v1/echo/a"))
         await reader.readuntil(b'""]')
@@ -345,6 +347,7 @@ async def test_a_request_that_arrives_during_a_close_is_answered(
         writer.write(get("/v1/echo/b"))
 
         said = await reader.read()
+        over.set()
         await closing
     assert said.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nConnection: close\r\n" in said

@@ -186,7 +186,7 @@ class AuditTopic:
                 at_ms=self._now_ms(),
                 principal=self._guard.principal_name(request),
                 operation=operation,
-                parameters=request.parameters,
+                parameters=self._guard.shown_parameters(request),
                 result=result,
                 address=request.address,
                 traceparent=request.traceparent,

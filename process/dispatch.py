@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 
 UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
 _CALLS = "/v1/"
-_PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
-_ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
+_ALWAYS_ADMITTED = frozenset(
+    f"GET {path}" for path in ("/health/live", "/health/startup", "/health/ready", "/metrics")
+)
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
 # number, since they count neither as a connection nor, while they wait, as a request under way.
 _ENDS_WITH_CONNECTION = frozenset(

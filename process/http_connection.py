@@ -428,8 +428,8 @@ class HttpConnection(asyncio.Protocol):
         head = routed.head(self._certificate, self._address)
         stream = service.streams.get(routed.operation)
         if service.upload is not None and not parsed.is_whole and stream is None:
-            return await service.upload(routed.served, head, partial(self._body_of, parsed))
-        service.require_access(routed.served, head)
+            return await service.upload(routed.operation, head, partial(self._body_of, parsed))
+        service.require_access(routed.operation, head)
         request = head._replace(body=await self._body_of(parsed))
         if stream is None:
             return await handler(request)

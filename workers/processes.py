@@ -34,6 +34,9 @@ START_S_MAX = 30.0  # seconds until all workers must be ready; a busy machine ta
 PING_S = 1.0
 UNANSWERED_COUNT_MAX = 10  # pings; nothing that a worker does keeps its event loop for as long
 START_COUNT_MAX = 30  # the same for one that starts, on a busy machine
+# Seconds after which a stop kills a worker that has not answered. Others may take the time that the
+# clients of a stop have (server.py).
+STOP_UNANSWERED_S_MAX = 2.0
 # Seconds between the end of a worker and its next start, doubled for each that ends at once.
 RESTART_S_MIN, RESTART_S_MAX = 0.1, 10.0
 STEADY_S = 60.0  # a worker that ran for so long begins again with the shortest pause
@@ -116,9 +119,13 @@ class Workers:
         listening_sockets.close(self._sockets)
         for each in self.running.values():
             each.link.close(within_s=within_s)
+            each.link.ping(now_ms=self._now_ms())
+        loop = asyncio.get_running_loop()
+        killing = loop.call_later(STOP_UNANSWERED_S_MAX, self._kill_unanswering)
         closing = asyncio.gather(self._local.close(within_s=within_s), self._gone())
         with suppress(TimeoutError):
             await asyncio.wait_for(closing, max(within_s, CLOSE_S_MIN))
+        killing.cancel()
         for number, each in self.running.items():
             log.warning(
                 "worker %d has not ended in time, and is killed",
@@ -128,6 +135,17 @@ class Workers:
             each.process.kill()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._gone(), END_LOOKS * LOOK_S)
+
+    def _kill_unanswering(self) -> None:
+        for number, each in self.running.items():
+            if each.link.unanswered_count:
+                log.warning(
+                    "worker %d has not answered for %g s at the stop, and is killed",
+                    number,
+                    STOP_UNANSWERED_S_MAX,
+                    extra=event("worker_hangs", worker=number),
+                )
+                each.process.kill()
 
     async def _gone(self) -> None:
         """Wait until no worker runs any more."""

@@ -27,6 +27,7 @@ from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import ForbiddenError, QuotaExceededError, UnauthenticatedError
 from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
@@ -205,7 +206,7 @@ class AccessGuard:
             return Check(
                 Status.DEGRADED, f"the access file is not used as it is now: {self._file.failure}"
             )
-        return Check(Status.OK, f"{len(self._file.value.by_name)} principals have access")
+        return Check(Status.OK, f"access for {counted(len(self._file.value.by_name), 'principal')}")
 
     def require_head(self, operation: str, head: Request) -> None:
         """Check what the head of a request says, before its body is read.

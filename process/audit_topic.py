@@ -30,6 +30,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.exchange import JSON_REPLY_TYPE, Caller, Handler, Reply, Request, Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
@@ -290,8 +291,8 @@ class AuditTopic:
             return Check(Status.OK, f"{self._topic} takes audit messages")
         return Check(
             Status.DEGRADED,
-            f"{len(self._waiting)} audit messages wait, since {self._topic} can't be written: "
-            f"{self._failure}",
+            f"{counted(len(self._waiting), 'audit message')} waiting, since {self._topic} can't be "
+            f"written: {self._failure}",
             "the audit topic can't be written",
         )
 

@@ -21,6 +21,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.exchange import Handler, JointHandler, Reply, Request, Route, problem_reply
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from process.metrics import Metrics
@@ -109,8 +110,8 @@ class Admission:
             await asyncio.wait_for(self._idle.wait(), within_s)
         except TimeoutError:
             log.warning(
-                "%d requests were still under way at the stop",
-                self.under_way,
+                "cut off at the stop: %s under way",
+                counted(self.under_way, "request"),
                 extra=event("requests_cut_off", count=self.under_way),
             )
 

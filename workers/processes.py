@@ -155,11 +155,11 @@ class Workers:
         """The state of the workers, for `/health/ready`."""
         down = [number for number in range(self._count) if not self._is_up(number)]
         if not down or not self._is_started:
-            return Check(Status.OK, f"{self._count} worker processes accept connections")
+            return Check(Status.OK, f"worker processes that accept connections: {self._count}")
         names = ", ".join(map(str, down))
         return Check(
             Status.DEGRADED,
-            f"of {self._count} worker processes, these are starting again: {names}; the log says "
+            f"worker processes that are starting again, of {self._count}: {names}; the log says "
             "why they ended",
         )
 

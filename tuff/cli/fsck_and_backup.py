@@ -22,12 +22,13 @@ import click
 from tuff.address import Address, addresses_of
 from tuff.calls import Call, Request, Response
 from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import counted, notice, print_json, print_table
+from tuff.cli.output import notice, print_json, print_table
 from tuff.client_errors import ServerUnreachableError
 from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
+from tuff.protocol.sentences import counted
 
 # The kinds of the summary, which is the last row and counts the others.
 SUMMARIES = ("checked", "salvaged", "backed up", "restored", "inspected", "deployed")

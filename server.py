@@ -92,11 +92,12 @@ with _server_libraries():
 
     from process import garbage_collection
     from process.clock import SteadyClock
-    from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components, Runtime
+    from process.components import STORE_HANGS_S_MAX, CannotJoinError, Components
     from process.directory_locks import DataDirectories, DirectoryNameError
     from process.listener import Listener, ListenerStartError, listen_failure
     from process.logging_setup import log_to
     from process.protected_files import protected_files
+    from process.runtime import Runtime
     from process.settings import (
         LOOPBACK_HOSTS,
         ServerSettings,

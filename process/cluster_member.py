@@ -41,7 +41,6 @@ from metadata.topic_ownership import TopicOwnershipManager
 from metadata.topic_persistence import TopicPersistenceManager
 from process import cluster_metrics
 from process.cluster_transactions import ClusterTransactions
-from process.components import CannotJoinError
 from process.metrics import Gauge
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import (
@@ -142,15 +141,15 @@ class ClusterMember:
         return self.joined().ownership
 
     async def join(self, address: str) -> None:
-        """Become a member, reached by the others at this URL. Raises: CannotJoinError."""
+        """Become a member, reached by the others at this URL. Raises: MetadataError, StoreError."""
         address = self._settings.address or address
         try:
             await self._in_thread(partial(self._join, address, asyncio.get_running_loop()))
             await self._look()
             self.transactions.begin()
-        except (MetadataError, StoreError) as error:
+        except (MetadataError, StoreError):
             await self._close_store()  # else its threads would keep the process
-            raise CannotJoinError(str(error)) from error
+            raise
 
     def _join(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         store = self._store = self._open_metadata()
@@ -255,6 +254,11 @@ class ClusterMember:
             return False
         election = self._joined.election
         return election.found is not None and not election.is_mine
+
+    @property
+    def has_lost_directory(self) -> bool:
+        """Whether the shared directory was reached before, and is not any more."""
+        return self._reach.has_lost_directory
 
     async def had_transaction_files(self) -> bool:
         """Whether any server of the cluster ever made transaction files. Raises: MetadataError."""

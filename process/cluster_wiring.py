@@ -19,7 +19,7 @@ from metadata.hbase_table import HBaseMetadataSettings
 from metadata.store import MetadataError, MetadataStore
 from metadata.zookeeper import ZooKeeperStore
 from process.cluster_member import METADATA_THREADS, ClusterMember
-from process.components import Runtime
+from process.runtime import Runtime
 from process.settings import Settings, SettingsError
 from process.watchdog import watch
 from tx.files import stored_id

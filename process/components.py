@@ -1,69 +1,57 @@
 """Builds the message store and the transaction service, connects them, and starts and stops them.
 
 Neither component imports the other (design §6). Messaging gets the transaction service's write
-permits when it is opened, and the transaction service gets the message rows. `ComponentLink`
-recovers transactions once the message store is open, and lets each store record which files of the
-other belong to it.
+permits when it is opened, and the transaction service gets the message rows.
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console import files as console_files
-from messaging import topic_changes
-from messaging.groups import routes as group_routes
-from messaging.groups import share_routes
-from messaging.read import explain, inspection, offsets_and_splits, partition_waits, poll
-from messaging.retention import holds_and_positions
 from messaging.service import MessagingService
-from messaging.storage.engine import Store
-from messaging.storage.leveldb import LevelDbOpener
-from messaging.storage.memory import MemoryStore
-from messaging.storage.packed_rows import PackedRowStore, first_whole
-from messaging.storage.rows import StoreMetadata
-from messaging.storage.store_ownership import StoreOwnership, owned
+from messaging.storage.engine import StoreError
+from messaging.storage.store_ownership import StoreOwnership
 from messaging.storage.store_state import OpenStore, StoreState
-from messaging.write import delayed, publish
 from messaging.write.group_commit import GroupCommitter
 from metadata.store import MetadataError
-from process import backup_stream, health, metrics, session, settings_reply
+from process import backup_stream, health, metrics, session
 from process.allowed_hosts import AllowedHosts
 from process.audit_topic import AuditTopic
 from process.clock import ClockGuard, SteadyClock
+from process.component_link import ComponentLink
 from process.directory_locks import DataDirectories
 from process.disk_space import DiskMonitor
 from process.dispatch import Admission, Dispatcher
 from process.health import Check, Status
-from process.http_connection import HttpService, RequireAccess, require_nothing
+from process.http_connection import HttpService
 from process.listener import Listener
-from process.security import Security, Threads
+from process.message_store import new_store_refusal, store_opener
+from process.routes import (
+    ProtectedRoutes,
+    message_routes,
+    process_routes,
+    protected,
+    routes_of_transactions,
+)
+from process.runtime import Runtime
+from process.security import Security
 from process.settings import Settings, SettingsError, changed
-from process.streamed_replies import StreamRoute
 from tuff.disk.event_loop import Arrivals, TimedCalls
-from tuff.leveldb.opening import holds_database
 from tuff.log_events import event
 from tuff.protocol.errors import (
-    StorageUnavailableError,
     TopicExistsError,
     TransactionsUnavailableError,
     UnavailableError,
 )
-from tuff.protocol.exchange import Reply, Request, Route, read_query
+from tuff.protocol.exchange import Request, Route
 from tuff.protocol.ids import TopicId
-from tx import inspection as transaction_inspection
-from tx import routes as transaction_routes
 from tx.durable_state import ServiceState
-from tx.files import has_files
+from tx.inspection import SnapshotFiles
 from tx.invalid_list import SweepMark
 from tx.manager import TransactionManager
-from tx.mixed_backups import StoreMark
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -89,29 +77,6 @@ class CannotJoinError(Exception):
     """The server can't become a member of its cluster; the message is one sentence."""
 
 
-Background = Callable[[Callable[[], None]], object]
-Work = Coroutine[object, object, None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """What the process provides: clocks, tasks, threads, and ids.
-
-    `elapsed_s` is a monotonic clock. `spawn` starts background work, and `spawn_writer` work whose
-    failure ends the process. `background` makes a thread for work that no caller waits for. `die`
-    ends the process at once, with a reason.
-    """
-
-    clock: SteadyClock
-    elapsed_s: Callable[[], float]
-    new_store_id: Callable[[], str]
-    spawn: Callable[[Work], None]
-    spawn_writer: Callable[[Work], None]
-    threads: Threads
-    background: Callable[[str], Background]
-    die: Callable[[str], None]
-
-
 class Components:
     """The message store, the transaction service, and everything that serves and reports them.
 
@@ -134,10 +99,7 @@ class Components:
         self._arrivals = Arrivals()
         self._message_writes = self._timed_thread("store-writer")
         self._disks = self._make_disks()
-        refusal = self._new_store_refusal
-        self._opens = _engine(
-            settings, directories.messages, runtime=runtime, new_store_refusal=refusal
-        )
+        self._opens = store_opener(settings, directories, runtime=runtime)
         self.messaging = self._make_messaging()
         self.cluster = self._make_cluster() if settings.cluster.is_member else None
         self._log_writes = self._timed_thread("transaction-log")
@@ -184,34 +146,25 @@ class Components:
 
     def listener(self) -> "Listener | Workers":
         """A listener that serves every route."""
-        server = self._settings.server
-        routes, streams = self._routes(), backup_stream.routes(self._backups)
-        routes.append(session.route())
-        access = self._security.access
-        require_access: RequireAccess = require_nothing
-        if self._audit is not None:
-            self._audit.connect(routes)
-        if access is not None:
-            routes = [access.guarded(each) for each in routes]
-            streams = [access.guarded_stream(each) for each in streams]
-            require_access = access.require_head
-        if self._audit is not None:
-            routes = [self._audit.recorded(each) for each in routes]
-            streams = [self._audit.recorded_stream(each) for each in streams]
-            require_access = self._audit.recorded_heads(require_access)
-        if self._spans is not None:
-            routes = [self._spans.traced(each) for each in routes]
+        server, access = self._settings.server, self._security.access
+        served = protected(
+            self._routes(),
+            backup_stream.routes(self._backups),
+            access=access,
+            audit=self._audit,
+            spans=self._spans,
+        )
         service = HttpService(
-            routes,
-            streams,
+            served.routes,
+            served.streams,
             self._dispatcher,
             AllowedHosts((*server.allowed_hosts, *self._settings.cluster.hosts())),
             max_request_bytes=server.max_request_bytes,
             now_ms=self._clock.now_ms,
-            require_access=require_access,
+            require_access=served.require_access,
         )
         self._sessions = sessions = session.Sessions(
-            routes,
+            served.routes,
             self._dispatcher,
             service.connections,
             max_request_bytes=server.max_request_bytes,
@@ -226,24 +179,22 @@ class Components:
         )
         if not server.workers:
             return listener
-        self._workers = workers = self._make_workers(
-            listener, routes, streams, sessions, require_access
-        )
+        self._workers = workers = self._make_workers(listener, served, sessions)
         self._metrics.watch_more(workers.gauges())
         return workers
 
     def _make_workers(
-        self,
-        local: Listener,
-        routes: list[Route],
-        streams: list[StreamRoute],
-        sessions: session.Sessions,
-        require_access: RequireAccess,
+        self, local: Listener, served: ProtectedRoutes, sessions: session.Sessions
     ) -> "Workers":
         from workers.answering import Answering
         from workers.processes import Workers
 
-        answering = Answering(routes, streams, self._dispatcher, require_access=require_access)
+        answering = Answering(
+            served.routes,
+            served.streams,
+            self._dispatcher,
+            require_access=served.require_access,
+        )
         return Workers(
             self._settings,
             answering,
@@ -254,54 +205,23 @@ class Components:
         )
 
     def _routes(self) -> list[Route]:
-        messaging = self.messaging
-        messages = [
-            *publish.routes(messaging.publisher),
-            *poll.routes(messaging.polls),
-            *partition_waits.routes(messaging.partition_waits),
-            *offsets_and_splits.routes(messaging.offsets),
-            *self._explain_routes(),
-            *inspection.routes(messaging.inspection),
-            *topic_changes.routes(messaging.topics),
-            *holds_and_positions.routes(messaging.holds_and_positions),
-            *delayed.routes(messaging.delayed),
-            *group_routes.routes(messaging.groups),
-            *share_routes.routes(messaging.share_groups),
-        ]
-        if self.messaging.ownership is not None:
-            messages = [owned(each, self.messaging.ownership) for each in messages]
         in_thread = self._runtime.threads("snapshot-reader", 1)
-        files = transaction_inspection.SnapshotFiles(
-            self._directories.snapshots, in_thread=in_thread
-        )
-        shared = [
-            *messages,
-            *transaction_routes.routes(self.transactions),
-            *transaction_inspection.routes(self.transactions, files),
+        files = SnapshotFiles(self._directories.snapshots, in_thread=in_thread)
+        routes = [
+            *message_routes(self.messaging, self._security.access),
+            *routes_of_transactions(self.transactions, files),
         ]
         if self.cluster is not None:
-            shared = self.cluster.routed(shared, self.transactions)
-        return [
-            *shared,
-            *self._health_routes(),
-            *metrics.routes(self._metrics),
-            *settings_reply.routes(self._settings),
-            *console_files.routes(),
-            _openapi_route(),
-        ]
-
-    def _explain_routes(self) -> list[Route]:
-        if self._security.access is None:
-            return explain.routes(self.messaging.explainer)
-        return explain.routes(self.messaging.explainer, self._security.access.may_read)
+            routes = self.cluster.routed(routes, self.transactions)
+        return [*routes, *self._health_routes(), *process_routes(self._settings, self._metrics)]
 
     def _health_routes(self) -> list[Route]:
         def started() -> bool:
             return self._is_open and self._guard.is_compared
 
-        if self._security.access is None:
-            return health.routes(started, self._checks)
-        return health.routes(started, self._checks, self._security.access.may_administer)
+        access = self._security.access
+        shows_details = () if access is None else (access.may_administer,)
+        return health.routes(started, self._checks, *shows_details)
 
     async def open(self, *, url: str = "") -> None:
         """Recover both components, start their writers, and admit requests. A component that can't
@@ -314,7 +234,10 @@ class Components:
         """
         await self._disks.query_first()
         if self.cluster is not None:
-            await self.cluster.join(url)
+            try:
+                await self.cluster.join(url)
+            except (MetadataError, StoreError) as error:
+                raise CannotJoinError(str(error)) from error
         await self.messaging.open(
             self.transactions.write_permits
             if self.cluster is None
@@ -441,7 +364,7 @@ class Components:
             settings.messaging,
             observe=observe,
             groups=settings.groups,
-            new_store_refusal=self._new_store_refusal,
+            new_store_refusal=partial(new_store_refusal, self._settings, self._directories),
             lack_of_space=self._disks.lack_of_space,
             ownership=ownership,
             archive=self._make_archive(),
@@ -506,24 +429,6 @@ class Components:
     def _waiting_count(self) -> int:
         count = self.messaging.waiting_count
         return count if self.cluster is None else count + self.cluster.peers.polls_count
-
-    def _new_store_refusal(self) -> str | None:
-        """Why no empty message store may be created, in a sentence; None if it may. Blocks."""
-        settings, snapshots = self._settings, self._directories.snapshots
-        if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
-            return None
-        try:
-            if not has_files(snapshots):
-                return None
-        except OSError as error:
-            return f"whether there were messages is not known: {snapshots} can't be read: {error}"
-        is_here = settings.messaging.store == "leveldb"
-        where = str(self._directories.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
-        return (
-            f"{where} holds no message store, and the transaction files in {snapshots} belong to "
-            "one: put it back (is its volume mounted?), and the server continues; if it is lost, "
-            "start once with server.accept_lost_messages=true"
-        )
 
     def _make_transactions(self) -> TransactionManager:
         runtime = self._runtime
@@ -604,7 +509,9 @@ class Components:
             detail = "; ".join(self.transactions.durable.notes) or "transactions run"
             alarm_s = self._settings.tx.prepared_alarm_s
             prepared = self.transactions.monitoring.long_prepared(alarm_s=alarm_s)
-            return health.check_prepared(Check(Status.OK, detail), prepared)
+            check = health.check_prepared(Check(Status.OK, detail), prepared)
+            is_lost = self.cluster is not None and self.cluster.has_lost_directory
+            return health.check_directory(check, is_lost=is_lost)
         if self.cluster is not None and self.cluster.is_standby:
             return Check(Status.OK, status.reason)
         return Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")
@@ -624,116 +531,6 @@ class Components:
         store = self._settings.messaging.store
         end = ", and loses them when the process ends" if store == "memory" else ""
         return Check(Status.OK, f"{store} takes and serves messages{end}")
-
-
-class ComponentLink:
-    """Opens transactions after messages, and keeps the record of which files belong together. Lives
-    on the event loop."""
-
-    def __init__(
-        self,
-        messaging: MessagingService,
-        transactions: TransactionManager,
-        *,
-        keeps_messages: bool,
-        new_store_id: Callable[[], str],
-        cluster: "ClusterMember | None",
-    ) -> None:
-        """`keeps_messages`: the store is durable."""
-        self._cluster = cluster
-        self._messaging = messaging
-        self._transactions = transactions
-        self._keeps_messages = keeps_messages
-        self._new_store_id = new_store_id
-        self._is_open = False
-        self._recorded_store_id: str | None = None
-
-    async def tick(self) -> None:
-        """Open transactions that could not be opened yet, and record which files belong
-        together."""
-        await self._open_transactions()
-        if self._transactions.status.state is ServiceState.RUNNING:
-            await self._record_mark()
-
-    async def _open_transactions(self) -> None:
-        # Only with the message store can missing transaction files be distinguished from a first
-        # start. Opened without it, a new and empty state would make every row visible.
-        if self._is_open:
-            return
-        state, reason = self._messaging.status
-        if state != "ok":
-            waits = "transactions are recovered once the message store is open, which it is not"
-            self._transactions.put_off(f"{waits}: {reason}")
-            return
-        if self._keeps_messages and not await self._has_store_id():
-            return
-        if self._cluster is not None:
-            await self._open_leading(self._cluster)
-            return
-        self._is_open = True
-        await self._transactions.open(self._store_mark() if self._keeps_messages else None)
-
-    async def _open_leading(self, cluster: "ClusterMember") -> None:
-        leadership = cluster.tenancy()
-        if leadership is None:
-            self._transactions.put_off(cluster.why_not_leading())
-            return
-        if not cluster.transactions.may_open(leadership.epoch):
-            self._transactions.put_off("the other servers have to acknowledge the new leader first")
-            return
-        try:
-            had_files = await cluster.had_transaction_files()
-        except MetadataError as error:
-            self._transactions.put_off(f"it is not known whether there were transactions: {error}")
-            return
-        self._is_open = True
-        # Each server knows of the files only what they were while it led, and that there were some.
-        mark = StoreMark(cluster.cluster_id, highest_reserved=int(had_files))
-        await self._transactions.open(mark, leadership=leadership)
-
-    async def _has_store_id(self) -> bool:
-        """Whether the message store has a durable id. It gets one before the first transaction
-        file is written. So such a file beside an empty store proves that messages are lost."""
-        try:
-            metadata = self._messaging.recorded_metadata()
-            if metadata is not None and metadata.store_id is not None:
-                return True
-            if self._cluster is not None:
-                # Without a look at the files: a standby serves while the shared directory hangs.
-                found: str | None = self._cluster.cluster_id
-            else:
-                # They have one already where the loss of the messages was accepted.
-                found = await self._transactions.durable.stored_id()
-            await self._messaging.record_store_id(found or self._new_store_id())
-        except UnavailableError as error:
-            self._transactions.put_off(f"the message store can't record its id: {error}")
-            return False
-        return True
-
-    def _store_mark(self) -> StoreMark:
-        metadata = self._messaging.recorded_metadata() or StoreMetadata()
-        return StoreMark(
-            metadata.store_id or "",
-            metadata.highest_pointer,
-            self._messaging.recorded_lsn(),
-            self._messaging.recorded_last(),
-            frozenset(self._messaging.rows.indexed_pointers()),
-        )
-
-    async def _record_mark(self) -> None:
-        store_id = self._transactions.durable.store_id
-        if self._recorded_store_id == store_id:
-            return  # later pointer blocks are recorded with the batches of messages
-        try:
-            if self._cluster is not None:
-                await self._cluster.record_transaction_files()
-            # This records the durable pointer blocks too. A block that is still being reserved must
-            # not be among them: if it is lost with the log, the files seem older than the messages.
-            await self._messaging.record_store_id(store_id)
-        except (StorageUnavailableError, MetadataError) as error:
-            log.warning("which transaction files belong to the store is not recorded: %s", error)
-        else:
-            self._recorded_store_id = store_id
 
 
 def _no_refusal(_request: Request) -> None:
@@ -760,76 +557,3 @@ def _request_spans(settings: Settings) -> "RequestSpans | None":
             "pip install 'tuff-messaging[server,otel]'"
         ) from None
     return RequestSpans(settings.server.otlp_endpoint)
-
-
-def _engine(
-    settings: Settings,
-    directory: Path,
-    *,
-    runtime: Runtime,
-    new_store_refusal: Callable[[], str | None],
-) -> Callable[[], Store]:
-    """A function that opens the configured store. `new_store_refusal`: why no empty store may be
-    created, in a sentence.
-
-    Raises:
-        SettingsError: its library is not installed; or it is in memory, and there are messages.
-    """
-    match settings.messaging.store:
-        case "leveldb":
-            stores = LevelDbOpener(
-                directory, first_whole=first_whole, new_store_refusal=new_store_refusal
-            )
-            return lambda: PackedRowStore(stores())
-        case "memory":
-            _require_no_messages(directory)
-            log.warning("messaging.store is memory: every message is lost when the process ends")
-            # Opened again after a failure, it still holds what was written, as a disk would.
-            rows: dict[bytes, bytes] = {}
-            return lambda: PackedRowStore(MemoryStore(rows))
-        case _:
-            return _hbase(settings, runtime)
-
-
-def _require_no_messages(directory: Path) -> None:
-    """A commit with messages in memory would be in the transaction files, and not in that store."""
-    try:
-        has_messages = holds_database(directory)
-    except OSError as error:
-        raise SettingsError(f"{directory} can't be read: {error.strerror}") from None
-    if has_messages:
-        raise SettingsError(
-            f"messaging.store is memory, and {directory} holds messages: name another --data, or "
-            "set messaging.store=leveldb"
-        )
-
-
-def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Store]:
-    try:
-        from messaging.storage.hbase.store import HBaseOpener
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"messaging.store=hbase needs {error.name}, which is not installed; "
-            "pip install 'tuff-messaging[hbase]'"
-        ) from None
-    return HBaseOpener(
-        settings.hbase,
-        rows_live_s=settings.rows_live_s(),
-        now_ms=runtime.clock.now_ms,
-        elapsed_s=runtime.elapsed_s,
-        in_background=runtime.background("store-settler"),
-    )
-
-
-def _openapi_route() -> Route:
-    @cache  # made at the first request: a start does not need it, and does not load it
-    def document() -> Reply:
-        from process import openapi
-
-        return Reply(200, "application/json", json.dumps(openapi.document()).encode("utf-8"))
-
-    async def show(request: Request) -> Reply:
-        read_query(request.query, parameters=())
-        return document()
-
-    return Route("GET", "/openapi.json", show)

@@ -38,7 +38,7 @@ MUTANTS: Sequence[Mutant] = (
     # Transactions
     Mutant(
         "a pointer block is recorded in the message store before it is durable",
-        "process/components.py",
+        "process/component_link.py",
         "            await self._messaging.record_store_id(store_id)\n",
         "            self._messaging.note_reserved(self._transactions.durable.decided.image().highest_reserved)\n"
         "            await self._messaging.record_store_id(store_id)\n",

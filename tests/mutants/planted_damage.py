@@ -170,16 +170,16 @@ DAMAGE_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "the first transaction file is made before the message store has its id",
-        "process/components.py",
+        "process/component_link.py",
         "        if self._keeps_messages and not await self._has_store_id():\n            return\n",
         "",
         (f"{_FIRST_START}::test_an_interrupted_first_start_is_repeated[True-settings0]",),
     ),
     Mutant(
         "an empty message store beside transaction files is taken for a first start",
-        "process/components.py",
-        "            if not has_files(snapshots):\n",
-        "            if True:\n",
+        "process/message_store.py",
+        "        if not has_files(snapshots):\n",
+        "        if True:\n",
         (
             f"{_FIRST_START}::test_a_lost_message_store_is_never_replaced_by_an_empty_one[True-settings0]",
             f"{_LOST}::test_a_server_without_its_message_store_takes_no_messages_until_it_is_back[settings0]",

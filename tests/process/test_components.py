@@ -13,8 +13,10 @@ import pytest
 
 from messaging.storage.engine import StoreError
 from messaging.storage.leveldb import LevelDbStore
-from process.components import ComponentLink, Components, Runtime
+from process.component_link import ComponentLink
+from process.components import Components
 from process.directory_locks import DataDirectories
+from process.runtime import Runtime
 from process.settings import SettingsError, load
 from tests.process.manual_clock import ManualClock
 from tuff.disk.event_loop import InThread

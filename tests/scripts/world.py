@@ -20,9 +20,10 @@ import pytest
 from aiohttp import ClientSession
 
 from process.clock import SteadyClock
-from process.components import Components, Runtime
+from process.components import Components
 from process.directory_locks import DataDirectories
 from process.listener import Listener
+from process.runtime import Runtime
 from process.settings import load
 from tests.scripts.names import START_MS
 

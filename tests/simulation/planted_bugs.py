@@ -591,7 +591,7 @@ RARE_BUGS = (
     ),
     planted(
         "pointer-block-recorded-in-the-message-store-before-it-is-durable",
-        "process/components.py",
+        "process/component_link.py",
         "            await self._messaging.record_store_id(store_id)\n",
         "            self._messaging.rows.note_reserved(\n"
         "                self._transactions.image().highest_reserved\n"

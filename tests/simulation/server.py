@@ -16,8 +16,9 @@ import process.components
 from messaging.storage.engine import Store
 from messaging.storage.packed_rows import PackedRowStore
 from process.clock import SteadyClock
-from process.components import Components, Runtime
+from process.components import Components
 from process.directory_locks import DataDirectories
+from process.runtime import Runtime
 from process.settings import Settings
 from tests.simulation.disk import Disk
 from tests.simulation.files import SimPath, mounted
@@ -39,12 +40,15 @@ class StuckError(AssertionError):
 @contextmanager
 def simulated() -> Iterator[None]:
     """The components use the simulated disk, and the store that runs on it."""
-    with patch.object(process.components, "_engine", _engine), mounted():
+    with patch.object(process.components, "store_opener", _opener), mounted():
         yield
 
 
-def _engine(_settings: Settings, directory: SimPath, **_clocks: object) -> Callable[[], Store]:
-    return lambda: PackedRowStore(SimStore(directory / "table"))
+def _opener(
+    _settings: Settings, directories: DataDirectories, **_runtime: object
+) -> Callable[[], Store]:
+    table = directories.messages / "table"
+    return lambda: PackedRowStore(SimStore(table))  # type: ignore[arg-type]  # a simulated path
 
 
 class SimulatedServer:

@@ -13,8 +13,9 @@ from messaging.service import MessagingService
 from process.clock import SteadyClock
 from process.cluster_member import METADATA_THREADS, ClusterMember
 from process.cluster_wiring import make_reach
-from process.components import CannotJoinError, Components, Runtime
+from process.components import CannotJoinError, Components
 from process.directory_locks import DataDirectories
+from process.runtime import Runtime
 from process.settings import Settings
 from tests.simulation.cluster.metadata import CutOffError, SimMetadataStore
 from tests.simulation.cluster.network import Router, SimPeers

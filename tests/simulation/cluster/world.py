@@ -130,7 +130,7 @@ class World:
         """Components use the simulated tables and metadata, and not those that the settings
         name."""
 
-        def engine(*_: object, **__: object) -> Callable[[], Store]:
+        def opener(*_: object, **__: object) -> Callable[[], Store]:
             assert self._building is not None
             return self._building.opener
 
@@ -141,7 +141,7 @@ class World:
             return self._building.member(settings, runtime, messaging, **given)
 
         with (
-            patch.object(components, "_engine", engine),
+            patch.object(components, "store_opener", opener),
             patch.object(cluster_wiring, "make_member", member),
         ):
             yield

@@ -1,0 +1,96 @@
+"""Chooses the engine of the message store by the settings, and refuses what would lose messages."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from messaging.storage.engine import Store
+from messaging.storage.leveldb import LevelDbOpener
+from messaging.storage.memory import MemoryStore
+from messaging.storage.packed_rows import PackedRowStore, first_whole
+from process.directory_locks import DataDirectories
+from process.runtime import Runtime
+from process.settings import Settings, SettingsError
+from tuff.leveldb.opening import holds_database
+from tx.files import has_files
+
+log = logging.getLogger(__name__)
+
+
+def store_opener(
+    settings: Settings,
+    directories: DataDirectories,
+    *,
+    runtime: Runtime,
+) -> Callable[[], Store]:
+    """A function that opens the configured store.
+
+    Raises:
+        SettingsError: its library is not installed; or it is in memory, and there are messages.
+    """
+    match settings.messaging.store:
+        case "leveldb":
+            stores = LevelDbOpener(
+                directories.messages,
+                first_whole=first_whole,
+                new_store_refusal=partial(new_store_refusal, settings, directories),
+            )
+            return lambda: PackedRowStore(stores())
+        case "memory":
+            _require_no_messages(directories.messages)
+            log.warning("messaging.store is memory: every message is lost when the process ends")
+            # Opened again after a failure, it still holds what was written, as a disk would.
+            rows: dict[bytes, bytes] = {}
+            return lambda: PackedRowStore(MemoryStore(rows))
+        case _:
+            return _hbase(settings, runtime)
+
+
+def new_store_refusal(settings: Settings, directories: DataDirectories) -> str | None:
+    """Why no empty message store may be created, in a sentence; None if it may. Blocks."""
+    snapshots = directories.snapshots
+    if settings.messaging.store == "memory" or settings.server.accept_lost_messages:
+        return None
+    try:
+        if not has_files(snapshots):
+            return None
+    except OSError as error:
+        return f"whether there were messages is not known: {snapshots} can't be read: {error}"
+    is_here = settings.messaging.store == "leveldb"
+    where = str(directories.messages) if is_here else f"HBase ({settings.hbase.prefix}*)"
+    return (
+        f"{where} holds no message store, and the transaction files in {snapshots} belong to "
+        "one: put it back (is its volume mounted?), and the server continues; if it is lost, "
+        "start once with server.accept_lost_messages=true"
+    )
+
+
+def _require_no_messages(directory: Path) -> None:
+    """A commit with messages in memory would be in the transaction files, and not in that store."""
+    try:
+        has_messages = holds_database(directory)
+    except OSError as error:
+        raise SettingsError(f"{directory} can't be read: {error.strerror}") from None
+    if has_messages:
+        raise SettingsError(
+            f"messaging.store is memory, and {directory} holds messages: name another --data, or "
+            "set messaging.store=leveldb"
+        )
+
+
+def _hbase(settings: Settings, runtime: Runtime) -> Callable[[], Store]:
+    try:
+        from messaging.storage.hbase.store import HBaseOpener
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"messaging.store=hbase needs {error.name}, which is not installed; "
+            "pip install 'tuff-messaging[hbase]'"
+        ) from None
+    return HBaseOpener(
+        settings.hbase,
+        rows_live_s=settings.rows_live_s(),
+        now_ms=runtime.clock.now_ms,
+        elapsed_s=runtime.elapsed_s,
+        in_background=runtime.background("store-settler"),
+    )

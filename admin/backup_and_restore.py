@@ -22,6 +22,7 @@ from process.backup_format import FIRST_KEY, KEYS_STOP, ROWS, TRANSACTIONS, Row,
 from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import make_directory, write_file
 from tuff.disk.locks import LOCK_FILE
+from tuff.protocol.sentences import counted
 from tx.files import NEWER, DamagedFilesError, NewerFilesError, list_files, without_advice
 from tx.snapshot_file import read_snapshot
 
@@ -98,7 +99,7 @@ def _require_intact(data: DataDirectory, *, now_ms: int) -> None:
     if corruptions:
         first = corruptions[0]
         raise CorruptDataError(
-            f"{data.path} is corrupt in {len(corruptions)} locations, the first is "
+            f"{data.path} is corrupt in {counted(len(corruptions), 'location')}, the first is "
             f"{first.location} ({first.reason}); list them with `tuff fsck`, and copy what can be "
             "read with `tuff salvage`"
         )

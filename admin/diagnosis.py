@@ -198,6 +198,6 @@ def reachable(what: str, address: str, failure: str | None) -> Diagnosis:
 def settings(failure: str | None, changed_count: int) -> Diagnosis:
     """Whether the settings can be used."""
     if failure is None:
-        detail = f"the settings are possible; {changed_count} differ from the defaults"
+        detail = f"the settings are possible; {changed_count} not at the default"
         return Diagnosis("settings", Level.OK, detail)
     return Diagnosis("settings", Level.PROBLEM, failure, "correct the settings file")

@@ -22,6 +22,7 @@ from process.directory_locks import DataDirectories, DirectoryNameError
 from process.disk_space import Space
 from process.protected_files import protected_files
 from process.settings import Settings, SettingsError, changed, load
+from tuff.protocol.sentences import counted
 from tx.files import DamagedFilesError, FileKind, known_file, list_files
 
 SYNC_COUNT = 50  # syncs of one measurement; less than a second on a slow disk
@@ -208,7 +209,7 @@ def _transaction_files(directory: Path) -> tuple[int | None, list[Diagnosis]]:
             advice = "check all files with `tuff fsck` while the server is stopped"
             found.append(Diagnosis(f"file {path.name}", Level.PROBLEM, str(error), advice))
     if not found:
-        detail = f"the headers of {len(times)} transaction files can be read"
+        detail = f"the headers of {counted(len(times), 'transaction file')} can be read"
         found.append(Diagnosis("formats", Level.OK, detail))
     return max(times, default=None), found
 

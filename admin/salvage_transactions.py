@@ -14,6 +14,7 @@ from admin.findings import Decision, Finding
 from admin.transaction_files import ReadableEdits, TransactionFiles
 from tuff.protocol.errors import TransactionUnknownError
 from tuff.protocol.ids import Offset
+from tuff.protocol.sentences import counted
 from tx.consistency import contradiction
 from tx.edits import (
     Aborted,
@@ -141,7 +142,10 @@ def prove_state(directory: Path, mark: StoreMark | None) -> ProvenState:
     if behind and behind[0] > proven.state.lsn + 1:
         gap = f"edits {proven.state.lsn + 1} to {behind[0] - 1}"
         proven.decided.append(
-            Decision(directory.name, f"{gap} are lost; {len(behind)} edits after them were read")
+            Decision(
+                directory.name,
+                f"{gap} are lost; {counted(len(behind), 'edit')} after them could be read",
+            )
         )
     for lsn in behind:
         _apply_after_gap(proven, lsn, readable.edits[lsn])

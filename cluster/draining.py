@@ -9,6 +9,7 @@ from metadata.store import MetadataError
 from tuff.disk.event_loop import SharedTimeout
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +73,8 @@ class Drain:
         try:
             await self._ownership.drain()
         except (UnavailableError, MetadataError) as error:
-            left = len(self._ownership.topics())
-            log.warning("the drain continues, with %d topics left: %s", left, error)
+            left = counted(len(self._ownership.topics()), "topic")
+            log.warning("the drain continues, with %s left: %s", left, error)
 
     async def _emptied(self, wait_s: float) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -39,6 +39,7 @@ from messaging.write.settle_and_mark import TransactionRows
 from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from messaging.read.archive import ArchiveReader
@@ -200,9 +201,9 @@ class MessagingService:
         self._is_loaded = True
         last, pending = MessageId(*self.state.last_batch.last), len(self.state.index.pointers())
         log.info(
-            "messages are up: written up to %s, rows of %d transactions undecided",
+            "messages are up: written up to %s, rows of %s undecided",
             last.hex(),
-            pending,
+            counted(pending, "transaction"),
             extra=event("messages_up", last=last.hex(), undecided=pending),
         )
 

@@ -17,8 +17,8 @@ import click
 from pipeline.frames import archived, check, move, remove, write_files
 from pipeline.job import Settings, json_option, print_result, report, root_option, topic_argument
 from tuff.archive_manifest import Archive, Row, files_in
-from tuff.cli.output import counted
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

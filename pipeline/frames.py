@@ -11,6 +11,7 @@ from pyspark_tuff.checkpoint_offsets import partition_of
 from tuff.archive_manifest import Archive, ArchiveError, Row, Summary
 from tuff.disk.files import make_directory, sync_directory
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -74,7 +75,8 @@ def summarize(frame: "DataFrame", *, generation: int, what: str) -> Summary:
     if found["count"] == 0:
         raise ArchiveError(f"{what} has no messages")
     if found["count"] != found["distinct_count"]:
-        raise ArchiveError(f"{what} has {found['count']} rows of {found['distinct_count']} ids")
+        ids = counted(found["distinct_count"], "id")
+        raise ArchiveError(f"{what} has {counted(found['count'], 'row')} of {ids}")
     if {found["generation"], found["last_generation"]} != {generation}:
         raise ArchiveError(
             f"{what} has generations {found['generation']} to {found['last_generation']}, and "
@@ -105,7 +107,7 @@ def require_archived(messages: "DataFrame", archived: "DataFrame", *, what: str)
         (found,) = missing.selectExpr("count(*) as count", "lower(hex(min(id))) as first").collect()
     if found["count"]:
         raise ArchiveError(
-            f"{what} lacks {found['count']} messages of the topic, the first with id "
+            f"{what} lacks {counted(found['count'], 'message')} of the topic, the first with id "
             f"{found['first']}; it belongs to another archive, or to another topic of that name, "
             "or version 0.1.0 has written it without keys, tags and headers (docs/pipelines.md)"
         )

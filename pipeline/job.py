@@ -21,9 +21,10 @@ from tuff.address import DEFAULT_URL
 from tuff.archive_manifest import Archive, Row
 from tuff.blocking.client import Client
 from tuff.cli.options import topic_of
-from tuff.cli.output import counted, print_json
+from tuff.cli.output import print_json
 from tuff.protocol.errors import SinkNotFoundError, TopicExistsError
 from tuff.protocol.ids import SINK_NAME_LENGTH_MAX, TopicId
+from tuff.protocol.sentences import counted
 from tuff.tls import TlsFiles
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from tuff.cli.options import topic_of
 from tuff.cli.output import print_json, print_table, seconds
 from tuff.protocol.errors import TopicNotFoundError, TuffError
 from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import Offsets
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def _print_lags(lags: Sequence[Lag]) -> None:
         for lag in lags
     ]
     columns = ("reader", "topic", "state", "messages", "behind")
-    print_table(columns, rows, title=f"{len(rows)} readers")
+    print_table(columns, rows, title=counted(len(rows), "reader"))
 
 
 def _shown_count(lag: Lag) -> str:

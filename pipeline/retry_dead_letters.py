@@ -17,9 +17,9 @@ import click
 from pipeline.frames import ATTRIBUTES, IS_TEXT, whole_json
 from pipeline.job import Settings, create, json_option, print_result, sink_of, topic_argument
 from tuff.blocking.client import Client
-from tuff.cli.output import counted
 from tuff.dead_letters import dead_letter_topic_of, retry_topic_of
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

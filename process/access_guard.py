@@ -3,7 +3,7 @@
 Without an access file none of this is in the path of a request.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +24,15 @@ from process.health import Check, Status
 from process.streamed_replies import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
-from tuff.protocol.errors import QuotaExceededError, UnauthenticatedError
+from tuff.protocol.errors import ForbiddenError, QuotaExceededError, UnauthenticatedError
 from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 FILE_BYTES_MAX = 1 << 20  # bytes of the access file; thousands of principals
 ALLOWED_COUNT_MAX = 10_000  # calls that are remembered as allowed; some MiB at most
 ALLOWED_CHARACTERS_MAX = 512  # of such a call; no legal namespace, topic and token are longer
+SHOWN_TOKEN = "[token]"  # in place of a token that a client sent as a name
 _SCHEME = "bearer "
 
 # Authorization, operation, namespace, topic, names in the certificate.
@@ -162,6 +164,21 @@ class AccessGuard:
             return error
         return None
 
+    def shown_parameters(self, request: Request) -> Mapping[str, str]:
+        """The names in the path of a request, without tokens that are there by mistake."""
+        return {
+            name: SHOWN_TOKEN if self._is_token(value) else value
+            for name, value in request.parameters.items()
+        }
+
+    def _without_tokens(self, sentence: str, request: Request) -> str:
+        for value in filter(self._is_token, request.parameters.values()):
+            sentence = sentence.replace(value, SHOWN_TOKEN)
+        return sentence
+
+    def _is_token(self, text: str) -> bool:
+        return self._file.value.of_token(text) is not None
+
     def may_read(self, request: Request, topic: TopicId) -> bool:
         """Whether the principal of a request may read a topic."""
         return self._principal_of(request).may(Right.READ, topic.namespace, topic.name)
@@ -189,7 +206,7 @@ class AccessGuard:
             return Check(
                 Status.DEGRADED, f"the access file is not used as it is now: {self._file.failure}"
             )
-        return Check(Status.OK, f"{len(self._file.value.by_name)} principals have access")
+        return Check(Status.OK, f"access for {counted(len(self._file.value.by_name), 'principal')}")
 
     def require_head(self, operation: str, head: Request) -> None:
         """Check what the head of a request says, before its body is read.
@@ -216,7 +233,10 @@ class AccessGuard:
         if known is not None:
             return known
         principal = self._principal_of(request)
-        require(principal, needed, request.parameters, _body_of(request))
+        try:
+            require(principal, needed, request.parameters, _body_of(request))
+        except ForbiddenError as error:
+            raise ForbiddenError(self._without_tokens(error.detail, request)) from None
         # The first server has charged a request that another one forwards.
         usage = None if self.is_of_server(request) else self._usage_of(principal)
         admitted = _Admitted(principal, _caller(principal), usage)

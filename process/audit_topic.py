@@ -38,6 +38,7 @@ from tuff.protocol.exchange import (
     Route,
 )
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ class AuditTopic:
                 at_ms=self._now_ms(),
                 principal=self._guard.principal_name(request),
                 operation=operation,
-                parameters=request.parameters,
+                parameters=self._guard.shown_parameters(request),
                 result=result,
                 address=request.address,
                 traceparent=request.traceparent,
@@ -298,8 +299,8 @@ class AuditTopic:
             return Check(Status.OK, f"{self._topic} takes audit messages")
         return Check(
             Status.DEGRADED,
-            f"{len(self._waiting)} audit messages wait, since {self._topic} can't be written: "
-            f"{self._failure}",
+            f"{counted(len(self._waiting), 'audit message')} waiting, since {self._topic} can't be "
+            f"written: {self._failure}",
             "the audit topic can't be written",
         )
 

@@ -21,6 +21,7 @@ from tuff.protocol.errors import (
     TuffError,
 )
 from tuff.protocol.exchange import Handler, JointHandler, Reply, Request, Route, problem_reply
+from tuff.protocol.sentences import counted
 
 if TYPE_CHECKING:
     from process.metrics import Metrics
@@ -29,8 +30,9 @@ log = logging.getLogger(__name__)
 
 UNMATCHED = "unmatched"  # the operation, in metrics, of a request that no route serves
 _CALLS = "/v1/"
-_PROBES = ("/health/live", "/health/startup", "/health/ready", "/metrics")
-_ALWAYS_ADMITTED = frozenset(f"{method} {path}" for method in ("GET", "HEAD") for path in _PROBES)
+_ALWAYS_ADMITTED = frozenset(
+    f"GET {path}" for path in ("/health/live", "/health/startup", "/health/ready", "/metrics")
+)
 # Reads that may wait for long. They end with their connection: otherwise nothing would bound their
 # number, since they count neither as a connection nor, while they wait, as a request under way.
 _ENDS_WITH_CONNECTION = frozenset(
@@ -108,8 +110,8 @@ class Admission:
             await asyncio.wait_for(self._idle.wait(), within_s)
         except TimeoutError:
             log.warning(
-                "%d requests were still under way at the stop",
-                self.under_way,
+                "cut off at the stop: %s under way",
+                counted(self.under_way, "request"),
                 extra=event("requests_cut_off", count=self.under_way),
             )
 

@@ -13,8 +13,10 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.utils import formatdate
+from fcntl import ioctl
 from functools import partial
 from http import HTTPStatus
+from termios import FIONREAD
 
 from process.allowed_hosts import AllowedHosts
 from process.connections import Connections
@@ -245,9 +247,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_closing = True
 
     def close(self) -> None:
-        """Close the connection, once the request under way is answered."""
+        """Close the connection, once what has arrived is answered."""
         self._is_closing = True
-        if self._work is None:
+        if not (self._is_busy() or self._held or self._has_unread_bytes()):
             self._hang_up()
 
     def abort(self) -> None:
@@ -426,8 +428,8 @@ class HttpConnection(asyncio.Protocol):
         head = routed.head(self._certificate, self._address)
         stream = service.streams.get(routed.operation)
         if service.upload is not None and not parsed.is_whole and stream is None:
-            return await service.upload(routed.served, head, partial(self._body_of, parsed))
-        service.require_access(routed.served, head)
+            return await service.upload(routed.operation, head, partial(self._body_of, parsed))
+        service.require_access(routed.operation, head)
         request = head._replace(body=await self._body_of(parsed))
         if stream is None:
             return await handler(request)
@@ -545,15 +547,23 @@ class HttpConnection(asyncio.Protocol):
         elif self._loop.time() - self._idle_since_s >= KEEP_ALIVE_S:
             if not self._needed:
                 self.close()
-                return
-            # The rest of a plain request's body is missing. The parser limits how long that takes.
-            self._needed = 0
+                if self._is_closed:
+                    return
+            else:
+                # The rest of a plain request's body is missing. The parser limits that time.
+                self._needed = 0
+                self._begin_parsing()
             self._idle_since_s = self._loop.time()
-            self._begin_parsing()
         self._timer = self._loop.call_at(self._idle_since_s + KEEP_ALIVE_S, self._close_if_idle)
 
     def _is_busy(self) -> bool:
         return self._work is not None or (self._parser is not None and self._parser.is_in_request)
+
+    def _has_unread_bytes(self) -> bool:
+        # A close with unread bytes resets the connection, and the client can't know whether its
+        # request was executed.
+        connected = None if self._transport is None else self._transport.get_extra_info("socket")
+        return connected is not None and any(ioctl(connected.fileno(), FIONREAD, bytes(4)))
 
     # What a handler needs.
 

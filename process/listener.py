@@ -17,7 +17,7 @@ from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
 
 LISTEN_BACKLOG = 1024  # connections the kernel holds until they are accepted
-CLOSE_S_MIN = 1.0  # seconds; idle connections are closed at once, others get this long at least
+CLOSE_S_MIN = 1.0  # seconds; a connection with a request gets this long at least
 
 
 class ListenerStartError(Exception):
@@ -133,14 +133,18 @@ class Listener:
         self._service.connections.end_with_replies()
 
     async def close(self, *, within_s: float) -> None:
-        """Close the socket and every connection: idle ones at once, others when the client has its
-        reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
+        """Close the socket and every connection: idle ones soon (process/connections.py), others
+        when the client has its reply, or after so many seconds, but not before `CLOSE_S_MIN`."""
+        connections, now_s = self._service.connections, asyncio.get_running_loop().time
+        until_s = now_s() + max(within_s, CLOSE_S_MIN)
+        connections.end_with_replies()
+        await connections.last_requests()
         for server in self._servers:
             server.close()
         if self._unix_socket and self._servers:
             with suppress(FileNotFoundError):
                 os.unlink(self._unix_socket)
-        await self._service.connections.close(max(within_s, CLOSE_S_MIN))
+        await connections.close(until_s - now_s())
 
 
 class _Refusal(asyncio.Protocol):

@@ -25,8 +25,8 @@ UPLOAD_QUIET_S_MAX = 30.0
 class RoutedRequest:
     """A parsed request and the route that answers it.
 
-    `handler` is None where no route does. `operation` is what metrics call the request. `served` is
-    the operation of the route, which answers HEAD as GET.
+    `handler` is None where no route does. `operation` is that of the route, which answers HEAD as
+    GET; metrics count the request as that.
     """
 
     def __init__(self, tree: RouteTree, parsed: ParsedRequest, target: Target) -> None:
@@ -34,15 +34,13 @@ class RoutedRequest:
         self._target = target
         self._resource = resource = tree.find(target.segments)
         self.handler: Handler | None = None
-        self.served = ""
-        path = UNMATCHED
+        method, path = parsed.method, UNMATCHED
         if resource is not None and parsed.method in resource.methods():
             method = "GET" if parsed.method == "HEAD" else parsed.method
             self.handler = resource.handlers[method]
             path = resource.path
-            self.served = f"{method} {path}"
-        # Not the path: each topic would have a series of its own in the metrics.
-        self.operation = f"{parsed.method} {path}"
+        # Not the path of the request: each topic would have a series of its own in the metrics.
+        self.operation = f"{method} {path}"
 
     def refuse(self) -> Reply:
         """The reply where no route serves the method. Raises: NotFoundError: none has the path."""

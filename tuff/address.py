@@ -120,10 +120,14 @@ class Address:
             "tls_ca_file"
         )
 
-    def lost(self, request: Request, error: Exception, *, was_sent: bool) -> ConnectionLostError:
-        """The connection broke. A read, or a request that was not sent whole, changed nothing."""
+    def lost(
+        self, request: Request, error: Exception, *, was_sent: bool, never_answered: bool = False
+    ) -> ConnectionLostError:
+        """The connection broke. A read, or a request that was not sent whole, changed nothing.
+        `never_answered`: nothing has answered at this address before, so TLS may be missing."""
         reason = _reason(error)
-        if self.url.startswith("http:") and reason.startswith(_WITHOUT_A_BYTE):
+        is_plain = self.url.startswith("http:")
+        if never_answered and is_plain and reason.startswith(_WITHOUT_A_BYTE):
             reason += "; a server with TLS has an address that begins with https://"
         return self._lost(request, reason, was_sent=was_sent)
 

@@ -603,7 +603,7 @@ def delay_of(delay: Duration | None, at: datetime | int | None) -> Delay | None:
 def list_delayed(
     topic: TopicId, *, after: str | None, limit: int, payloads: bool
 ) -> Call[list[DelayedMessage]]:
-    with_payloads = "true" if payloads else None
+    with_payloads = "true" if of_type(payloads, bool, "payloads") else None
     parameters = query(after=after, limit=limit, payloads=with_payloads)
 
     def read(response: Response) -> list[DelayedMessage]:
@@ -661,6 +661,10 @@ class PollQuestion:
     through: MessageId | str | None = None
     tags: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises: TypeError: `inclusive` is of another type."""
+        of_type(self.inclusive, bool, "inclusive")
+
 
 def poll(topic: TopicId, question: PollQuestion) -> Call[Poll]:
     # As JSON, payloads that are not UTF-8 would be base64, and a thousand messages take twice as
@@ -716,7 +720,7 @@ def poll_batch(
     topic: TopicId, question: PollQuestion, *, attributes: bool = False
 ) -> Call[PollBatch]:
     """A read whose reply is an Arrow stream; client and server need pyarrow."""
-    form = _ARROW_2 if attributes else MediaType.ARROW.value
+    form = _ARROW_2 if of_type(attributes, bool, "attributes") else MediaType.ARROW.value
     return Call(_poll_request(topic, question, accept=form), partial(_read_batch, form=form))
 
 

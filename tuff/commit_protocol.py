@@ -169,6 +169,12 @@ class CommitProtocol:
         if unused is not None:
             yield from self._abort(unused)
 
+    def end_unused_once(self) -> Flow[None]:
+        """End the transaction that the last commit has started, in one attempt."""
+        unused, self._next = self._next, None
+        if unused is not None:
+            yield transaction_calls.abort(unused.transaction_id)
+
     def _chained(self) -> Flow[Transaction | None]:
         """The transaction that the last commit has started, while its snapshot is young."""
         self._is_last = False
@@ -491,6 +497,18 @@ class Opened(Generic[C]):
 
     protocol: Block
     context: C
+
+
+def end_chains(protocols: Collection[CommitProtocol]) -> Flow[None]:
+    """End the transactions that commits have started and no block has used, while the server
+    answers. The others time out."""
+    for protocol in tuple(protocols):
+        try:
+            yield from protocol.end_unused_once()
+        except ConnectionLostError:
+            return
+        except TuffError:
+            continue  # it has timed out
 
 
 def during(protocol: Block, work: Flow[T], stop: Stop | None = None) -> Flow[T]:

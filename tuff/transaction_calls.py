@@ -105,7 +105,7 @@ def commit(
     body: dict[str, object] = {
         "changes": _changes_form(changes),
         "publish": _entries_to_json(publish),
-        "readOnly": read_only,
+        "readOnly": of_type(read_only, bool, "read_only"),
     }
     return _post(f"{pointer}/commit", body, _read_published)
 

@@ -34,6 +34,9 @@ START_S_MAX = 30.0  # seconds until all workers must be ready; a busy machine ta
 PING_S = 1.0
 UNANSWERED_COUNT_MAX = 10  # pings; nothing that a worker does keeps its event loop for as long
 START_COUNT_MAX = 30  # the same for one that starts, on a busy machine
+# Seconds after which a stop kills a worker that has not answered. Others may take the time that the
+# clients of a stop have (server.py).
+STOP_UNANSWERED_S_MAX = 2.0
 # Seconds between the end of a worker and its next start, doubled for each that ends at once.
 RESTART_S_MIN, RESTART_S_MAX = 0.1, 10.0
 STEADY_S = 60.0  # a worker that ran for so long begins again with the shortest pause
@@ -116,9 +119,13 @@ class Workers:
         listening_sockets.close(self._sockets)
         for each in self.running.values():
             each.link.close(within_s=within_s)
+            each.link.ping(now_ms=self._now_ms())
+        loop = asyncio.get_running_loop()
+        killing = loop.call_later(STOP_UNANSWERED_S_MAX, self._kill_unanswering)
         closing = asyncio.gather(self._local.close(within_s=within_s), self._gone())
         with suppress(TimeoutError):
             await asyncio.wait_for(closing, max(within_s, CLOSE_S_MIN))
+        killing.cancel()
         for number, each in self.running.items():
             log.warning(
                 "worker %d has not ended in time, and is killed",
@@ -129,6 +136,17 @@ class Workers:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._gone(), END_LOOKS * LOOK_S)
 
+    def _kill_unanswering(self) -> None:
+        for number, each in self.running.items():
+            if each.link.unanswered_count:
+                log.warning(
+                    "worker %d has not answered for %g s at the stop, and is killed",
+                    number,
+                    STOP_UNANSWERED_S_MAX,
+                    extra=event("worker_hangs", worker=number),
+                )
+                each.process.kill()
+
     async def _gone(self) -> None:
         """Wait until no worker runs any more."""
         await asyncio.gather(*(each.gone.wait() for each in tuple(self.running.values())))
@@ -137,11 +155,11 @@ class Workers:
         """The state of the workers, for `/health/ready`."""
         down = [number for number in range(self._count) if not self._is_up(number)]
         if not down or not self._is_started:
-            return Check(Status.OK, f"{self._count} worker processes accept connections")
+            return Check(Status.OK, f"worker processes that accept connections: {self._count}")
         names = ", ".join(map(str, down))
         return Check(
             Status.DEGRADED,
-            f"of {self._count} worker processes, these are starting again: {names}; the log says "
+            f"worker processes that are starting again, of {self._count}: {names}; the log says "
             "why they ended",
         )
 

@@ -2,6 +2,9 @@
 
 export const count = (value) => (value === null || value === undefined ? "unknown" : Math.round(value).toLocaleString("en"));
 
+/** `1 topic`, `2 topics`. */
+export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined || Number.isNaN(perSecond)) return "–";
   return `${perSecond >= 100 ? count(perSecond) : perSecond.toFixed(perSecond >= 10 ? 1 : 2)}/s`;

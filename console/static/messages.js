@@ -187,12 +187,12 @@ class View {
       looked += page.messages.length;
       for (const each of page.messages) if (!field || hasField(each.payload, field, value)) found.push(each);
       [next, inclusive, caughtUp] = [page.next, false, page.isCaughtUp];
-      this.say(`Looked at ${format.count(looked)} messages, found ${found.length}…`);
+      this.say(`Looked at ${format.counted(looked, "message")}, found ${found.length}…`);
     }
     this.states = await this.statesOf(found);
     this.shown = found.map((message) => ({ message, row: this.states.get(message.id.slice(0, 20)) ?? null }));
     [this.older, this.newer] = [null, caughtUp ? null : next];
-    this.say(`Looked at ${format.count(looked)} messages, found ${found.length}.${caughtUp ? " That is the end of the topic." : ""}`);
+    this.say(`Looked at ${format.counted(looked, "message")}, found ${found.length}.${caughtUp ? " That is the end of the topic." : ""}`);
     this.draw();
   }
 

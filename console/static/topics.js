@@ -83,7 +83,7 @@ function drawn(found, now, before, contains, after) {
   const time = (text) => ({ text, kind: "time" });
   const page = (text, parameters) => h("a", { href: address("#/topics", { contains, ...parameters }) }, text);
   return [
-    table(`${format.count(found.count)} topics${contains ? ` with “${contains}”` : ""}, in the order of their names; in a cluster, those that this server owns. Times are UTC; sizes are estimates and leave out recent writes; counts begin with the server.`,
+    table(`${format.counted(found.count, "topic")}${contains ? ` with “${contains}”` : ""}, in the order of their names; in a cluster, those that this server owns. Times are UTC; sizes are estimates and leave out recent writes; counts begin with the server.`,
       ["Topic", "Messages", number("Stored"), number("Rate"), number("Published"), time("Oldest"), time("Newest"), number("Time to live"), number("Partitions"), number("Positions")],
       rows, contains ? "No topic has this text in its name." : "There is no topic yet."),
     h("p", { class: "controls" }, after ? page("First page", {}) : null, found.next === null ? null : page("Next page", { after: found.next })),

@@ -49,6 +49,7 @@ from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import GROUP_LOG, MessageId, TopicId
 from tuff.protocol.json_forms import payload_from_json
 from tuff.protocol.requests import PublishRequest
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
@@ -457,11 +458,11 @@ class GroupCoordinator:
         group.state.forget_incomplete_members()
         group.sessions.begin(group.state, now_ms=self._state.now_ms())
         log.debug(
-            "loaded the group %s from %d records: %d members, %d offsets",
+            "loaded the group %s from %s: %s, %s",
             group_log,
-            group.records_count,
-            len(group.state.members),
-            len(group.state.offsets),
+            counted(group.records_count, "record"),
+            counted(len(group.state.members), "member"),
+            counted(len(group.state.offsets), "offset"),
         )
         return group
 
@@ -472,7 +473,8 @@ class GroupCoordinator:
             await self._write(group_log, group, decisions.fence(group.state, over, partitions))
             group.sessions.forget_others(group.state)
             extra = event("members_fenced", group=group_log, count=len(over))
-            log.info("fenced %d members of the group %s", len(over), group_log, extra=extra)
+            fenced = counted(len(over), "member")
+            log.info("fenced %s of the group %s", fenced, group_log, extra=extra)
 
     def _heard(self, group: _Group, member_id: str) -> MemberView:
         group.sessions.heard(group.state, member_id, now_ms=self._state.now_ms())

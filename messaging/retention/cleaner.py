@@ -55,6 +55,7 @@ from tuff.log_events import event
 from tuff.protocol.errors import UnavailableError
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.pointer_list import VisibilityState
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,9 @@ class RetentionCleaner:
         if damaged:
             first = damaged[0].hex()
             extra = event("damage_found", count=len(damaged), key=first)
-            log.warning("%d damaged rows, the first under %s", len(damaged), first, extra=extra)
+            log.warning(
+                "%s, the first under %s", counted(len(damaged), "damaged row"), first, extra=extra
+            )
         return PassResult(
             dropped_count=sum(sum(chunk.deletes.values()) for chunk in chunks),
             inverted_count=sum(len(chunk.inversions) for chunk in chunks),
@@ -175,7 +178,9 @@ class RetentionCleaner:
         try:
             await self._transaction_rows.mark_rolled_back(invalid)
         except UnavailableError as error:
-            log.warning("%d invalid pointers are still to be marked: %s", len(invalid), error)
+            log.warning(
+                "%s still to be marked: %s", counted(len(invalid), "invalid pointer"), error
+            )
 
     def _rules(self, state: VisibilityState | None) -> _Rules:
         # A pointer leaves the index only when its end is durable. So those in the index count as in

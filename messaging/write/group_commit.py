@@ -46,6 +46,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import DelayedId, Offset
 from tuff.protocol.requests import Ack
+from tuff.protocol.sentences import counted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -522,7 +523,8 @@ class GroupCommitter:
         # After any failure it is unknown whether the batch is stored, and that must be found out.
         except Exception as error:
             extra = event("store_write_failed", batch=batch.number, writes=len(writes))
-            log.exception("batch %d of %d writes failed", batch.number, len(writes), extra=extra)
+            size = counted(len(writes), "write")
+            log.exception("batch %d of %s failed", batch.number, size, extra=extra)
             await self._resolve(batch, writes, f"a write failed: {error}")
             return
         self._observe("store_fsync_seconds", self._elapsed_s() - started_s)

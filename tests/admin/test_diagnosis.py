@@ -128,7 +128,7 @@ def test_a_data_directory_that_no_server_has_used_is_a_warning(tmp_path: Path) -
     assert never.level is Level.WARNING
     assert "contains no data" in never.detail
     assert used[f"data {tmp_path / 'data'}"].level is Level.OK
-    assert "1 transaction files" in used["formats"].detail, "of a server without --data"
+    assert "1 transaction file can" in used["formats"].detail, "of a server without --data"
 
 
 def test_settings_that_are_impossible_are_a_problem(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import tuff
 from tests.cli.command import started
 from tests.cli.conftest import Tuff
 from tests.http.process import serve
 from tuff.cli.metrics import Sample, samples_in
-from tuff.cli.top import Reading, figures_of
+from tuff.cli.top import Reading, _print, figures_of
 
 TOPIC = tuff.TopicId("cli", "busy")
 PUBLISH = 'operation="POST /v1/namespaces/{ns}/topics/{t}/publish",outcome="2xx"'
@@ -84,3 +86,12 @@ def test_it_waits_for_a_server_that_died_and_goes_on(tmp_path: Path) -> None:
         with serve(tmp_path, port=server.port):
             assert watching.errors.readline() == "tuff: the server answers again\n"
             assert watching.interrupt() == 130
+
+
+def test_a_title_that_is_longer_than_its_table_stays_on_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _print(figures_of(reading(10.0, 100), reading(12.0, 300)), as_json=False)
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "consumer groups" in lines

@@ -53,6 +53,56 @@ def test_each_commit_starts_the_next_transaction_whose_snapshot_has_the_commit(
     assert client.transactions.overview().in_progress == ()
 
 
+def close_early_blocking(url: str, topic: tuff.TopicId) -> None:
+    with tuff.Client(url) as client:
+        chained, other = client.transaction(chain=True), client.transaction(chain=True)
+        for each in (chained, other):
+            with each as tx:
+                tx.publish(topic, "a")
+        client.transactions.abort(client.transactions.overview().in_progress[0].transaction_id)
+
+
+def close_early_on_a_loop(url: str, topic: tuff.TopicId) -> None:
+    async def main() -> None:
+        async with tuff.AsyncClient(url) as client:
+            chained, other = client.transaction(chain=True), client.transaction(chain=True)
+            for each in (chained, other):
+                async with each as tx:
+                    await tx.publish(topic, "a")
+            opened = (await client.transactions.overview()).in_progress
+            await client.transactions.abort(opened[0].transaction_id)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("close_early", [close_early_blocking, close_early_on_a_loop])
+def test_a_client_that_is_closed_ends_what_its_chains_have_started(
+    server: ServerProcess,
+    client: tuff.Client,
+    topic: tuff.TopicId,
+    close_early: Callable[[str, tuff.TopicId], None],
+) -> None:
+    """They timed out, and were on the list of invalid transactions then."""
+    close_early(server.url, topic)
+
+    assert client.transactions.overview().in_progress == ()
+
+
+def test_a_client_whose_server_is_gone_closes_without_a_second_attempt(
+    server: ServerProcess, client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    with losing(server.url) as (url, losses), tuff.Client(url) as through:
+        chained, other = through.transaction(chain=True), through.transaction(chain=True)
+        for each in (chained, other):
+            with each as tx:
+                tx.publish(topic, "a")
+        losses.lose_request("abort", times=5)
+
+    assert losses.seen.count("abort") == 1
+    for left in client.transactions.overview().in_progress:
+        client.transactions.abort(left.transaction_id)
+
+
 def test_the_last_block_can_end_the_chain(client: tuff.Client, topic: tuff.TopicId) -> None:
     chained = client.transaction(chain=True)
     with chained as tx:
@@ -112,5 +162,5 @@ def test_a_lost_reply_starts_no_chain_and_loses_no_commit(
 
     assert [message.payload for message in client.poll(topic)] == [b"0", b"1"]
     assert losses.seen == [
-        "transactions", "commit", "invalidate", "transactions", "commit",
+        "transactions", "commit", "invalidate", "transactions", "commit", "abort",
     ]  # fmt: skip

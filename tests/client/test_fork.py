@@ -28,6 +28,23 @@ client.topics.namespaces()
 client.close()
 """
 
+CHAINED = """
+import os, sys
+import tuff
+
+client = tuff.Client(sys.argv[1])
+chained = client.transaction(chain=True)
+with chained:
+    pass
+child = os.fork()
+if child == 0:
+    client.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len(client.transactions.overview().in_progress))
+client.close()
+"""
+
 STOPPED_CHILD = """
 import os, select
 from tuff.flows import Stop, StoppedError
@@ -123,6 +140,10 @@ def test_a_forked_process_uses_no_connection_of_its_parent() -> None:
         serving.join()
 
     assert heard == [2, 1]
+
+
+def test_a_forked_process_ends_no_chain_of_its_parent(server: ServerProcess) -> None:
+    assert output_of(CHAINED, server.url) == ["1"]
 
 
 TABLE_PROGRAM = """

@@ -120,6 +120,40 @@ def test_a_server_that_is_not_there_is_named(namespaces: Namespaces) -> None:
         namespaces("http://127.0.0.1:1")
 
     assert not caught.value.outcome_unknown
+    assert "(ConnectionRefusedError: [Errno 111] Conn" in caught.value.detail
+
+
+def first_error_blocking(url: str, *, after: int) -> tuff.TuffError:
+    with tuff.Client(url, retries=0) as client:
+        for _ in range(after):
+            client.topics.namespaces()
+        with pytest.raises(tuff.ConnectionLostError) as caught:
+            client.topics.namespaces()
+    return caught.value
+
+
+def first_error_on_a_loop(url: str, *, after: int) -> tuff.TuffError:
+    async def main() -> tuff.TuffError:
+        async with tuff.AsyncClient(url, retries=0) as client:
+            for _ in range(after):
+                await client.topics.namespaces()
+            with pytest.raises(tuff.ConnectionLostError) as caught:
+                await client.topics.namespaces()
+        return caught.value
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("first_error", [first_error_blocking, first_error_on_a_loop])
+def test_tls_is_only_suggested_where_nothing_has_answered(
+    first_error: Callable[..., tuff.TuffError],
+) -> None:
+    """It was suggested when a server without TLS was killed."""
+    with answering(b"") as (url, _):
+        assert "begins with https://" in first_error(url, after=0).detail
+    once = EMPTY_LIST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with answering(once, b"") as (url, _):
+        assert "https" not in first_error(url, after=1).detail
 
 
 @BOTH

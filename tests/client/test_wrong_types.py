@@ -31,6 +31,17 @@ MISUSES: list[tuple[Misuse, str]] = [
     (lambda client, topic: client.poll_batch(topic, 3), "question has the type PollQuestion"),
     (lambda client, topic: client.rollback(topic, 3), "detail has the type RollbackDetail"),
     (lambda client, topic: client.explain(topic, "0", snapshot="x"), "snapshot has the type"),
+    (lambda client, topic: client.transaction(chain="yes"), "chain has the type bool, and not"),
+    (lambda client, topic: client.poll(topic, inclusive="no"), "inclusive has the type bool"),
+    (
+        lambda client, topic: client.poll_batch(topic, tuff.PollQuestion(), attributes="no"),
+        "attributes has the type bool",
+    ),
+    (lambda client, topic: client.delayed.list(topic, payloads="no"), "payloads has the type bool"),
+    (
+        lambda client, topic: client.transactions.commit(1, read_only="no"),
+        "read_only has the type bool",
+    ),
     (lambda client, topic: client.run(3), "the work is a function of the transaction, not 3"),
     (lambda client, topic: client.run(print, attempts="9"), "attempts has the type int"),
     (lambda client, topic: client.groups.reset("n", "g", 3), "offsets is a mapping"),

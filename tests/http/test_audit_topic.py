@@ -110,6 +110,15 @@ def test_a_call_without_a_known_token_is_recorded(audited: Audited) -> None:
     assert act["count"] == 1
 
 
+def test_a_token_that_is_sent_as_a_name_is_not_shown(audited: Audited) -> None:
+    """A user typed it into the address, and it was in the 403 and in the audit topic."""
+    reply = audited.send("bob", "DELETE", f"{TOPICS}/{token_of('bob')}")
+
+    refused(reply, 403, "forbidden", naming="on topic '[token]' of namespace 'shop'")
+    act = audited.await_act(of("DELETE /v1/namespaces/{ns}/topics/{t}", "forbidden"))
+    assert act["parameters"] == {"ns": "shop", "t": "[token]"}
+
+
 def test_a_refusal_before_the_body_is_recorded(audited: Audited) -> None:
     path, trace = f"{TOPICS}/t/store", f"00-{'1' * 32}-{'2' * 16}-01"
     headers = {"Expect": "100-continue", "traceparent": trace}

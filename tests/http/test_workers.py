@@ -204,19 +204,34 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def counted(client: Client, operation: str, outcome: str) -> float:
+    """How many requests the metrics of the server have."""
+    name = f'tuff_request_seconds_count{{operation="{operation}",outcome="{outcome}"}}'
+    lines = ok(client.get("/metrics")).body.decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
 def test_what_a_worker_refuses_alone_is_counted(shared: ServerProcess) -> None:
     client = Client(shared.port)
 
-    def counted() -> float:
-        name = 'tuff_request_seconds_count{operation="GET unmatched",outcome="4xx"}'
-        lines = ok(client.get("/metrics")).body.decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-    before = counted()
+    before = counted(client, "GET unmatched", "4xx")
     refused(client.get("/nothing"), 404, "not_found", naming="/nothing")
 
-    assert counted() == before + 1
+    assert counted(client, "GET unmatched", "4xx") == before + 1
     client.close()
+
+
+def test_a_head_of_a_probe_is_counted_as_a_get_as_without_workers(
+    shared: ServerProcess, server: ServerProcess
+) -> None:
+    for each in (shared, server):
+        client = Client(each.port)
+
+        before = counted(client, "GET /health/live", "2xx")
+        ok(client.send("HEAD", "/health/live"))
+
+        assert counted(client, "GET /health/live", "2xx") == before + 1
+        client.close()
 
 
 def test_the_bound_on_connections_is_that_of_all_workers_together(new_server: NewServer) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _ADDRESSES = "tests/client/test_several_addresses.py"
 _OWNERSHIP = "tests/messaging/test_store_ownership.py"
+_PLAIN = "tests/process/test_plain_requests.py"
 _THREADS = "tests/client/test_session_threads.py"
 _SECOND = "tests/http/test_directory_locks.py"
 
@@ -574,6 +575,22 @@ MUTANTS: Sequence[Mutant] = (
         "        return (_host_of(page), 0) == (_host_of(asked), 0) or () == (",
         (
             "tests/http/test_allowed_hosts.py::test_a_web_page_does_not_stop_the_transactions[plain-a page of another port]",
+        ),
+    ),
+    Mutant(
+        "idle connections are closed at the begin of a stop",
+        "process/listener.py",
+        "        await connections.last_requests()\n",
+        "",
+        (f"{_PLAIN}::test_a_request_that_arrives_during_a_close_is_answered[plain]",),
+    ),
+    Mutant(
+        "a connection is closed before a request that has arrived is read",
+        "process/http_connection.py",
+        " or self._held or self._has_unread_bytes()):\n",
+        " or self._held):\n",
+        (
+            f"{_PLAIN}::test_a_connection_is_not_closed_while_a_request_waits_to_be_read[close-plain]",
         ),
     ),
 )

@@ -33,7 +33,7 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a body is read before its token is checked",
         "process/http_connection.py",
-        "        service.require_access(routed.served, head)\n",
+        "        service.require_access(routed.operation, head)\n",
         "",
         (f"{_ACCESS}::test_a_bad_token_is_refused_before_the_body_is_read[large]",),
     ),

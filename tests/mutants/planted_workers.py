@@ -52,4 +52,13 @@ WORKERS_MUTANTS: Sequence[Mutant] = (
         "        if other is None:\n",
         (f"{_WORKERS}::test_a_session_through_a_worker_ends_with_the_server",),
     ),
+    Mutant(
+        "a stop waits for a worker that hangs",
+        "workers/processes.py",
+        "            if each.link.unanswered_count:\n",
+        "            if False:\n",
+        (
+            "tests/workers/test_processes.py::test_a_worker_that_does_not_answer_a_stop_is_not_waited_for",
+        ),
+    ),
 )

@@ -88,7 +88,7 @@ async def test_what_can_t_be_written_waits_and_is_written_once(
     await ticked(audit, spawned)
 
     assert audit.check().status is Status.DEGRADED
-    assert "1 audit messages wait" in audit.check().detail
+    assert "1 audit message waiting" in audit.check().detail
     audit.note(act("b"))
     del topic.errors["POST /publish"]
     await ticked(audit, spawned)

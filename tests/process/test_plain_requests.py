@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 from contextlib import AsyncExitStack
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from process import http_connection, parsed_requests
-from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, until
+from process.connections import Connections
+from tests.process.served import REQUEST_BYTES_MAX, Served, connected, served, talk, turns, until
 
 END = b"GET /v1/echo/end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LEAVE = b"HEAD /v1/echo/a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -327,6 +329,49 @@ async def test_a_close_waits_for_the_request_under_way_and_for_no_other(both: Se
         assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 1
         await closing
         assert both.routes.asked == [b"1"]
+
+
+@EITHER_WAY
+async def test_a_request_that_arrives_during_a_close_is_answered(
+    both: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    """Idle connections were closed at once, and what came then was lost."""
+    over = asyncio.Event()
+    monkeypatch.setattr(Connections, "last_requests", lambda _connections: over.wait())
+    async with connected(both.port) as (reader, writer):
+        writer.write(first + get("/v1/echo/a"))
+        await reader.readuntil(b'""]')
+
+        closing = asyncio.ensure_future(both.listener.close(within_s=60))
+        await turns()
+        writer.write(get("/v1/echo/b"))
+
+        said = await reader.read()
+        over.set()
+        await closing
+    assert said.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in said
+
+
+@EITHER_WAY
+@pytest.mark.parametrize("ends", ["close", "_close_if_idle"])
+async def test_a_connection_is_not_closed_while_a_request_waits_to_be_read(
+    both: Served, monkeypatch: pytest.MonkeyPatch, ends: str, first: bytes
+) -> None:
+    """Its client could not know whether it was executed."""
+    async with connected(both.port) as (reader, writer):
+        writer.write(first + get("/v1/echo/a"))
+        await reader.readuntil(b'""]')
+        (held,) = both.connections
+        monkeypatch.setattr(http_connection, "KEEP_ALIVE_S", 0.0)
+        client = writer.get_extra_info("socket")
+        os.write(client.fileno(), get("/v1/echo/b"))  # the loop has no turn to read it
+
+        getattr(held, ends)()
+
+        said = await reader.read()
+    assert said.endswith(b'""]')
+    assert b"\r\nConnection: close\r\n" in said
 
 
 async def test_a_close_cancels_a_request_that_does_not_end(

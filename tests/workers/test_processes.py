@@ -27,6 +27,8 @@ link.recv(1 << 16)
 link.sendall(msgpack.packb([16]))
 sys.exit(3)
 """
+# Says that it is ready, and answers nothing.
+HANGS = ENDS_LATER.replace("sys.exit(3)", "import time; time.sleep(3600)")
 
 
 def started_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Workers:
@@ -74,6 +76,21 @@ async def test_a_worker_that_does_not_get_ready_fails_the_start(
         await workers.started()
 
     await workers.close(within_s=0.0)
+
+
+async def test_a_worker_that_does_not_answer_a_stop_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stop took all the time that clients have to read their replies."""
+    monkeypatch.setattr(processes, "STOP_UNANSWERED_S_MAX", 0.01)
+    workers = started_by(tmp_path, monkeypatch, HANGS)
+    await workers.listen("127.0.0.1", 0)
+    await workers.started()
+
+    await workers.close(within_s=3600.0)
+
+    assert workers.running == {}
+    assert "worker 0 has not answered for 0.01 s at the stop, and is killed" in caplog.messages
 
 
 class Ends(logging.Handler):

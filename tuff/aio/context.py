@@ -46,8 +46,8 @@ class AsyncTransactionContext:
 
     async def end_chain(self) -> None:
         """In the last block of a context with `chain`: let its commit start no other transaction.
-        After the block: end the one that its commit has started. Without either, that one times
-        out, and is on the list of invalid transactions then."""
+        After the block: end the one that its commit has started. Without either, the close of
+        the client ends that one, or it times out and is on the list of invalid transactions."""
         await self._driver.run(self._protocol.end_chain())
 
     async def add(self, participant: AsyncTransactionAware) -> None:

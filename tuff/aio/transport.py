@@ -78,6 +78,7 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._was_answered = False
         self._sessions: AsyncSessions | None = None
         self._batches: dict[str, BatchedCalls] = {}
 
@@ -92,6 +93,7 @@ class AsyncTransport:
         response = None if self._sessions is None else await self._sessions.response(call.request)
         if response is None:
             response = await self._response_over_http(call)
+        self._was_answered = True
         return self._address.answer(call, response)
 
     async def _response_over_http(self, call: Call[Any]) -> Response:
@@ -109,11 +111,15 @@ class AsyncTransport:
         try:
             return await self._exchange(request)
         except aiohttp.ClientSSLError as error:
-            raise self._address.not_trusted(error) from error
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise self._address.not_trusted(error.os_error) from error
+        except aiohttp.ClientConnectorError as error:
+            raise self._address.unreachable(error.os_error) from error
+        except aiohttp.ConnectionTimeoutError as error:
             raise self._address.unreachable(error) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise self._address.lost(request, error, was_sent=True) from error
+            raise self._address.lost(
+                request, error, was_sent=True, never_answered=not self._was_answered
+            ) from error
 
     async def close(self) -> None:
         """Close all connections; calling it again is harmless."""

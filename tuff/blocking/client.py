@@ -1,6 +1,7 @@
 # Generated from tuff/aio/client.py by `make blocking`; change that one.
 """The client: each method is one call or one flow, which the driver runs (design §7)."""
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -9,7 +10,7 @@ from ssl import SSLContext
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar, overload
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from tuff import calls, explain_calls
 from tuff.address import (
@@ -39,9 +40,10 @@ from tuff.calls import (
     PollQuestion,
     Start,
     Undecided,
+    of_type,
     poll_batch,
 )
-from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, rerun
+from tuff.commit_protocol import CONFLICT_BACKOFF, CommitProtocol, Opened, end_chains, rerun
 from tuff.consumer_flows import ConsumerFlows
 from tuff.consumer_plan import (
     Assignor,
@@ -158,6 +160,8 @@ class Client:
         self.groups = Groups(self._send)
         self.share_groups = ShareGroups(self._send)
         self._deciders: WeakKeyDictionary[Any, Decider[Any]] = WeakKeyDictionary()
+        self._chained: WeakSet[CommitProtocol] = WeakSet()
+        self._process_id = os.getpid()
 
     @property
     def url(self) -> str:
@@ -165,8 +169,13 @@ class Client:
         return self._transport.url
 
     def close(self) -> None:
-        """Close the connections; calling it again is harmless."""
-        self._transport.close()
+        """Close the connections; calling it again is harmless. Transactions that a chain has
+        started, and no block has used, are ended before, if the server answers."""
+        try:
+            if os.getpid() == self._process_id:  # those of a parent process are its own
+                self._driver.run(end_chains(self._chained))
+        finally:
+            self._transport.close()
 
     def __enter__(self) -> "Client":
         return self
@@ -588,7 +597,8 @@ class Client:
         `chain`: each commit also starts the transaction of the next block of this context, in the
         same call (SQL: COMMIT AND CHAIN). It is for a loop of transactions. The snapshot of that
         block is as old as the commit before it, at most 0.1 seconds; a block that begins later
-        starts a transaction of its own. `end_chain` ends the last one, which no block has used.
+        starts a transaction of its own. `end_chain` ends the last one, which no block has used;
+        `close` does so for the contexts that still exist.
 
         Raises, when its block ends:
             TransactionConflictError: another transaction committed an equal change; see `run`.
@@ -599,7 +609,7 @@ class Client:
             participants,
             type=type,
             timeout_s=calls.maybe_seconds_of(timeout, what="timeout"),
-            chain=chain,
+            chain=of_type(chain, bool, "chain"),
         ).context
 
     def sql_transaction(
@@ -903,4 +913,6 @@ class Client:
             offsets=offsets,
             chain_elapsed_s=perf_counter if chain else None,
         )
+        if chain:
+            self._chained.add(protocol)
         return Opened(protocol, TransactionContext(protocol, self._driver))

@@ -92,6 +92,7 @@ class Transport:
         self._lock = Lock()
         self._idle: list[HTTPConnection] = []
         self._closed = False
+        self._was_answered = False
         self._sessions: Sessions | None = None
         _open.add(self)
 
@@ -109,6 +110,7 @@ class Transport:
         response = None if sessions is None else sessions.response(request, stop)
         if response is None:
             response = self._response_over_http(request, stop)
+        self._was_answered = True
         return self._address.answer(call, response)
 
     def _response_over_http(self, request: Request, stop: Stop | None) -> Response:
@@ -215,7 +217,9 @@ class Transport:
             with connection.getresponse() as reply:
                 body = reply.read()
         except (OSError, HTTPException) as error:
-            raise self._address.lost(request, error, was_sent=True) from error
+            raise self._address.lost(
+                request, error, was_sent=True, never_answered=not self._was_answered
+            ) from error
         if reply.will_close:
             connection.close()
         return Response(reply.status, _lower(reply.getheaders()), body)

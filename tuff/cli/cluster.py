@@ -9,9 +9,10 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import SecondsParameter, server_command, topic_of
-from tuff.cli.output import EXIT_REFUSED, Result, Table, counted, moment
+from tuff.cli.output import EXIT_REFUSED, Result, Table, moment
 from tuff.protocol.errors import NotFoundError, ServerNotFoundError
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import ClusterServer, ClusterState, Drain, TopicOwner
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from tuff.blocking.client import Client
 from tuff.blocking.context import TransactionContext
 from tuff.blocking.groups import Consumer
 from tuff.cli.options import WholeNumber, server_command, topic_of
-from tuff.cli.output import Result, Table, counted, moment, printable
+from tuff.cli.output import Result, Table, moment, printable
 from tuff.client_errors import WrongStateError
 from tuff.consumer_plan import Batch
 from tuff.dead_letters import (
@@ -26,6 +26,7 @@ from tuff.protocol.errors import GroupNotFoundError, TopicNotFoundError
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
 from tuff.protocol.json_forms import payload_to_json
 from tuff.protocol.requests import Message
+from tuff.protocol.sentences import counted
 
 GROUP = "dlq-replay"  # the consumer group whose offset tells what was replayed
 LISTED_COUNT = 100  # dead letters, without --limit

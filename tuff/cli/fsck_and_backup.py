@@ -22,12 +22,13 @@ import click
 from tuff.address import Address, addresses_of
 from tuff.calls import Call, Request, Response
 from tuff.cli.options import Session, output_options, server_options, session
-from tuff.cli.output import counted, notice, print_json, print_table
+from tuff.cli.output import notice, print_json, print_table
 from tuff.client_errors import ServerUnreachableError
 from tuff.disk.backup_archive import ArchiveError, NewerArchiveError, read_parts
 from tuff.disk.files import sync_directory
 from tuff.launch import EXIT_USAGE, Row, ServerCommandError, server_rows
 from tuff.protocol.errors import BadRequestError, DamagedRecordError, TuffError
+from tuff.protocol.sentences import counted
 
 # The kinds of the summary, which is the last row and counts the others.
 SUMMARIES = ("checked", "salvaged", "backed up", "restored", "inspected", "deployed")
@@ -277,7 +278,7 @@ def _pieces(addresses: Sequence[Address]) -> Iterator[bytes]:
             while piece := reply.read(PIECE_BYTES):
                 yield piece
         except (OSError, HTTPException) as error:
-            raise address.lost(_REQUEST, error, was_sent=True) from error
+            raise address.lost(_REQUEST, error, was_sent=True, never_answered=True) from error
 
 
 def _connected(addresses: Sequence[Address]) -> tuple[Address, HTTPConnection]:

@@ -15,8 +15,9 @@ from tuff.cli.options import (
     start_of,
     topic_of,
 )
-from tuff.cli.output import Result, Table, counted, printable, seconds
+from tuff.cli.output import Result, Table, printable, seconds
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import Group, GroupMember, GroupPartition
 
 # A group is named as a topic is: in its namespace.

@@ -13,8 +13,9 @@ from tuff.cli.options import (
     start_of,
     topic_of,
 )
-from tuff.cli.output import Result, Table, counted, field_table, moment
+from tuff.cli.output import Result, Table, field_table, moment
 from tuff.protocol.ids import FIRST_ID, MessageId, TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import Hold, NamedPosition, Sink
 
 MAX_AGE_S = 86_400.0  # of a hold without --max-age; a day, so that a forgotten hold ends soon

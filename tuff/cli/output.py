@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuff.protocol.sentences import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -107,11 +109,6 @@ def notice(sentence: str) -> None:
     click.secho(f"tuff: {sentence}", err=True, fg="yellow")
 
 
-def counted(count: int, what: str) -> str:
-    """`1 topic`, `2 topics`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def shown(cell: object, *, length_max: int = CELL_LENGTH_MAX) -> str:
     """A cell's text: None is a dash, a list its items, and control characters are escaped."""
     match cell:
@@ -182,7 +179,9 @@ class Progress:
         if self._bar is None:
             self._bar = _bar(self._size_bytes)
         task = self._bar.task_ids[0]
-        self._bar.update(task, completed=read_bytes, description=f"{count} messages", refresh=True)
+        self._bar.update(
+            task, completed=read_bytes, description=counted(count, "message"), refresh=True
+        )
 
     def close(self) -> None:
         """Remove the bar from the screen."""

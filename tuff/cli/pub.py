@@ -22,11 +22,12 @@ from tuff.cli.options import (
     time_of,
     topic_of,
 )
-from tuff.cli.output import Progress, counted, print_json
+from tuff.cli.output import Progress, print_json
 from tuff.new_messages import NewMessage, Publishable
 from tuff.protocol.errors import RequestTooLargeError
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.requests import Ack
+from tuff.protocol.sentences import counted
 from tuff.replies import Published, PublishedDelayed
 
 CHUNK_BYTES = 1 << 20  # bytes read from standard input at once; about the size of one publish

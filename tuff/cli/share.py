@@ -4,8 +4,9 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import Start, TopicEnd, confirm, server_command, start_of, topic_of
-from tuff.cli.output import Result, Table, counted, seconds
+from tuff.cli.output import Result, Table, seconds
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import ShareGroup
 from tuff.share_calls import ShareOrder
 

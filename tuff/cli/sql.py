@@ -8,8 +8,9 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import SECONDS, server_command
-from tuff.cli.output import Result, counted
+from tuff.cli.output import Result
 from tuff.protocol.errors import TuffError
+from tuff.protocol.sentences import counted
 from tuff.sql import dialects
 from tuff.sql.database import SqlDatabase
 from tuff.sql.resolver import EVERY_S, SqlSettled

@@ -6,8 +6,9 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import server_command
-from tuff.cli.output import EXIT_REFUSED, Result, counted, field_table
+from tuff.cli.output import EXIT_REFUSED, Result, field_table
 from tuff.protocol.errors import ForbiddenError, UnavailableError
+from tuff.protocol.sentences import counted
 from tuff.replies import Health, HealthStatus, Overview
 from tuff.version import __version__
 

@@ -261,7 +261,8 @@ def lines_of(figures: Form) -> "Lines":
 
     def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
         made = Table(box=None, header_style="bold", pad_edge=False, title=title,
-                     title_justify="left", title_style="bold cyan")  # fmt: skip
+                     title_justify="left", title_style="bold cyan",
+                     min_width=len(title))  # fmt: skip
         for column in columns:
             made.add_column(column, overflow="fold")
         for row in rows:

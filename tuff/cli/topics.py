@@ -6,8 +6,9 @@ import click
 
 from tuff.blocking.client import Client
 from tuff.cli.options import WholeNumber, confirm, server_command, topic_of
-from tuff.cli.output import Result, Table, counted
+from tuff.cli.output import Result, Table
 from tuff.protocol.ids import TopicId
+from tuff.protocol.sentences import counted
 from tuff.replies import TopicInfo
 
 _TOPIC = click.argument("topic", type=topic_of)

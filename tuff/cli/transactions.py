@@ -15,8 +15,9 @@ from tuff.cli.options import (
     server_command,
     topic_of,
 )
-from tuff.cli.output import Result, Table, counted, field_table, moment, seconds
+from tuff.cli.output import Result, Table, field_table, moment, seconds
 from tuff.protocol.ids import MessageId, TopicId
+from tuff.protocol.sentences import counted
 from tuff.protocol.transaction import TransactionType
 from tuff.replies import OpenTransaction, Outcome, Overview, PreparedTransaction
 from tuff.transaction_calls import Resolution

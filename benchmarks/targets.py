@@ -137,6 +137,40 @@ def _transactions() -> list[Target]:
     ]  # fmt: skip
 
 
+def _over_sessions() -> list[Target]:
+    """Sessions and their peers that keep a connection with many calls under way, too."""
+    publish, one = "tuff session-publish c256", "tuff session-publish c1"
+    whole, outbox = "tuff session-transaction c64", "postgres outbox c64"
+    alone = "tuff session-commit-10"
+    return [
+        _rate("session: publish, to the same over HTTP", publish, "tuff publish c256", 2.0),
+        _rate("session: publish, to Redis, always synced", publish, "redis xadd c128", 0.5),
+        _rate("session: publish, to NATS, not synced", publish, "nats shipped c64", 1.0),
+        _rate("session: one publish at a time, to NATS, synced", one, "nats always c1", 1.0),
+        _rate("session: whole transaction, to PostgreSQL's outbox", whole, outbox, 1.5),
+        _rate(
+            "session: whole transaction, to the outbox in one statement", whole,
+            "postgres outbox-one-statement c64", 1.0,
+        ),
+        _rate(
+            "session: whole transaction, to Tephra and CDAP", whole,
+            "cdap+tephra transaction c64", 2.0,
+        ),
+        Target(
+            what="session: whole transaction: p99, to PostgreSQL's outbox", row=whole,
+            other=outbox, figure="p99_us", at_most=1,
+        ),
+        _rate(
+            "session: start and commit, to Tephra, forced", f"{alone} c64", "tephra forced c64",
+            3.0,
+        ),
+        Target(
+            what="session: start and commit, 1,000 at once", row=f"{alone} c1000",
+            figure="per_s", at_least=20_000, unit="/s",
+        ),
+    ]  # fmt: skip
+
+
 def _reading() -> list[Target]:
     per_message = "server_cpu_us_per_message"
     return [
@@ -175,7 +209,7 @@ def _reading() -> list[Target]:
     ]  # fmt: skip
 
 
-FULL = [*_publishing(), *_transactions(), *_reading()]
+FULL = [*_publishing(), *_transactions(), *_over_sessions(), *_reading()]
 
 SCALE = [
     Target(

@@ -93,6 +93,11 @@ class Reach:
             self._spawn(self._read(store_id))
 
     @property
+    def has_lost_directory(self) -> bool:
+        """Whether the directory was reached before, and is not any more."""
+        return self._read_s is not None and not self.directory
+
+    @property
     def has_all(self) -> bool:
         """Whether both are reached."""
         return self.hbase and self.directory

@@ -28,7 +28,15 @@ from tuff.protocol.errors import (
     UnauthenticatedError,
     from_problem,
 )
-from tuff.protocol.exchange import JSON_REPLY_TYPE, Caller, Handler, Reply, Request, Route
+from tuff.protocol.exchange import (
+    JSON_REPLY_TYPE,
+    PROBLEM_TYPE,
+    Caller,
+    Handler,
+    Reply,
+    Request,
+    Route,
+)
 from tuff.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
@@ -326,7 +334,7 @@ def _result_of(operation: str, reply: Reply) -> str:
     """`OK`, or the code of an error; empty where this server did nothing."""
     if reply.status == _REDIRECT:
         return ""
-    if reply.status >= 400:  # another server has answered
+    if reply.content_type == PROBLEM_TYPE:  # another server has answered
         return str(_members(reply)["code"])
     if operation == _BATCH and any(
         each["status"] == ForbiddenError.status for each in _members(reply)["replies"]

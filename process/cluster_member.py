@@ -255,6 +255,11 @@ class ClusterMember:
         election = self._joined.election
         return election.found is not None and not election.is_mine
 
+    @property
+    def has_lost_directory(self) -> bool:
+        """Whether the shared directory was reached before, and is not any more."""
+        return self._reach.has_lost_directory
+
     async def had_transaction_files(self) -> bool:
         """Whether any server of the cluster ever made transaction files. Raises: MetadataError."""
         return await self._in_thread(self._files_record().exists)

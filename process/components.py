@@ -509,7 +509,9 @@ class Components:
             detail = "; ".join(self.transactions.durable.notes) or "transactions run"
             alarm_s = self._settings.tx.prepared_alarm_s
             prepared = self.transactions.monitoring.long_prepared(alarm_s=alarm_s)
-            return health.check_prepared(Check(Status.OK, detail), prepared)
+            check = health.check_prepared(Check(Status.OK, detail), prepared)
+            is_lost = self.cluster is not None and self.cluster.has_lost_directory
+            return health.check_directory(check, is_lost=is_lost)
         if self.cluster is not None and self.cluster.is_standby:
             return Check(Status.OK, status.reason)
         return Check(Status.DEGRADED, f"{status.state.value}: {status.reason}")

@@ -267,7 +267,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="PUT", path=_SHARE_GROUP_PATH, name="createShareGroup", tag="groups",
         summary="Create a share group, which leases single messages to workers",
         body="ShareGroupRequest",
-        errors=(*_LOG_ERRORS, "invalid_message_id", "group_already_exists", "damaged_record"),
+        errors=(*_LOG_ERRORS, "invalid_message_id", "group_already_exists", "too_many_groups",
+                "damaged_record"),
     ),
     Endpoint(
         method="GET", path=_SHARE_GROUP_PATH, name="getShareGroup", tag="groups",
@@ -311,7 +312,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Join a consumer group, stay in it, or leave it",
         body="HeartbeatRequest", reply="HeartbeatResponse",
         errors=(*_MEMBER_ERRORS, "fenced_member_epoch", "unreleased_instance_id",
-                "too_many_members"),
+                "too_many_members", "too_many_groups"),
     ),
     Endpoint(
         method="POST", path=f"{_GROUP_PATH}/offsets", name="commitOffsets", tag="groups",

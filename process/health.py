@@ -63,6 +63,19 @@ def check_write(check: Check, *, oldest_s: float) -> Check:
     return Check(Status.DEGRADED, f"{check.detail}; {late}", "a write is late")
 
 
+def check_directory(check: Check, *, is_lost: bool) -> Check:
+    """Degrade the check of transactions that run while the files of their log can't be found any
+    more. The log that is open may still take commits, which the next leader will not find."""
+    if not is_lost:
+        return check
+    lost = (
+        "the shared directory has no transaction files of this cluster any more, so commits since "
+        "then are lost if this server ends: mount it again, or write a snapshot if its content is "
+        "lost"
+    )
+    return Check(Status.DEGRADED, f"{check.detail}; {lost}", "the shared directory is lost")
+
+
 def check_prepared(check: Check, prepared: "Sequence[OpenTransaction]") -> Check:
     """Degrade the check of transactions while these have been prepared for long. Their databases
     have to decide, and no time-out ends them."""

@@ -4,11 +4,13 @@ A session begins with an HTTP request that asks for it. From then on the connect
 Each call goes to the handler that the HTTP request with the same operation would get, through the
 same dispatcher. So admission, rights, limits, errors and metrics are those of HTTP.
 
-All calls of one read are begun before anything else happens. Replies that are ready at the end of
-it are one write, and so are the replies of all calls that one sync has made durable.
+The calls of one read are begun one after the other, up to `TURN_FRAMES_MAX` before other
+connections have their turn. Replies that are ready at the end of a turn are one write, and so are
+the replies of all calls that one sync has made durable.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -60,9 +62,10 @@ POLLS_MAX = 64  # of them; each may have a reply of `messaging.poll_bytes_max`
 # Bytes of the calls under way above which a session is not read: two of the largest calls, by the
 # default of `server.max_request_bytes`.
 UNDER_WAY_BYTES_MAX = 32 << 20
-# Bytes of replies that are not written yet. Calls that are answered at once are never under way,
-# and one read can bring thousands of them.
-REPLY_BYTES_MAX = 64 << 20
+# Of one turn. One read can bring ten thousand calls, and a call that is answered at once takes some
+# 0.1 ms, and more if its reply is large.
+TURN_FRAMES_MAX = 128
+TURN_REPLY_BYTES_MAX = 1 << 20
 _UNAUTHENTICATED = 401
 _CALL, _REPLY = int(Kind.CALL), int(Kind.REPLY)  # faster than the members of an enumeration
 _IN_JSON = frozenset({JSON_REPLY_TYPE, PROBLEM_TYPE})
@@ -151,6 +154,9 @@ class Session(asyncio.Protocol):
         self._transport: asyncio.Transport | None = transport
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(frame_bytes_max=sessions.frame_bytes_max)
+        self._arrived: deque[tuple[int, list[object]]] = deque()  # frames that are not begun yet
+        self._unreadable: TuffError | None = None  # why nothing behind them can be read
+        self._is_turn_due = False  # the event loop will begin the next frames
         self._under_way: dict[int, _UnderWay | _Jointly] = {}
         # Neighbouring calls of one read that are begun together, with the size of their frames.
         self._joined: dict[int, tuple[Request, int]] = {}
@@ -190,20 +196,13 @@ class Session(asyncio.Protocol):
         if not self._is_read:
             return
         self._active_s = self._loop.time()
-        self._is_writing_later = True
-        frames, error = self._reader.feed(data)
-        try:
-            for size, elements in frames:
-                self._take(elements, size)
-        except BadRequestError as wrong:
-            error = wrong
-        self._begin_joined()
-        if error is not None:
-            self._sessions.dispatcher.refuse(UNMATCHED, error)
+        is_behind = bool(self._arrived)
+        frames, self._unreadable = self._reader.feed(data)
+        self._arrived.extend(frames)
+        if self._unreadable is not None:
             self._is_read = False
-            self.end(error)
-        self._write_replies()
-        self._bound()
+        if not is_behind:
+            self._take_turn()
 
     def eof_received(self) -> bool:
         """The client makes no more calls; it gets the replies to those under way."""
@@ -217,6 +216,7 @@ class Session(asyncio.Protocol):
         self._is_read = False
         self._sessions.open.discard(self)
         self._sessions.connections.discard(self)
+        self._arrived.clear()
         self._slow_reader.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -256,12 +256,34 @@ class Session(asyncio.Protocol):
         under way are answered, less the polls that wait."""
         self._is_read = False
         self._is_ended = True
+        self._arrived.clear()
+        self._unreadable = None
         self._give_up_polls()
         self._write_replies()
         self._write([frame(Kind.END, error.problem())])
         self.close()
 
     # Calls.
+
+    def _take_turn(self) -> None:
+        """Begin the next calls that have arrived; `_bound` plans the next turn if some are left."""
+        self._is_turn_due = False
+        self._is_writing_later = True
+        left_count = TURN_FRAMES_MAX
+        try:
+            while self._arrived and left_count and self._reply_bytes < TURN_REPLY_BYTES_MAX:
+                size, elements = self._arrived.popleft()
+                self._take(elements, size)
+                left_count -= 1
+        except BadRequestError as error:
+            self._arrived.clear()
+            self._unreadable = error
+        self._begin_joined()
+        if self._unreadable is not None and not self._arrived:
+            self._sessions.dispatcher.refuse(UNMATCHED, self._unreadable)
+            self.end(self._unreadable)
+        self._write_replies()
+        self._bound()
 
     def _take(self, elements: list[object], size: int) -> None:
         """Raises: BadRequestError: nothing more can be read."""
@@ -355,11 +377,6 @@ class Session(asyncio.Protocol):
                 f"{CALLS_MAX} calls are under way in this session, which is the most; wait for a "
                 "reply, or open another session"
             )
-        if self._reply_bytes > REPLY_BYTES_MAX:
-            raise OverloadedError(
-                f"replies of more than {REPLY_BYTES_MAX} bytes wait to be sent in this session; "
-                "read them, and call again"
-            )
         if callee.is_poll and self._polls_count >= POLLS_MAX:
             raise OverloadedError(
                 f"{POLLS_MAX} polls are under way in this session, which is the most; open another "
@@ -433,16 +450,21 @@ class Session(asyncio.Protocol):
     # The connection.
 
     def _bound(self) -> None:
-        """Read no more while the client does not read, or too much is under way."""
+        """Begin no calls while the client does not read, or too much is under way, and read none
+        before those that have arrived are begun."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._is_paused or self._under_way_bytes > UNDER_WAY_BYTES_MAX:
+        is_full = self._is_paused or self._under_way_bytes > UNDER_WAY_BYTES_MAX
+        if self._arrived and not is_full and not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._take_turn)
+        if is_full or self._arrived:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     def _close_if_done(self) -> None:
-        is_done = not (self._under_way or self._replies)
+        is_done = not (self._under_way or self._replies or self._arrived)
         if self._is_closing and is_done and self._transport is not None:
             self._transport.close()
             self._slow_reader.watch()

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from tuff.protocol.errors import StaleMemberEpochError as StaleMemberEpochError
     from tuff.protocol.errors import StartingError as StartingError
     from tuff.protocol.errors import StorageUnavailableError as StorageUnavailableError
+    from tuff.protocol.errors import TooManyGroupsError as TooManyGroupsError
     from tuff.protocol.errors import TooManyHoldsError as TooManyHoldsError
     from tuff.protocol.errors import TooManyMembersError as TooManyMembersError
     from tuff.protocol.errors import TooManyPositionsError as TooManyPositionsError

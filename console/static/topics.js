@@ -1,22 +1,26 @@
-// Topics: size, rate, age of each, by pages.
+// Topics: size, rate, age of each, by pages; in a cluster, also who owns those of other servers.
 
-import { address, get } from "./api.js";
+import { ApiError, address, get } from "./api.js";
 import { h, labelled, redraw, table } from "./dom.js";
 import * as format from "./format.js";
 
 const PAGE_COUNT = 50;
 const INTERVAL_MS = 5000;
+const OWNERS_COUNT = 10000; // of one call, which reads all entries of the metadata store
+const OTHERS_COUNT = 500; // rows
 
 export const title = () => "Topics";
 
-export function show(place, { query }, { every, signal }) {
+export function show(place, { query }, { every, run, signal }) {
   const contains = query.get("contains") ?? "";
   const after = query.get("after") ?? "";
   const input = h("input", { type: "search", value: contains, size: "40" });
   const form = h("form", { role: "search", submit: (event) => { event.preventDefault(); location.hash = address("#/topics", { contains: input.value }); } },
     labelled("Part of namespace:name", input), h("button", {}, "Filter"));
   const list = h("div", {});
-  place.replaceChildren(form, list);
+  const others = h("div", {});
+  place.replaceChildren(form, list, others);
+  run(async () => others.replaceChildren(...drawnOthers(await othersOf(contains, signal))));
   let before = null;
   every(INTERVAL_MS, async () => {
     const found = await get(address("/v1/topics", { contains, after, limit: PAGE_COUNT }), { signal });
@@ -24,6 +28,39 @@ export function show(place, { query }, { every, signal }) {
     redraw(list, ...drawn(found, now, before, contains, after));
     before = now;
   });
+}
+
+/** The topics of the other servers of a cluster with their owners; null if this is a single server. */
+async function othersOf(contains, signal) {
+  let cluster;
+  try {
+    cluster = await get("/v1/cluster", { signal });
+  } catch (error) {
+    // A principal that only reads may not ask for it.
+    if (error instanceof ApiError && (error.status === 404 || error.status === 403)) return null;
+    throw error;
+  }
+  const { topics, next } = await get(address("/v1/cluster/topics", { limit: OWNERS_COUNT }), { signal });
+  // The log of a consumer group has one more part in its name.
+  const found = topics.filter((each) => each.server !== cluster.server.id && each.topic.includes(contains) && each.topic.split(":").length === 2);
+  return { found, isAll: next === null };
+}
+
+function drawnOthers(others) {
+  if (others === null) return [];
+  const rows = others.found.slice(0, OTHERS_COUNT).map((each) => {
+    const [namespace, name] = each.topic.split(":");
+    return [
+      h("a", { href: addressOf("topic", namespace, name) }, each.topic),
+      h("a", { href: addressOf("messages", namespace, name), "aria-label": `Messages of ${each.topic}` }, "messages"),
+      each.server === null ? "none yet" : each.isAlive ? each.server : `${each.server}, which has ended`,
+    ];
+  });
+  const more = others.found.length > rows.length || !others.isAll;
+  return [
+    table(`Topics of the other servers, in the order of their names.${more ? " These are not all: filter by a part of the name, or use tuff cluster topics." : ""}`,
+      ["Topic", "Messages", "Server"], rows, "No other server owns such a topic."),
+  ];
 }
 
 export const nameOf = (topic) => `${topic.namespace}:${topic.name}`;

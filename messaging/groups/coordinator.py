@@ -39,6 +39,7 @@ from tuff.log_events import event
 from tuff.protocol.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
+    TooManyGroupsError,
     TopicExistsError,
     TopicNotFoundError,
     TuffError,
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 
 FOREIGN_MS = 1_000  # between two questions to another server about one topic
 FOREIGN_COUNT_MAX = 10_000  # topics of which the answer is remembered
+GROUPS_COUNT_MAX = 10_000  # of a namespace; each is a topic and some KB in memory
 RECORDS_COUNT_MAX = 5_000  # of a log behind its summary; a coordinator reads them in some 100 ms
 
 
@@ -166,7 +168,7 @@ class GroupCoordinator:
 
     async def join(self, group_log: TopicId, request: MemberRecord) -> MemberView:
         """Raises: BadRequestError: the client's name is no Unicode. UnreleasedInstanceIdError,
-        TooManyMembersError."""
+        TooManyGroupsError, TooManyMembersError."""
         payload_from_json(request.client, what="client")  # the log is UTF-8
         await self._create_log(group_log)
         async with self._turn(group_log) as group:
@@ -324,9 +326,24 @@ class GroupCoordinator:
         found = self._state.topics.maybe_find(group_log)
         if found is not None and found.durable is not None and found.durable.generation > 0:
             return
+        self._require_room(group_log.namespace)
         with suppress(TopicExistsError):
             await self._topics.create(group_log, {"ttl": str(self._log_ttl_s)})
         await self.log_changed(group_log)
+
+    def _require_room(self, namespace: str) -> None:
+        count = sum(
+            record.generation > 0
+            for each in self._state.topics
+            if each.id.namespace == namespace and each.id.name.endswith(GROUP_LOG)
+            if (record := each.decided) is not None
+        )
+        if count >= GROUPS_COUNT_MAX:
+            raise TooManyGroupsError(
+                f"the namespace {namespace} has {GROUPS_COUNT_MAX} consumer groups on this server, "
+                f"which is the most; delete those without members: `tuff groups ls {namespace}` "
+                "lists them"
+            )
 
     async def _lag(self, partition: TopicId, state: GroupState) -> PartitionLag:
         name = partition.name

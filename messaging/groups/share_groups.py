@@ -42,6 +42,7 @@ from tuff.protocol.errors import (
     GroupNotFoundError,
     LeaseLostError,
     StorageUnavailableError,
+    TooManyGroupsError,
     TuffError,
     UnavailableError,
 )
@@ -52,6 +53,7 @@ from tuff.protocol.requests import PublishRequest
 log = logging.getLogger(__name__)
 
 SUMMARY_IDS_MIN = 5_000  # acknowledged messages, or records, before the next summary
+GROUPS_COUNT_MAX = 100  # of a topic or partition; each may fill `groups.share_window` in memory
 _LATEST = "latest"
 _EARLIEST = "earliest"
 
@@ -162,10 +164,11 @@ class ShareGroups:
         """Create a group of one partition. `start`: earliest, latest, a message id, or a publish
         time in ms; both are inclusive. The same again changes nothing.
 
-        Raises: TopicNotFoundError, PartitionRequiredError, GroupExistsError.
+        Raises: TopicNotFoundError, PartitionRequiredError, GroupExistsError, TooManyGroupsError.
         """
         self._committer.require_ready()
         found = require_log(self._store, self._state, topic)[0]
+        self._require_room(found.id, group)  # before anything of the group is kept in memory
         group_log = self._state.topics.find_or_add(topic.share_log(group))
 
         def decide(batch: WriteBatch) -> None:
@@ -181,11 +184,25 @@ class ShareGroups:
             if record is not None and record.generation > 0:
                 _require_same(ShareProperties.from_texts(record.properties), asked, group)
                 return
+            self._require_room(found.id, group)  # of others that were decided meanwhile
             # The log never expires: its log start follows the low mark.
             texts = {"ttl": str(TTL_S_MAX), **asked.to_texts()}
             batch.change_topic(group_log, created(record, group_log.id, texts))
 
         await self._committer.submit(Write(decide))
+
+    def _require_room(self, home: TopicId, group: str) -> None:
+        others = [
+            name
+            for each in self._state.topics.unit(home.unit)
+            if (name := each.id.share_group) not in (None, group) and each.id.home == home
+            if each.decided is not None and each.decided.generation > 0
+        ]
+        if len(others) >= GROUPS_COUNT_MAX:
+            raise TooManyGroupsError(
+                f"{home} has {GROUPS_COUNT_MAX} share groups, which is the most; delete those that "
+                f"no worker uses: `tuff share ls {home}` lists them"
+            )
 
     async def delete(self, topic: TopicId, group: str) -> None:
         """Delete a group with what it knows. Raises: TopicNotFoundError, PartitionRequiredError,

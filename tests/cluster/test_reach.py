@@ -134,6 +134,21 @@ async def test_what_was_not_checked_yet_is_not_reached() -> None:
     assert (server.reach.hbase, server.reach.directory) == (True, True)
 
 
+async def test_a_directory_is_lost_once_it_was_reached_and_is_not_any_more() -> None:
+    server = Server()
+    server.read = lambda: None
+    await server.look(10)
+    assert not server.reach.has_lost_directory
+
+    server.read = lambda: STORE_ID
+    await server.look(2)
+    assert not server.reach.has_lost_directory
+
+    server.read = lambda: None
+    await server.look(int(READ_COUNTS_S) + 1)
+    assert server.reach.has_lost_directory
+
+
 async def ends(server: Server, *others: ServerInfo | None, count: int = 1) -> bool:
     """Whether it ends within so many looks. None: what the others reach is not known."""
     found = None if None in others else [each for each in others if each is not None]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.http.calls import TRANSACTIONS, Topic, begin
 from tests.http.client import ok, until
@@ -307,6 +307,37 @@ def test_topics_come_in_pages(page: Page, server: ServerProcess) -> None:
     page.get_by_role("button", name="Filter").click()
 
     expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_cluster_has_the_topics_of_other_servers(
+    page: Page, server: ServerProcess, orders: Topic
+) -> None:
+    owner = {"incarnation": 1, "epoch": 1, "isAlive": True}
+    owned = {"shop:orders": "s1", "shop:bills": "s2", "shop:packers:group": "s2", "shop:mail": "s3"}
+    replies = {
+        "cluster": {
+            "clusterId": "c", "server": {"id": "s1", "incarnation": 1}, "leader": None,
+            "servers": [],
+        },
+        "cluster/topics?limit=10000": {
+            "topics": [{"topic": topic, "server": name, **owner} for topic, name in owned.items()],
+            "next": None,
+        },
+    }  # fmt: skip
+
+    def answer(route: Route) -> None:
+        route.fulfill(json=replies[route.request.url.removeprefix(f"{server.url}/v1/")])
+
+    page.route("**/v1/cluster*", answer)
+    page.route("**/v1/cluster/*", answer)
+    open_page(page, server, "topics")
+
+    others = page.locator("table", has=page.get_by_role("columnheader", name="Server"))
+    expect(others.locator("tbody tr")).to_have_text(["shop:billsmessagess2", "shop:mailmessagess3"])
+    page.get_by_label("Part of namespace:name").fill("mail")
+    page.get_by_role("button", name="Filter").click()
+
+    expect(others.locator("tbody tr")).to_have_text(["shop:mailmessagess3"])
 
 
 def test_a_server_that_is_away_is_reported(page: Page, tmp_path: Path) -> None:

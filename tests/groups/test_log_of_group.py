@@ -9,6 +9,7 @@ from messaging.groups.state import AssignmentRecord, GroupState, MemberLeftRecor
 from messaging.read.poll import Poll
 from tests.messaging.members import Member, new_tables
 from tests.messaging.world import AUDIT, World
+from tuff.protocol.errors import TooManyGroupsError
 from tuff.protocol.ids import MessageId, TopicId
 
 LOG = TopicId("default", "billing:group")
@@ -23,6 +24,25 @@ async def joined(groups: GroupCoordinator) -> MemberView:
 
 async def commit(groups: GroupCoordinator, number: int, *, pointer: int | None = None) -> None:
     await groups.commit(LOG, "m1", 1, {NAME: MessageId(number, 0)}, pointer=pointer)
+
+
+async def test_a_namespace_has_a_limited_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "GROUPS_COUNT_MAX", 1)
+    world = World()
+    async with world.running(audit={}) as service:
+        await joined(service.groups)
+        member = MemberRecord(member_id="m1", topics=(AUDIT.name,), assignor="range")
+        new = TopicId("default", "new:group")
+
+        with pytest.raises(TooManyGroupsError, match="namespace default has 1 consumer groups"):
+            await service.groups.join(new, member)
+
+        assert service.groups.names("default") == ["billing"]
+        await joined(service.groups)  # the group that exists
+        await service.groups.join(TopicId("other", "new:group"), member)
+        await service.groups.leave(LOG, "m1", keeps_assignment=False)
+        await service.groups.delete(LOG)
+        await service.groups.join(new, member)
 
 
 async def test_transactions_that_overlap_do_not_let_the_log_grow(

@@ -1,7 +1,7 @@
 """Share groups over a store: loading, failed writes, summaries, limits and handover."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 import pytest
 
@@ -19,6 +19,7 @@ from tuff.protocol.errors import (
     DamagedRecordError,
     OwnershipMovingError,
     StorageUnavailableError,
+    TooManyGroupsError,
 )
 from tuff.protocol.requests import PublishRequest
 
@@ -76,6 +77,41 @@ def payloads(given: Sequence[Given]) -> list[str]:
 
 async def records(service: MessagingService) -> list[bytes]:
     return [payload for _, payload in (await service.polls.poll(LOG, Poll())).items]
+
+
+async def test_a_topic_has_a_limited_number_of_share_groups(
+    service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_groups, "GROUPS_COUNT_MAX", 2)
+
+    def created(name: str) -> Awaitable[None]:
+        return service.share_groups.create(
+            AUDIT, name, start="earliest", order=Order.NONE, lease_ms=1_000
+        )
+
+    # Both are decided in one batch: the second one does not see the first one as durable.
+    done = await asyncio.gather(created("b"), created("c"), return_exceptions=True)
+    with pytest.raises(TooManyGroupsError, match="2 share groups"):
+        await created("d")
+
+    assert [type(each) for each in done] == [type(None), TooManyGroupsError]
+    assert service.share_groups.names(AUDIT) == ["b", "billing"]
+    await created("billing")  # the same again
+    await service.share_groups.delete(AUDIT, "b")
+    await created("d")
+
+
+async def test_a_refused_share_group_is_not_kept_in_memory(
+    service: MessagingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_groups, "GROUPS_COUNT_MAX", 1)
+
+    with pytest.raises(TooManyGroupsError):
+        await service.share_groups.create(
+            AUDIT, "new", start="earliest", order=Order.NONE, lease_ms=1_000
+        )
+
+    assert service.state.topics.maybe_find(AUDIT.share_log("new")) is None
 
 
 async def test_a_lease_writes_nothing(service: MessagingService) -> None:

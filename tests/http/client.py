@@ -40,6 +40,7 @@ class Client:
     """One kept-alive connection to a server; for one thread.
 
     `is_checked`: every reply is compared with the OpenAPI document, which costs more than the call.
+    `token`: sent with each request; None: none.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Client:
         host: str = "127.0.0.1",
         timeout_s: float = REPLY_TIMEOUT_S,
         is_checked: bool = True,
+        token: str | None = None,
     ) -> None:
         self.port = port
+        self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._is_checked = is_checked
         self._connection = HTTPConnection(host, port, timeout=timeout_s)
 
@@ -69,7 +72,7 @@ class Client:
     ) -> Reply:
         """Send these very bytes."""
         target = f"{path}?{urlencode(query)}" if query else path
-        sent = dict(headers or {})
+        sent = {**self._authorization, **(headers or {})}
         if content_type is not None:
             sent["Content-Type"] = content_type
         try:

@@ -89,9 +89,9 @@ class ServerProcess:
     def _spoke(self) -> bool:
         return self.process.poll() is not None or _READY.search(self.stdout()) is not None
 
-    def client(self) -> Client:
+    def client(self, *, token: str | None = None) -> Client:
         """A connection that is closed with the server, if not before."""
-        made = Client(self.port)
+        made = Client(self.port, token=token)
         self._clients.append(made)
         return made
 

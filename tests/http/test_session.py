@@ -473,7 +473,7 @@ def test_a_name_or_a_type_of_any_length_is_refused(session: SessionClient, topic
         assert "at most 8190 characters" in str(reply[2])
 
 
-def test_calls_that_are_answered_at_once_do_not_fill_the_memory(
+def test_calls_wait_until_their_client_reads_the_replies(
     session: SessionClient, topic: Topic
 ) -> None:
     names = (topic.namespace, topic.name)
@@ -482,7 +482,4 @@ def test_calls_that_are_answered_at_once_do_not_fill_the_memory(
 
     session.socket.sendall(b"".join(map(packed, polls)))
 
-    statuses = [session.reply_to(each[1])[0] for each in polls]
-    assert statuses[0] == 200
-    assert 429 in statuses
-    assert session.call(POLL, *names, body={})[0] == 200
+    assert {session.reply_to(each[1])[0] for each in polls} == {200}

@@ -14,12 +14,15 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from access.principals import Right
 from cluster.reach import Reach
 from cluster.request_counts import RequestCounts
 from process.cluster_metrics import gauges
 from tests.http.calls import Topic, begin, ids
 from tests.http.client import Client, ok
 from tests.http.process import ServerProcess, serve
+from tests.http.test_access import access_file, rights
+from tests.secret_values import token_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "conf/prometheus/alerts.yml"
@@ -36,10 +39,17 @@ needs_prometheus = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server on which everything that has series of its own has happened."""
-    running = serve(tmp_path_factory.mktemp("monitored"))
-    _make_traffic(running.client())
-    yield running
-    running.end()
+    home = tmp_path_factory.mktemp("monitored")
+    file = home / "access.toml"
+    file.write_text(access_file({"admin": rights("admin", *Right)}))
+    audit = f"server.access_file={file}", 'server.audit_topic="system:audit"'
+    with serve(home, *audit) as running:
+        _make_traffic(_client(running))
+        yield running
+
+
+def _client(server: ServerProcess) -> Client:
+    return server.client(token=token_of("admin"))
 
 
 def _make_traffic(client: Client) -> None:
@@ -91,7 +101,7 @@ def _of_cluster() -> dict[str, set[str]]:
 def test_each_metric_of_the_dashboard_and_the_alerts_exists_with_its_labels(
     server: ServerProcess,
 ) -> None:
-    known = _labels_by_name(server.client().get("/metrics").body.decode()) | _of_cluster()
+    known = _labels_by_name(_client(server).get("/metrics").body.decode()) | _of_cluster()
     wrong = []
     for expression in _expressions():
         selectors = SELECTOR.findall(expression)
@@ -108,7 +118,7 @@ def test_each_metric_of_the_dashboard_and_the_alerts_exists_with_its_labels(
 
 
 def test_a_panel_names_only_labels_that_its_metric_has(server: ServerProcess) -> None:
-    known = _labels_by_name(server.client().get("/metrics").body.decode()) | _of_cluster()
+    known = _labels_by_name(_client(server).get("/metrics").body.decode()) | _of_cluster()
     wrong = []
     for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
         for target in panel.get("targets", []):
@@ -126,7 +136,7 @@ def test_each_alert_has_a_recipe_and_each_metric_a_bounded_set_of_labels(
     headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/operations.md").read_text("utf-8"), re.M)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
     runbooks = {str(alert["alert"]): alert["annotations"]["runbook"] for alert in _alerts()}
-    labels = _labels_by_name(server.client().get("/metrics").body.decode()).values()
+    labels = _labels_by_name(_client(server).get("/metrics").body.decode()).values()
 
     missing = {
         name: link
@@ -142,7 +152,7 @@ def test_each_alert_has_a_recipe_and_each_metric_a_bounded_set_of_labels(
 
 @needs_prometheus
 def test_prometheus_own_checker_accepts_the_metrics(server: ServerProcess) -> None:
-    text = server.client().get("/metrics").body
+    text = _client(server).get("/metrics").body
 
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
 

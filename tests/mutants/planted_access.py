@@ -11,6 +11,7 @@ _CLUSTER = "tests/cluster/test_access.py"
 _AUDIT = "tests/http/test_audit_topic.py"
 _AUDIT_RATE = "tests/access/test_audit.py"
 _AUDIT_WRITES = "tests/process/test_audit_topic.py"
+_TURNS = "tests/process/test_session.py"
 
 ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
@@ -132,6 +133,34 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
         (
             "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
         ),
+    ),
+    Mutant(
+        "a session begins all calls of a read before others have their turn",
+        "process/session.py",
+        "while self._arrived and left_count and ",
+        "while self._arrived and ",
+        (f"{_TURNS}::test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_order",),
+    ),
+    Mutant(
+        "a session begins calls while its client does not read",
+        "process/session.py",
+        "        is_full = self._is_paused or ",
+        "        is_full = ",
+        (f"{_TURNS}::test_calls_wait_while_their_client_does_not_read",),
+    ),
+    Mutant(
+        "share groups that are created together exceed the limit",
+        "messaging/groups/share_groups.py",
+        "            self._require_room(found.id, group)  # of others",
+        "            pass  # of others",
+        ("tests/groups/test_share_groups.py::test_a_topic_has_a_limited_number_of_share_groups",),
+    ),
+    Mutant(
+        "/health/ready of a server that is down is an error with an audit topic",
+        "process/audit_topic.py",
+        "    if reply.content_type == PROBLEM_TYPE:",
+        "    if reply.status >= 400:",
+        (f"{_AUDIT_WRITES}::test_a_server_that_is_down_still_answers_health_checks",),
     ),
     Mutant(
         "a right on every topic includes the audit topic in a commit",

@@ -11,7 +11,7 @@ from access.audit import Act, Kind
 from process import audit_topic
 from process.access_guard import AccessGuard
 from process.audit_topic import AuditTopic
-from process.health import Status
+from process.health import Check, Status, routes
 from tests.cluster.nodes import Spawned
 from tests.secret_values import CLUSTER_SECRET, hash_of_token
 from tuff.protocol.errors import StorageUnavailableError, TopicExistsError, TuffError
@@ -156,3 +156,17 @@ async def test_a_forwarded_call_is_recorded_by_the_server_that_got_it(tmp_path: 
     await ticked(audit, spawned)
 
     assert topic.messages == []
+
+
+async def test_a_server_that_is_down_still_answers_health_checks(tmp_path: Path) -> None:
+    audit = audit_of(Topic(), tmp_path, Spawned())
+    checks = {"storage": Check(Status.DOWN, "the disk is full")}
+    (ready,) = (
+        audit.recorded(each)
+        for each in routes(lambda: True, lambda: checks)
+        if each.path == "/health/ready"
+    )
+
+    reply = await ready.handler(Request({}, (), None, None, b""))
+
+    assert (reply.status, json.loads(reply.body)["status"]) == (503, "down")

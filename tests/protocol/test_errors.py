@@ -46,6 +46,7 @@ STATUS_OF_CODE = {
     "partition_retired": 409,
     "topic_held": 409,
     "topic_not_movable": 409,
+    "too_many_groups": 409,
     "too_many_holds": 409,
     "too_many_positions": 409,
     "transaction_conflict": 409,

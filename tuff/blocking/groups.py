@@ -62,6 +62,7 @@ class Consumer:
 
         Raises:
             TooManyMembersError: the group has as many members as it can have.
+            TooManyGroupsError: the group is new, and its namespace has as many as it can have.
             DamagedRecordError: the next message of a partition fails its checksum.
             WrongStateError: the consumer is closed or was made before a fork, or the transaction
                 of a batch has not ended.

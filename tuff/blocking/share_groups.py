@@ -51,6 +51,7 @@ class ShareConsumer:
 
         Raises:
             GroupExistsError: the group has another order.
+            TooManyGroupsError: the group is new, and the topic has as many as it can have.
             PartitionRequiredError: the topic has several partitions.
             WrongStateError: the consumer is closed or was made before a fork, or a transaction of
                 a message has not ended.
@@ -220,6 +221,7 @@ class ShareGroups:
 
         Raises:
             GroupExistsError: it exists with other properties.
+            TooManyGroupsError: the topic has as many groups as it can have.
             PartitionRequiredError: the topic has several partitions, and `topic` names none.
         """
         group = ShareGroupId(topic=topic, name=name)

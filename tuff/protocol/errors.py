@@ -253,6 +253,14 @@ class TooManyHoldsError(TuffError):
     code = "too_many_holds"
 
 
+class TooManyGroupsError(TuffError):
+    """The topic has the maximum number of share groups, or the namespace that of consumer
+    groups."""
+
+    status = 409
+    code = "too_many_groups"
+
+
 class TooManyPositionsError(TuffError):
     """The topic has the maximum number of named positions."""
 

@@ -1,0 +1,155 @@
+"""Turns of a session: one read of many calls does not keep the event loop from other work."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from process import session
+from process.connections import Connections
+from process.dispatch import Admission, Dispatcher
+from process.metrics import Metrics
+from process.session import Session, Sessions
+from tests.process.served import turns
+from tuff.disk.event_loop import Arrivals
+from tuff.protocol.exchange import Reply, Request, Route, json_reply
+from tuff.protocol.session_frames import OPERATIONS, FrameReader, Kind, frame
+
+POLL = next(number for number, each in OPERATIONS.items() if each[1].endswith("/poll"))
+HEAD = Request({}, (), None, None, b"")
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, and calls `after_write` then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_paused = self.is_closed = False
+        self.after_write: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+        self.after_write()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def frames(self) -> list[list[object]]:
+        read, error = FrameReader(frame_bytes_max=1 << 30).feed(b"".join(self.writes))
+        assert error is None
+        return [elements for _, elements in read]
+
+
+class World:
+    """A session whose polls are answered at once, with a body of `reply_bytes`."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.reply_bytes = 0
+        routes = [Route(*each, self._answer) for each in OPERATIONS.values()]
+        admission = Admission(pending_max=9_999, waiting=lambda: 0, arrivals=Arrivals())
+        admission.open()
+        sessions = Sessions(
+            routes,
+            Dispatcher(admission, Metrics(), elapsed_s=lambda: 0.0),
+            Connections(),
+            max_request_bytes=1_000,
+            refusal=lambda _head: None,
+        )
+        self.transport = Transport()
+        self.session = Session(sessions, self.transport, HEAD)
+        self.session.begin()
+
+    async def _answer(self, request: Request) -> Reply:
+        self.called.append(request.parameters["t"])
+        return json_reply({"payload": "x" * self.reply_bytes})
+
+    def receive(self, count: int, *, then: bytes = b"") -> None:
+        calls = [
+            frame(Kind.CALL, n, POLL, ["ns", f"t{n}"], None, None, None, None) for n in range(count)
+        ]
+        self.session.data_received(b"".join(calls) + then)
+
+    def replied(self) -> list[object]:
+        """The ids of the calls that have a reply."""
+        return [each[1] for each in self.transport.frames() if each[0] == Kind.REPLY]
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(session, "TURN_FRAMES_MAX", 3)
+    monkeypatch.setattr(session, "TURN_REPLY_BYTES_MAX", 1_000)
+    return World()
+
+
+async def test_the_calls_of_one_read_take_turns_with_other_work_and_keep_their_order(
+    world: World,
+) -> None:
+    seen: list[int] = []
+
+    world.receive(7)
+    assert world.transport.is_paused
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(world.called)))
+    await turns()
+
+    assert seen[0] < 7
+    assert world.called == [f"t{n}" for n in range(7)]
+    assert world.replied() == [*range(7)]
+    assert not world.transport.is_paused
+
+
+async def test_calls_wait_while_their_client_does_not_read(world: World) -> None:
+    world.reply_bytes = 600
+    world.transport.after_write = world.session.pause_writing
+
+    world.receive(20)
+    await turns()
+    before = len(world.called)
+    world.transport.after_write = lambda: None
+    world.session.resume_writing()
+    await turns()
+
+    assert before == 2  # the second one has filled the turn
+    assert world.replied() == [*range(20)]
+
+
+async def test_what_arrives_before_a_bad_frame_is_answered(world: World) -> None:
+    world.receive(7, then=b"\x00\x00\x00\x01\xc1")
+    await turns()
+
+    assert world.replied() == [*range(7)]
+    assert world.transport.frames()[-1][0] == Kind.END
+    assert world.transport.is_closed
+
+
+async def test_what_arrives_before_the_end_is_answered(world: World) -> None:
+    world.receive(7)
+    assert world.session.eof_received()
+    await turns()
+
+    assert world.replied() == [*range(7)]
+    assert world.transport.is_closed
+
+
+async def test_calls_of_a_client_that_has_gone_are_not_begun(world: World) -> None:
+    world.receive(7)
+    world.session.connection_lost(None)
+    await turns()
+
+    assert len(world.called) == 3

@@ -57,9 +57,12 @@ REFUSALS = (TuffError, StoreError)  # no bug if the client that would be told ha
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ReplyBytes:
-    """Turns replies into bytes. `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock:
-    the Date field is renewed each second of it."""
+class ReplyEncoder:
+    """Encodes the heads of replies.
+
+    `now_ms` is the wall clock. `elapsed_s` is a cheap monotonic clock: the Date field is renewed
+    each second of it.
+    """
 
     def __init__(self, *, now_ms: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
         self._now_ms = now_ms
@@ -149,7 +152,7 @@ class HttpService:
         self.tree = RouteTree([*routes, *of_streams])
         self.dispatcher = dispatcher
         self.hosts = hosts
-        self.replies = ReplyBytes(now_ms=now_ms, elapsed_s=self.loop.time)
+        self.replies = ReplyEncoder(now_ms=now_ms, elapsed_s=self.loop.time)
         self.max_request_bytes = max_request_bytes
         self.plain_body_bytes_max = min(max_request_bytes, PLAIN_BODY_BYTES_MAX)
         self.connections = Connections() if connections is None else connections

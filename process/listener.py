@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import ReferenceType, ref
 
 from process import listening_sockets
-from process.http_connection import HttpConnection, HttpService, ReplyBytes, closing
+from process.http_connection import HttpConnection, HttpService, ReplyEncoder, closing
 from process.tls import HANDSHAKE_S_MAX, ServerTls
 from tuff.protocol.errors import OverloadedError
 from tuff.protocol.exchange import RETRY_AFTER_S, problem_reply
@@ -150,7 +150,7 @@ class Listener:
 class _Refusal(asyncio.Protocol):
     """Refuses a connection above the limit with 429, and closes it."""
 
-    def __init__(self, connections_max: int, replies: ReplyBytes) -> None:
+    def __init__(self, connections_max: int, replies: ReplyEncoder) -> None:
         self._connections_max = connections_max
         self._replies = replies
 

@@ -6,13 +6,12 @@ from types import TracebackType
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.calls import Duration, PollQuestion, Start, Undecided
-from tuff.commit_protocol import CommitProtocol
+from tuff.commit_protocol import Block, CommitProtocol
 from tuff.new_messages import Publishable
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
-from tuff.sql.transaction import SqlProtocol
 
 
 class AsyncTransactionContext:
@@ -134,7 +133,7 @@ class AsyncTransactionContext:
         await self._driver.run(self._protocol.abort())
 
 
-async def begin_block(protocol: CommitProtocol | SqlProtocol, driver: AsyncDriver) -> None:
+async def begin_block(protocol: Block, driver: AsyncDriver) -> None:
     """Begin a transaction for a block, or nothing if that raises."""
     entry = object()
     try:
@@ -146,8 +145,6 @@ async def begin_block(protocol: CommitProtocol | SqlProtocol, driver: AsyncDrive
         raise
 
 
-async def end_block(
-    protocol: CommitProtocol | SqlProtocol, driver: AsyncDriver, error: BaseException | None
-) -> None:
+async def end_block(protocol: Block, driver: AsyncDriver, error: BaseException | None) -> None:
     """Commit at the end of a block, or roll back if it has raised this error."""
     await driver.run(protocol.finish() if error is None else protocol.undo(error))

@@ -7,13 +7,12 @@ from types import TracebackType
 from tuff import calls
 from tuff.blocking.driver import Driver
 from tuff.calls import Duration, PollQuestion, Start, Undecided
-from tuff.commit_protocol import CommitProtocol
+from tuff.commit_protocol import Block, CommitProtocol
 from tuff.new_messages import Publishable
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
 from tuff.protocol.transaction import Transaction
 from tuff.replies import Poll
-from tuff.sql.transaction import SqlProtocol
 
 
 class TransactionContext:
@@ -135,7 +134,7 @@ class TransactionContext:
         self._driver.run(self._protocol.abort())
 
 
-def begin_block(protocol: CommitProtocol | SqlProtocol, driver: Driver) -> None:
+def begin_block(protocol: Block, driver: Driver) -> None:
     """Begin a transaction for a block, or nothing if that raises."""
     entry = object()
     try:
@@ -147,8 +146,6 @@ def begin_block(protocol: CommitProtocol | SqlProtocol, driver: Driver) -> None:
         raise
 
 
-def end_block(
-    protocol: CommitProtocol | SqlProtocol, driver: Driver, error: BaseException | None
-) -> None:
+def end_block(protocol: Block, driver: Driver, error: BaseException | None) -> None:
     """Commit at the end of a block, or roll back if it has raised this error."""
     driver.run(protocol.finish() if error is None else protocol.undo(error))

@@ -16,7 +16,7 @@ from tests.secret_values import require_no_secret
 SERVER = REPOSITORY / "server.py"
 HBASE = "TUFF_TEST_HBASE"  # where it is set, the servers of all tests keep their messages there
 WORKERS = "TUFF_TEST_WORKERS"  # where it is set, each server has so many worker processes
-START_WITHIN_S = 20.0
+START_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0  # protocol §8
 
 # Before a command: Linux kills the process when the thread that started it ends, however that ends,

@@ -3,12 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from process.binary_schemas import ARROW, ARROW_2, AVRO, AVRO_2
 from process.endpoints import ENDPOINTS, Endpoint
 from process.schemas import (
-    ARROW,
-    ARROW_2,
-    AVRO,
-    AVRO_2,
     BOOLEAN,
     COUNT,
     DATABASE,

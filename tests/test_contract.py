@@ -31,6 +31,8 @@ from tests.http.client import Client
 from tests.http.process import ServerProcess, serve
 from tuff.protocol.errors import BY_CODE
 from tuff.protocol.exchange import Route
+from tuff.protocol.transaction import InvalidReason as ClientInvalidReason
+from tx.edits import InvalidReason
 from tx.inspection import routes as transaction_inspection_routes
 from tx.routes import routes as transaction_routes
 
@@ -129,6 +131,12 @@ def test_the_table_of_errors_is_that_of_the_classes() -> None:
     }
 
     assert table == {code: kind.status for code, kind in BY_CODE.items()}
+
+
+def test_client_and_server_give_the_same_reasons_for_an_invalid_transaction() -> None:
+    """The client accepts reasons of later servers, and the server no unknown ones in its files. So
+    each has an enumeration."""
+    assert [each.value for each in ClientInvalidReason] == [each.value for each in InvalidReason]
 
 
 @pytest.mark.parametrize("file", CONF, ids=lambda file: file.name)

@@ -17,7 +17,7 @@ from tuff import calls, transaction_calls
 from tuff.batching import MessageBuffer
 from tuff.calls import Call, PollQuestion, of_type
 from tuff.client_errors import ConnectionLostError, OutcomeUnknownError, WrongStateError
-from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, run_all, unless
+from tuff.flows import Backoff, Flow, Stop, StoppedError, attempt, hook, note, run_all, unless
 from tuff.new_messages import Publishable, all_checked
 from tuff.participant import AsyncTransactionAware, hook_of
 from tuff.protocol.errors import (
@@ -424,9 +424,8 @@ class CommitProtocol:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes a note on the cause, which is raised
-            cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
-            if not isinstance(error, Exception):
-                self._interrupts.append(error)
+            when = "when the outcome was asked for"
+            note(error, on=cause, interrupts=self._interrupts, when=when)
             return None
         return False
 
@@ -481,6 +480,7 @@ class Block(Protocol):
     def begin(self, entry: object, stop: Stop | None = None) -> Flow[None]: ...
     def finish(self) -> Flow[None]: ...
     def undo(self, cause: BaseException) -> Flow[None]: ...
+    def withdraw(self, entry: object, cause: BaseException) -> Flow[None]: ...
     def publish(
         self,
         topic: TopicId,

@@ -195,7 +195,7 @@ def attempt(
     except GeneratorExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the cause is raised, and this must not hide it
-        _note(error, on=cause, interrupts=interrupts)
+        note(error, on=cause, interrupts=interrupts)
 
 
 def run_all(flows: Sequence[Flow[object]], *, interrupts: list[BaseException]) -> Flow[None]:
@@ -211,7 +211,7 @@ def run_all(flows: Sequence[Flow[object]], *, interrupts: list[BaseException]) -
             if first is None:
                 first = error
             else:
-                _note(error, on=first, interrupts=interrupts)
+                note(error, on=first, interrupts=interrupts)
     if first is not None:
         raise first
 
@@ -236,14 +236,18 @@ def wait_for(descriptor: int | None, stop: Stop, seconds: float) -> bool:
     return bool(ready)
 
 
-def _note(error: BaseException, *, on: BaseException, interrupts: list[BaseException]) -> None:
+def note(
+    error: BaseException, *, on: BaseException, interrupts: list[BaseException], when: str = "then"
+) -> None:
+    """Make an error a note on another one, which is raised; as `attempt`. The note says `when` the
+    error was raised."""
     if error is on:
         return
     if not isinstance(error, Exception):
         interrupts.append(error)
-    on.add_note(f"and then: {type(error).__name__}: {error}".rstrip(": "))
-    for note in getattr(error, "__notes__", ()):
-        on.add_note(note)
+    on.add_note(f"and {when}: {type(error).__name__}: {error}".rstrip(": "))
+    for each in getattr(error, "__notes__", ()):
+        on.add_note(each)
 
 
 class _Pipe:

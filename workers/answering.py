@@ -5,7 +5,8 @@ main process does. So admission, rights, quotas, errors and metrics have one imp
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from process.dispatch import Dispatcher, ends_with_connection
@@ -80,7 +81,8 @@ class WorkerLink(asyncio.Protocol):
         self._lost = lost
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
-        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way: dict[int, LightTask[Reply | ReplyParts]] = {}
+        self._polls: set[int] = set()  # those of them that end with their connection
         self._streams: dict[int, _RemoteStream] = {}
         self._bodies: dict[int, asyncio.Future[bytes]] = {}  # of the calls that wait for them
         self.unanswered_count = 0  # pings in a row
@@ -103,8 +105,8 @@ class WorkerLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for call in [each for each in self._under_way.values() if each.ends_with_connection]:
-            self._give_up(call.call_id)
+        for call_id in tuple(self._polls):
+            self._give_up(call_id)
         bodies, self._bodies = self._bodies, {}
         for body in bodies.values():
             body.set_exception(_client_lost())
@@ -163,13 +165,13 @@ class WorkerLink(asyncio.Protocol):
 
     def _go_on(self, kind: int, call_id: int, told: Any = None) -> None:
         """What the worker says about a call that is under way, or has just ended."""
-        call, stream = self._under_way.get(call_id), self._streams.get(call_id)
+        stream = self._streams.get(call_id)
         body = self._bodies.pop(call_id, None) if kind in (Kind.BODY, Kind.CANCEL) else None
         if body is not None and kind == Kind.BODY:
             body.set_result(told)
         elif body is not None:
             body.set_exception(_client_lost())
-        elif kind == Kind.CANCEL and call is not None and call.ends_with_connection:
+        elif kind == Kind.CANCEL and call_id in self._polls:
             self._give_up(call_id)
         elif kind == Kind.TAKEN and stream is not None:
             stream.go_on()
@@ -209,8 +211,10 @@ class WorkerLink(asyncio.Protocol):
         except BaseException as error:  # noqa: BLE001 - as in a task
             self._fail(call_id, error)
         else:
-            is_read = ends_with_connection(operation)
-            self._under_way[call_id] = call = _UnderWay(self, call_id, work, is_read)
+            returned, failed = partial(self._answered, call_id), partial(self._failed, call_id)
+            self._under_way[call_id] = call = LightTask(work, returned, failed, REFUSALS)
+            if ends_with_connection(operation):
+                self._polls.add(call_id)
             call.wait_for(awaited)
 
     def _streamed(self, call_id: int, callee: _Callee) -> _Handler:
@@ -224,13 +228,17 @@ class WorkerLink(asyncio.Protocol):
 
         return handle
 
-    def answered(self, call_id: int, reply: Reply | ReplyParts) -> None:
-        del self._under_way[call_id]
+    def _answered(self, call_id: int, reply: Reply | ReplyParts) -> None:
+        self._remove(call_id)
         self._reply(call_id, reply)
 
-    def failed(self, call_id: int, error: BaseException) -> None:
-        del self._under_way[call_id]
+    def _failed(self, call_id: int, error: BaseException) -> None:
+        self._remove(call_id)
         self._fail(call_id, error)
+
+    def _remove(self, call_id: int) -> LightTask[Reply | ReplyParts]:
+        self._polls.discard(call_id)
+        return self._under_way.pop(call_id)
 
     def _reply(self, call_id: int, reply: Reply | ReplyParts) -> None:
         if self._transport is None:
@@ -247,35 +255,11 @@ class WorkerLink(asyncio.Protocol):
 
     def _give_up(self, call_id: int) -> None:
         self._bodies.pop(call_id, None)
-        self._under_way.pop(call_id).give_up()
+        self._remove(call_id).give_up()
 
 
 def _client_lost() -> ConnectionResetError:
     return ConnectionResetError("the client has closed the connection")
-
-
-class _UnderWay(LightTask[Reply | ReplyParts]):
-    """A call that waits."""
-
-    __slots__ = ("_link", "call_id", "ends_with_connection")
-
-    def __init__(
-        self,
-        link: WorkerLink,
-        call_id: int,
-        work: Coroutine[Any, Any, Any],
-        ends_with_connection: bool,  # noqa: FBT001 - by position, since one is made for each call
-    ) -> None:
-        self._link = link
-        self.call_id = call_id
-        self.ends_with_connection = ends_with_connection
-        super().__init__(work, returned=self._return, failed=self._raise, refusals=REFUSALS)
-
-    def _return(self, reply: Reply | ReplyParts) -> None:
-        self._link.answered(self.call_id, reply)
-
-    def _raise(self, error: BaseException) -> None:
-        self._link.failed(self.call_id, error)
 
 
 class _RemoteStream:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastavro import parse_schema
 
-from process.schemas import AVRO_2
+from process.binary_schemas import AVRO_2
 from tests.http.calls import Topic, begin, entry
 from tests.http.client import AVRO, JSON, Client, Reply, ok, refused
 from tests.http.forms import consume_request, decode, encode, messages_of

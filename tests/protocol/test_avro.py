@@ -10,7 +10,7 @@ from fastavro.types import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from process.schemas import AVRO, AVRO_2
+from process.binary_schemas import AVRO, AVRO_2
 from tests.protocol.attributes import ATTRIBUTES
 from tuff.protocol.attributes import NO_ATTRIBUTES, Attributes
 from tuff.protocol.avro import (

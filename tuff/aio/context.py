@@ -6,7 +6,7 @@ from types import TracebackType
 from tuff import calls
 from tuff.aio.driver import AsyncDriver
 from tuff.calls import Duration, PollQuestion, Start, Undecided
-from tuff.commit_protocol import CommitProtocol
+from tuff.commit_protocol import Block, CommitProtocol
 from tuff.new_messages import Publishable
 from tuff.participant import AsyncTransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -33,14 +33,7 @@ class AsyncTransactionContext:
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncTransactionContext":
-        entry = object()
-        try:
-            await self._driver.run(self._protocol.begin(entry))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._driver.run(self._protocol.withdraw(entry, error))
-            raise
+        await begin_block(self._protocol, self._driver)
         return self
 
     async def __aexit__(
@@ -49,8 +42,7 @@ class AsyncTransactionContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        protocol = self._protocol
-        await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+        await end_block(self._protocol, self._driver, error)
 
     async def end_chain(self) -> None:
         """In the last block of a context with `chain`: let its commit start no other transaction.
@@ -139,3 +131,20 @@ class AsyncTransactionContext:
     async def abort(self) -> None:
         """Roll back and end the transaction without an error; leave the block afterwards."""
         await self._driver.run(self._protocol.abort())
+
+
+async def begin_block(protocol: Block, driver: AsyncDriver) -> None:
+    """Begin a transaction for a block, or nothing if that raises."""
+    entry = object()
+    try:
+        await driver.run(protocol.begin(entry))
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        await driver.run(protocol.withdraw(entry, error))
+        raise
+
+
+async def end_block(protocol: Block, driver: AsyncDriver, error: BaseException | None) -> None:
+    """Commit at the end of a block, or roll back if it has raised this error."""
+    await driver.run(protocol.finish() if error is None else protocol.undo(error))

@@ -4,6 +4,7 @@ from datetime import datetime
 from types import TracebackType
 
 from tuff import calls
+from tuff.aio.context import begin_block, end_block
 from tuff.aio.driver import AsyncDriver
 from tuff.aio.heartbeats import AsyncHeartbeats
 from tuff.calls import Duration
@@ -31,14 +32,7 @@ class AsyncSqlTransaction:
         return self._protocol.transaction
 
     async def __aenter__(self) -> "AsyncSqlTransaction":
-        entry = object()
-        try:
-            await self._driver.run(self._protocol.begin(entry))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._driver.run(self._protocol.withdraw(entry, error))
-            raise
+        await begin_block(self._protocol, self._driver)
         return self
 
     async def __aexit__(
@@ -47,8 +41,7 @@ class AsyncSqlTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        protocol = self._protocol
-        await self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+        await end_block(self._protocol, self._driver, error)
 
     async def publish(
         self,

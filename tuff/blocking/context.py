@@ -7,7 +7,7 @@ from types import TracebackType
 from tuff import calls
 from tuff.blocking.driver import Driver
 from tuff.calls import Duration, PollQuestion, Start, Undecided
-from tuff.commit_protocol import CommitProtocol
+from tuff.commit_protocol import Block, CommitProtocol
 from tuff.new_messages import Publishable
 from tuff.participant import TransactionAware
 from tuff.protocol.ids import MessageId, TopicId
@@ -34,14 +34,7 @@ class TransactionContext:
         return self._protocol.transaction
 
     def __enter__(self) -> "TransactionContext":
-        entry = object()
-        try:
-            self._driver.run(self._protocol.begin(entry))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._driver.run(self._protocol.withdraw(entry, error))
-            raise
+        begin_block(self._protocol, self._driver)
         return self
 
     def __exit__(
@@ -50,8 +43,7 @@ class TransactionContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        protocol = self._protocol
-        self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+        end_block(self._protocol, self._driver, error)
 
     def end_chain(self) -> None:
         """In the last block of a context with `chain`: let its commit start no other transaction.
@@ -140,3 +132,20 @@ class TransactionContext:
     def abort(self) -> None:
         """Roll back and end the transaction without an error; leave the block afterwards."""
         self._driver.run(self._protocol.abort())
+
+
+def begin_block(protocol: Block, driver: Driver) -> None:
+    """Begin a transaction for a block, or nothing if that raises."""
+    entry = object()
+    try:
+        driver.run(protocol.begin(entry))
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        driver.run(protocol.withdraw(entry, error))
+        raise
+
+
+def end_block(protocol: Block, driver: Driver, error: BaseException | None) -> None:
+    """Commit at the end of a block, or roll back if it has raised this error."""
+    driver.run(protocol.finish() if error is None else protocol.undo(error))

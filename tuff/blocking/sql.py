@@ -5,6 +5,7 @@ from datetime import datetime
 from types import TracebackType
 
 from tuff import calls
+from tuff.blocking.context import begin_block, end_block
 from tuff.blocking.driver import Driver
 from tuff.blocking.heartbeats import Heartbeats
 from tuff.calls import Duration
@@ -32,14 +33,7 @@ class SqlTransaction:
         return self._protocol.transaction
 
     def __enter__(self) -> "SqlTransaction":
-        entry = object()
-        try:
-            self._driver.run(self._protocol.begin(entry))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._driver.run(self._protocol.withdraw(entry, error))
-            raise
+        begin_block(self._protocol, self._driver)
         return self
 
     def __exit__(
@@ -48,8 +42,7 @@ class SqlTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        protocol = self._protocol
-        self._driver.run(protocol.finish() if error is None else protocol.undo(error))
+        end_block(self._protocol, self._driver, error)
 
     def publish(
         self,

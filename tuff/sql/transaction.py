@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from tuff import transaction_calls
 from tuff.batching import MessageBuffer
 from tuff.client_errors import OutcomeUnknownError, WrongStateError
-from tuff.flows import Flow, Stop, StoppedError, attempt, hook
+from tuff.flows import Flow, Stop, StoppedError, attempt, hook, note
 from tuff.new_messages import Publishable, all_checked
 from tuff.protocol.errors import TuffError
 from tuff.protocol.ids import TopicId
@@ -203,9 +203,8 @@ class SqlProtocol:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
-            cause.add_note(f"and the roll-back of the database: {type(error).__name__}: {error}")
-            if not isinstance(error, Exception):
-                self._interrupts.append(error)
+            when = "when the database rolled back"
+            note(error, on=cause, interrupts=self._interrupts, when=when)
             if self._transaction is not None:
                 # The row may still be committed, by a program that goes on with the connection.
                 yield from self._settle(self._transaction, cause)
@@ -224,9 +223,8 @@ class SqlProtocol:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes a note on the cause
-            cause.add_note(f"and when the outcome was asked for: {type(error).__name__}: {error}")
-            if not isinstance(error, Exception):
-                self._interrupts.append(error)
+            when = "when the outcome was asked for"
+            note(error, on=cause, interrupts=self._interrupts, when=when)
             return None
         if answer is Answer.COMMITTED:
             yield from self._resolve_committed(transaction)

@@ -27,8 +27,8 @@ link.recv(1 << 16)
 link.sendall(msgpack.packb([16]))
 sys.exit(3)
 """
-# Says that it is ready, and answers nothing.
-HANGS = ENDS_LATER.replace("sys.exit(3)", "import time; time.sleep(3600)")
+# Says that it is ready, and answers nothing until the test has ended.
+HANGS = ENDS_LATER.replace("sys.exit(3)", "while link.recv(1 << 16): pass")
 
 
 def started_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Workers:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from process import schemas
+from process import binary_schemas
 from tests.http.calls import Topic, ids
 from tests.http.client import PROBLEM, Client, Reply, ok, refused
 
@@ -100,7 +100,7 @@ def test_a_batch_of_schema_2_has_the_attributes_too(client: Client, topic: Topic
     reply = client.send("GET", f"{topic.path}/messages", headers=ARROW_2)
 
     batch = batch_of(reply, accepted=ARROW_2)
-    assert {field.name: str(field.type) for field in batch.schema} == schemas.ARROW_2
+    assert {field.name: str(field.type) for field in batch.schema} == binary_schemas.ARROW_2
     assert batch["value"].to_pylist() == [b"before", b"a", b"c"]
     assert batch["key"].to_pylist() == [None, b"k", b""]
     assert batch["tags"].to_pylist() == [None, ["eu", "paid"], None]

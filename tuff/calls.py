@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 from tuff.protocol.attributes import NO_ATTRIBUTES
@@ -711,6 +711,8 @@ class PollBatch:
     blocked_by: int | None
     expired: bool
     archived: bool = False
+    blocked_by_database: str | None = None
+    blocked_since_ms: int | None = None
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -764,30 +766,25 @@ def _consume_request(question: PollQuestion) -> dict[str, object]:
 
 
 def _read_poll(response: Response) -> Poll:
-    headers = response.headers
-    since = headers.get("tuff-blocked-since")
-    return Poll(
-        messages=_read_messages(response),
-        next_id=MessageId.from_hex(headers["tuff-next"]),
-        caught_up=headers.get("tuff-caught-up") == "true",
-        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
-        expired=headers.get("tuff-expired") == "true",
-        archived=headers.get("tuff-archive") == "true",
-        blocked_by_database=headers.get("tuff-blocked-database"),
-        blocked_since_ms=None if since is None else int(since),
-    )
+    return Poll(messages=_read_messages(response), **_poll_fields(response.headers))
 
 
 def _read_batch(response: Response, *, form: str) -> PollBatch:
-    headers = response.headers
-    return PollBatch(
-        batch=_read_record_batch(response, form),
-        next_id=MessageId.from_hex(headers["tuff-next"]),
-        caught_up=headers.get("tuff-caught-up") == "true",
-        blocked_by=maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
-        expired=headers.get("tuff-expired") == "true",
-        archived=headers.get("tuff-archive") == "true",
-    )
+    return PollBatch(batch=_read_record_batch(response, form), **_poll_fields(response.headers))
+
+
+def _poll_fields(headers: Mapping[str, str]) -> dict[str, Any]:
+    """What a poll says beside its messages."""
+    since = headers.get("tuff-blocked-since")
+    return {
+        "next_id": MessageId.from_hex(headers["tuff-next"]),
+        "caught_up": headers.get("tuff-caught-up") == "true",
+        "blocked_by": maybe_pointer(headers.get("tuff-blocked-by"), what="Tuff-Blocked-By"),
+        "expired": headers.get("tuff-expired") == "true",
+        "archived": headers.get("tuff-archive") == "true",
+        "blocked_by_database": headers.get("tuff-blocked-database"),
+        "blocked_since_ms": None if since is None else int(since),
+    }
 
 
 def _read_messages(response: Response) -> tuple[Message, ...]:

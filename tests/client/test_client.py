@@ -199,6 +199,21 @@ def test_a_batch_has_the_messages_of_a_poll(client: tuff.Client, topic: tuff.Top
     assert (len(first), first.next_id, first.caught_up) == (2, ids[1], False)
 
 
+def test_a_batch_says_which_database_holds_it_back(
+    client: tuff.Client, topic: tuff.TopicId
+) -> None:
+    transaction = client.transactions.start()
+    client.publish(topic, "held back", transaction=transaction)
+    client.transactions.prepare(transaction, database="shop")
+
+    found = client.poll_batch(topic, tuff.PollQuestion(isolation="committed"))
+
+    poll = client.poll(topic)
+    assert (found.blocked_by, found.blocked_by_database) == (transaction.transaction_id, "shop")
+    assert found.blocked_since_ms == poll.blocked_since_ms is not None
+    client.transactions.resolve(transaction, "abort")
+
+
 def test_a_batch_has_the_attributes_if_they_are_asked_for(
     client: tuff.Client, topic: tuff.TopicId
 ) -> None:

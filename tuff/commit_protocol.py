@@ -29,7 +29,7 @@ from tuff.protocol.errors import (
 )
 from tuff.protocol.ids import TopicId
 from tuff.protocol.requests import Delay, PublishEntry, RollbackDetail
-from tuff.protocol.transaction import Transaction, TransactionTypeLike
+from tuff.protocol.transaction import Transaction, TransactionType, TransactionTypeLike
 from tuff.replies import Poll
 from tuff.retries import Retries
 
@@ -69,7 +69,13 @@ class CommitProtocol:
     ) -> None:
         """`offsets`: commits offsets of a consumer group within the transaction of a pointer.
         `chain_elapsed_s`: each commit also starts the next transaction, which the next block uses
-        if it begins in time; by this clock, in seconds, which never goes back."""
+        if it begins in time; by this clock, in seconds, which never goes back.
+
+        Raises: ValueError: a chain of long transactions. Each that no block used would stay on the
+            list of invalid transactions.
+        """
+        if chain_elapsed_s is not None and type != TransactionType.SHORT:
+            raise ValueError("chain is for short transactions")
         self._retries = retries
         self._offsets = offsets
         # Compared by identity, here and below: two equal participants may hold different writes.
@@ -339,11 +345,16 @@ class CommitProtocol:
 
         Raises:
             TypeError: one of them is not bytes.
-            WrongStateError: there is no transaction.
+            WrongStateError: there is no transaction, or a long one.
         """
         checked = [of_type(key, bytes, "a key") for key in keys]
         if self._current is None:
-            raise WrongStateError("keys are changed within the block of a transaction")
+            raise WrongStateError("add_changes is called inside of the block of a transaction")
+        if self._current.type is TransactionType.LONG:
+            raise WrongStateError(
+                "a long transaction is never checked for conflicts, so it takes no keys; use a "
+                "short one"
+            )
         self._changes.update(checked)
 
     def poll(self, topic: TopicId, question: PollQuestion) -> Flow[Poll]:

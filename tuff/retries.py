@@ -22,7 +22,7 @@ from tuff.protocol.errors import (
 T = TypeVar("T")
 
 RETRY_COUNT_MAX = 100  # attempts; with more of them a program seems to hang
-RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, outlast the restart of a server
+RETRY_FIRST_S = 0.1  # seconds; five of them, doubled, take 1.6 to 3.1 seconds
 RETRY_S_MAX = 2.0  # seconds
 RETRY_AFTER_S_MAX = 5.0  # seconds; the longest Retry-After that is honoured
 

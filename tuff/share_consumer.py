@@ -317,6 +317,7 @@ class ShareConsumerFlows(Generic[C]):
 
     def leave(self) -> Flow[None]:
         """Release what was not acknowledged, so that other workers get it at once."""
+        self._drop_committed()
         yield from self._quietly(self._release([each.message for each in self._held.values()]))
 
     def stop(self) -> None:
@@ -332,13 +333,18 @@ class ShareConsumerFlows(Generic[C]):
         for each in self._transactions:
             if each.opened.protocol.is_in_transaction:
                 raise WrongStateError("end the transactions of the last batch before the next poll")
-            if each.opened.protocol.has_committed:
-                self._drop(each.ids)
+        self._drop_committed()
         self._transactions.clear()
         yield from self._release(left)
         held = [*self._held.values()]
         is_accepted = self.plan.mode == DeliveryMode.AT_LEAST_ONCE
         yield from self._acknowledge(held, Action.ACCEPT if is_accepted else Action.RELEASE)
+
+    def _drop_committed(self) -> None:
+        """The messages of these transactions were accepted with their commit."""
+        for each in self._transactions:
+            if each.opened.protocol.has_committed:
+                self._drop(each.ids)
 
     def _release(self, messages: Collection[Message]) -> Flow[None]:
         held = [self._held[each.id] for each in messages if each.id in self._held]

@@ -172,10 +172,20 @@ def test_changes_of_the_block_and_of_its_participants_are_checked_together(
 def test_keys_are_bytes_and_belong_to_a_block(client: tuff.Client) -> None:
     context = client.transaction()
 
-    with pytest.raises(tuff.WrongStateError, match="within the block"):
+    with pytest.raises(tuff.WrongStateError, match="inside of the block"):
         context.add_changes(b"key")
     with pytest.raises(TypeError, match="a key has the type bytes"), context as tx:
         tx.add_changes("key")  # type: ignore[arg-type]  # as a program without types
+
+
+def test_a_long_transaction_takes_no_keys_and_has_no_chain(client: tuff.Client) -> None:
+    with (
+        pytest.raises(tuff.WrongStateError, match="never checked"),
+        client.transaction(type="long") as tx,
+    ):
+        tx.add_changes(b"key")
+    with pytest.raises(ValueError, match="chain is for short"):
+        client.transaction(type="long", chain=True)
 
 
 def test_a_block_does_not_change_the_keys_of_the_block_before(

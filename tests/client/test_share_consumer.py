@@ -156,6 +156,20 @@ def test_exactly_once_a_message_counts_with_its_transaction(
     assert sorted(each.payload for each in client.poll(copies)) == [b"a", b"b", b"c"]
 
 
+def test_a_worker_that_closes_behind_its_transactions_releases_none_of_their_messages(
+    client: tuff.Client, topic: tuff.TopicId, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It released them, and warned that other workers have them."""
+    client.publish(topic, *"ab")
+    with client.share_consumer(topic, GROUP, mode="exactly_once", batch=2) as consumer:
+        (first, _) = consumer.poll()
+        with consumer.transaction(first):
+            pass
+
+    assert [each.getMessage() for each in caplog.records] == []
+    assert polled(make()) == ["b"]
+
+
 def test_a_transaction_whose_lease_is_lost_is_rolled_back(
     client: tuff.Client, topic: tuff.TopicId, make: Make
 ) -> None:

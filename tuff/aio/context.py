@@ -69,11 +69,12 @@ class AsyncTransactionContext:
         change one key, and are in progress at once, only the first one commits.
 
         A program that has its state in topics needs no participant for this, and without any the
-        keys are checked by the commit alone, which saves a call.
+        keys are checked by the commit alone, which saves a call. It sends nothing, so it is no
+        coroutine function in either client.
 
         Raises:
             TypeError: one of them is not bytes.
-            WrongStateError: outside of the block.
+            WrongStateError: outside of the block, or in a long transaction, which is never checked.
         """
         self._protocol.add_changes(keys)
 

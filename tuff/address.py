@@ -138,9 +138,12 @@ class Address:
                 f"{self.url} was lost before it answered {what} ({reason}); ask again",
                 outcome_unknown=False,
             )
+        repeat = "check that before you repeat it"
+        if request.is_repeatable:
+            repeat = "you can repeat it, which has no second effect"
         return ConnectionLostError(
             f"{self.url} was lost before it answered {what} ({reason}), so it is unknown "
-            "whether the server executed it; check that before you repeat it",
+            f"whether the server executed it; {repeat}",
             outcome_unknown=True,
         )
 

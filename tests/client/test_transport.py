@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import tuff
+from tuff.address import Address
+from tuff.calls import Request
 from tuff.protocol.errors import InternalError
 
 EMPTY_LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]"
@@ -154,6 +156,20 @@ def test_tls_is_only_suggested_where_nothing_has_answered(
     once = EMPTY_LIST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     with answering(once, b"") as (url, _):
         assert "https" not in first_error(url, after=1).detail
+
+
+@pytest.mark.parametrize(
+    ("is_repeatable", "advice"),
+    [(True, "you can repeat it, which has no second effect"), (False, "check that before you")],
+)
+def test_a_lost_call_says_whether_it_can_be_repeated(is_repeatable: bool, advice: str) -> None:
+    request = Request(method="POST", path="/v1/transactions", is_repeatable=is_repeatable)
+
+    address = Address(url="http://127.0.0.1:1", timeout_s=1.0, connect_timeout_s=1.0)
+    error = address.lost(request, OSError("gone"), was_sent=True)
+
+    assert error.outcome_unknown
+    assert advice in str(error)
 
 
 @BOTH

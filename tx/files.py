@@ -160,7 +160,7 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
     """
     if len(data) < HEAD_SIZE or data[:_MAGIC_SIZE] != _MAGIC[kind]:
         raise damaged(name, 0, f"it does not start as a {kind.value} file")
-    (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
+    version = format_of(data)
     if version not in _VERSIONS[kind]:
         newest = _VERSIONS[kind][-1]
         tell = newer if version > newest else damaged
@@ -173,6 +173,12 @@ def read_header(name: str, kind: FileKind, data: bytes) -> tuple[FileHeader, int
         return _unpack_header(from_bytes(frame.body)), frame.stop
     except MalformedError as error:
         raise unreadable(name, HEAD_SIZE, error) from None
+
+
+def format_of(data: bytes) -> int:
+    """The format of a file whose header could be read. No checksum protects it."""
+    (version,) = _VERSION.unpack_from(data, _MAGIC_SIZE)
+    return int(version)
 
 
 def _unpack_header(data: object) -> FileHeader:

@@ -49,6 +49,7 @@ from tx.files import (
     FileKind,
     KnownFile,
     damaged,
+    format_of,
     free_path,
     pack_header,
     read_header,
@@ -246,6 +247,8 @@ def read_snapshot(name: str, data: bytes) -> tuple[FileHeader, StateImage]:
     if reader.image is None:
         raise damaged(name, offset, "its end is missing")
     reason = inconsistency(reader.image)
+    if format_of(data) != (expected := _version(reader.image)):
+        reason = f"it has format {format_of(data)}, and its content has format {expected}"
     if header.lsn != reader.image.lsn:
         reason = f"its header says edit {header.lsn}, and its state edit {reader.image.lsn}"
     if reason is not None:

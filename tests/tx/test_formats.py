@@ -1,6 +1,7 @@
 """The bytes of edits, logs and snapshots; a golden file that changes needs a new format version."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,19 @@ def test_a_bit_flipped_or_a_cut_anywhere_in_a_snapshot_is_damage() -> None:
         for bad in (bytes(flipped), data[:at]):
             with pytest.raises(DamagedFilesError, match=r"snapshot\.1"):
                 read_snapshot("snapshot.1", bad)
+
+
+def test_a_snapshot_has_the_format_of_its_content() -> None:
+    """No checksum protects the format: a flipped bit made it another one that is known."""
+    data = bytearray(snapshot_bytes())
+    accepted = []
+    for number in (1, 2, 3):
+        data[9] = number
+        with suppress(DamagedFilesError):
+            read_snapshot("snapshot.1", bytes(data))
+            accepted.append(number)
+
+    assert accepted == [snapshot_bytes()[9]]
 
 
 def test_a_file_of_another_format_or_kind_is_refused() -> None:

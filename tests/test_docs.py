@@ -94,6 +94,7 @@ def run(command: list[str], program: str, server: ServerProcess, directory: Path
             **os.environ,
             "TUFF_URL": url,
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(directory),  # where the tutorial leaves its directory
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         },
         capture_output=True,

@@ -22,6 +22,7 @@ from tuff.protocol.errors import (
     OwnershipMovingError,
     TopicNotFoundError,
     TransactionsUnavailableError,
+    TuffError,
     UnavailableError,
 )
 from tuff.protocol.ids import TopicId
@@ -51,7 +52,9 @@ class LocalRows(Protocol):
     """The rows of this server (`messaging.write.settle_and_mark.TransactionRows`)."""
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None: ...
-    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]: ...
+    async def publish_final(
+        self, commits: Sequence[Sequence[PublishEntry]]
+    ) -> Sequence[list[RollbackDetail] | TuffError]: ...
     async def set_aside(self, transaction_pointers: Collection[int]) -> None: ...
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None: ...
     def settle(self, transaction_pointers: Collection[int]) -> None: ...
@@ -158,7 +161,10 @@ class OwnedRows:
         async def publish(require_wanted: Callable[[], None]) -> list[RollbackDetail]:
             await self._require_owned(entries)
             require_wanted()
-            return await self._rows.publish_final(entries)
+            (details,) = await self._rows.publish_final([entries])
+            if isinstance(details, TuffError):
+                raise details
+            return details
 
         return await self._numbered(form, number, publish)
 

@@ -239,9 +239,18 @@ class RowsOfOwners:
                 return
             await asyncio.sleep(self._retry_s)
 
-    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
-        """As MessageRows: each owner writes its entries as one batch. When this raises, no such
-        write is under way any more."""
+    def check_now(self, entries: Sequence[PublishEntry]) -> bool:
+        """As MessageRows: the owners have to be asked."""
+        return False
+
+    async def publish_final(
+        self, commits: Sequence[Sequence[PublishEntry]]
+    ) -> list[list[RollbackDetail]]:
+        """As MessageRows: each owner writes its entries of a commit as one batch. When this raises,
+        no such write is under way any more."""
+        return [await self._publish_final(entries) for entries in commits]
+
+    async def _publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
         for entry in entries:
             assert entry.pointer is not None
             self.note_topic(entry.pointer, entry.topic.unit)

@@ -25,7 +25,7 @@ from process.streamed_replies import ReplyParts, StreamRoute
 from process.watched_files import WatchedFileError, WatchedFiles
 from tuff.disk.event_loop import InThread
 from tuff.protocol.errors import ForbiddenError, QuotaExceededError, UnauthenticatedError
-from tuff.protocol.exchange import SERVER_SCHEME, Caller, Reply, Request, Route
+from tuff.protocol.exchange import SERVER_SCHEME, Caller, Joint, Reply, Request, Route
 from tuff.protocol.ids import TopicId
 from tuff.protocol.sentences import counted
 
@@ -115,12 +115,13 @@ class AccessGuard:
 
         joint = route.joint
 
-        def handle_jointly(requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
-            # One session has one principal, and these calls have the same parameters.
+        def handle_jointly(requests: Sequence[Request]) -> Joint | None:
             assert joint is not None
-            if self._find(operation, needed, requests[0]).usage is not None:
+            found = [self._find(operation, needed, request) for request in requests]
+            if any(each.usage is not None for each in found):
                 return None  # a quota is charged for each call
-            return joint(requests)
+            pairs = zip(requests, found, strict=True)
+            return joint([request.of_caller(each.caller) for request, each in pairs])
 
         return route.wrapped(handle, joint=None if joint is None else handle_jointly)
 

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -33,6 +33,7 @@ from tuff.protocol.exchange import (
     PROBLEM_TYPE,
     Caller,
     Handler,
+    Joint,
     Reply,
     Request,
     Route,
@@ -143,14 +144,11 @@ class AuditTopic:
 
         joint = route.joint
 
-        def handle_jointly(requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
+        def handle_jointly(requests: Sequence[Request]) -> Joint | None:
             assert joint is not None
-            try:
-                return joint(requests)
-            except TuffError as error:  # only a refusal of these calls matters
-                for each in requests:
-                    self._note_call(operation, each, error.code, ())
-                raise
+            if any(self._foreign(operation, each) for each in requests):
+                return None  # each is recorded
+            return joint(requests)
 
         return route.wrapped(handle, joint=None if joint is None else handle_jointly)
 

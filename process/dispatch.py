@@ -8,7 +8,15 @@ is called, its answer is counted, and every error becomes a problem document.
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tuff.disk.event_loop import Arrivals
@@ -181,37 +189,52 @@ class Dispatcher:
             answered = problem_reply(error)
         except ConnectionError:
             raise
-        except Exception:  # noqa: BLE001 - it is logged, and the process goes on
-            answered = self._bug(operation)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the process goes on
+            answered = self._bug(operation, error)
         self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
         return answered
 
-    async def answer_jointly(
-        self, operation: str, handler: JointHandler, questions: Sequence[Request]
-    ) -> Sequence[Reply] | None:
-        """The replies to calls that are handled at once; None: nothing was done, and each is to be
-        answered by itself."""
-        began_s, count = self._elapsed_s(), len(questions)
-        replies: Sequence[Reply]
+    def begin_jointly(
+        self, operation: str, handler: JointHandler, requests: Sequence[Request]
+    ) -> tuple[Coroutine[Any, Any, Sequence[Reply]], Collection[int]] | None:
+        """Begin calls that are handled at once: the replies, for which the caller waits at once,
+        and the indexes of the calls that are to be answered by themselves. None: all are."""
+        count = len(requests)
         try:
             self._admission.enter(count)
         except TuffError:
             return None  # there may be room for some of them
         try:
-            answers = handler(questions)
-            if answers is None:
-                return None
-            replies = await answers
-        except TuffError as error:
-            replies = [problem_reply(error)] * count
-        except Exception:  # noqa: BLE001 - it is logged, and the process goes on
-            replies = [self._bug(operation)] * count
+            joint = handler(requests)
+        except Exception:  # noqa: BLE001 - each call will say by itself what is wrong
+            joint = None
+        left_count = count if joint is None else len(joint.left)
+        self._admission.leave(left_count)
+        if joint is None or left_count == count:
+            return None
+        return self._replies(operation, joint.replies, count - left_count), joint.left
+
+    async def _replies(
+        self, operation: str, answers: Awaitable[Sequence[Reply | Exception]], count: int
+    ) -> Sequence[Reply]:
+        began_s = self._elapsed_s()
+        try:
+            answered = await answers
+        except Exception as error:  # noqa: BLE001 - of all of them
+            answered = [error] * count
         finally:
             self._admission.leave(count)
         seconds = self._elapsed_s() - began_s
+        replies = [
+            self._failed(operation, each) if isinstance(each, Exception) else each
+            for each in answered
+        ]
         for reply in replies:
             self._metrics.observe_request(operation, reply.status, seconds)
         return replies
+
+    def _failed(self, operation: str, error: Exception) -> Reply:
+        return problem_reply(error) if isinstance(error, TuffError) else self._bug(operation, error)
 
     def refuse(self, operation: str, error: TuffError) -> Reply:
         """The reply to a request that reached no handler; it is counted."""
@@ -222,12 +245,11 @@ class Dispatcher:
         """Count a request that was answered elsewhere, in so many seconds."""
         self._metrics.observe_request(operation, status, seconds)
 
-    def _bug(self, operation: str) -> Reply:
+    def _bug(self, operation: str, error: Exception) -> Reply:
         # The reply names the log line.
         bug = next(self._bugs)
-        log.exception(
-            "bug %d in %s", bug, operation, extra=event("bug", number=bug, operation=operation)
-        )
+        extra = event("bug", number=bug, operation=operation)
+        log.error("bug %d in %s", bug, operation, exc_info=error, extra=extra)
         detail = f"the server has a bug, and logged this as bug {bug}; tell the operator"
         return problem_reply(InternalError(detail))
 

@@ -320,8 +320,7 @@ class Session(asyncio.Protocol):
             self._begin(call_id, callee, request, size)
 
     def _join(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
-        first, _ = next(iter(self._joined.values()), (request, 0))
-        if callee is not self._joined_callee or first.parameters != request.parameters:
+        if callee is not self._joined_callee:
             self._begin_joined()
         self._joined_callee = callee
         self._joined[call_id] = request, size
@@ -332,27 +331,34 @@ class Session(asyncio.Protocol):
         calls, callee, self._joined = self._joined, self._joined_callee, {}
         assert callee is not None
         assert callee.joint is not None
-        if len(calls) == 1:
+        begun = None
+        if len(calls) > 1:
+            requests = [request for request, _ in calls.values()]
+            begun = self._sessions.dispatcher.begin_jointly(
+                callee.operation, callee.joint, requests
+            )
+        if begun is None:
             self._begin_each(calls, callee)
             return
-        requests = [request for request, _ in calls.values()]
-        answers = self._sessions.dispatcher.answer_jointly(callee.operation, callee.joint, requests)
-        work = _Jointly(self, calls, callee, answers)
+        replies, indexes = begun
+        left = {}
+        if indexes:
+            left = {each: calls[each] for index, each in enumerate(calls) if index in indexes}
+            calls = {each: call for each, call in calls.items() if each not in left}
+        work = _Jointly(self, calls, replies)
         self._under_way.update(dict.fromkeys(calls, work))
         self._under_way_bytes += work.size
         work.go_on()
+        self._begin_each(left, callee)
 
     def _begin_each(self, calls: Mapping[int, tuple[Request, int]], callee: _Callee) -> None:
         for call_id, (request, size) in calls.items():
             self._begin(call_id, callee, request, size)
 
-    def answered_jointly(self, work: "_Jointly", replies: Sequence[Reply] | None) -> None:
+    def answered_jointly(self, work: "_Jointly", replies: Sequence[Reply]) -> None:
         for call_id in work.calls:
             del self._under_way[call_id]
         self._under_way_bytes -= work.size
-        if replies is None:
-            self._begin_each(work.calls, work.callee)
-            return
         for call_id, reply in zip(work.calls, replies, strict=True):
             self._answer(call_id, reply)
 
@@ -508,25 +514,23 @@ class _UnderWay(LightTask[Reply]):
         self._session.answered(self, reply)
 
 
-class _Jointly(LightTask[Sequence[Reply] | None]):
+class _Jointly(LightTask[Sequence[Reply]]):
     """Neighbouring calls that one handler answers at once; `size` is that of their frames."""
 
-    __slots__ = ("_session", "callee", "calls", "size")
+    __slots__ = ("_session", "calls", "size")
 
     def __init__(
         self,
         session: Session,
         calls: Mapping[int, tuple[Request, int]],
-        callee: _Callee,
-        work: Coroutine[Any, Any, Sequence[Reply] | None],
+        work: Coroutine[Any, Any, Sequence[Reply]],
     ) -> None:
         self._session = session
         self.calls = calls
-        self.callee = callee
         self.size = sum(size for _, size in calls.values())
         super().__init__(work, self._return, session.fail, REFUSALS)
 
-    def _return(self, replies: Sequence[Reply] | None) -> None:
+    def _return(self, replies: Sequence[Reply]) -> None:
         self._session.answered_jointly(self, replies)
 
 

@@ -66,6 +66,19 @@ class CommitRequest:
     database: str | None = None
 
 
+@value()
+class BegunCommit:
+    """A commit or a prepare that has passed its check. Without messages it is recorded, by the edit
+    of this `lsn`; else its rows are next, and it holds its claim."""
+
+    transaction_id: int
+    opened: OpenTransaction
+    changes: frozenset[bytes]
+    entries: Sequence[PublishEntry]
+    request: CommitRequest
+    lsn: int | None = None
+
+
 def check_read_only(opened: OpenTransaction, request: CommitRequest, *, has_rows: bool) -> None:
     """Raises: BadRequestError: the transaction wrote, or names, something to commit."""
     name = f"transaction {opened.transaction_id}"
@@ -199,34 +212,88 @@ class Completion:
             publish=publish,
             is_read_only=read_only,
         )
-        transaction_id = self._durable.state.find(pointer).transaction_id
-        lsn = self._commit_now(transaction_id, request)
-        if lsn is None:
-            return await self._durable.within_time(self.commit_unbounded(transaction_id, request))
-        await self._durable.synced_in_time(lsn)
-        return self._outcome(transaction_id)
+        begun = self.begin_commit(pointer, request)
+        if begun is None:
+            transaction_id = self._durable.state.find(pointer).transaction_id
+            return await self._durable.within_time(self._commit_in_turn(transaction_id, request))
+        if begun.lsn is None:
+            (outcome,) = await self._durable.within_time(self._end_claimed([begun]))
+            return _unless_failed(outcome)
+        await self._durable.synced_in_time(begun.lsn)
+        return self._outcome(begun.transaction_id)
 
-    def _commit_now(self, transaction_id: int, request: CommitRequest) -> int | None:
-        """Record the commit if it waits for nothing before its sync, as nearly always; its LSN. It
-        takes no turn then: no other call can come between its check and its record. None: nothing
-        was done, and `commit_unbounded` waits, or says why it is refused."""
-        if request.publish or request.is_read_only or not self._locks.is_unused(transaction_id):
-            return None
-        opened = self._maybe_usable(transaction_id)
+    def begin_commit(self, pointer: int, request: CommitRequest) -> BegunCommit | None:
+        """Begin a commit that waits for nothing but the disk, as nearly all do; wait for `ended` at
+        once. None: nothing was done. `commit` waits, or says why it is refused.
+
+        A commit without messages takes no turn: it is recorded, and no other call can come between
+        its check and its record.
+
+        Raises: as `commit`.
+        """
+        opened = self._maybe_usable(pointer)
         if opened is None or loses_changes(opened, names_changes=request.changes is not None):
             return None
-        state, (_, changes) = self._durable.state, self._check(opened, request)
-        if self._locks.claimed_by(changes) is not None or state.prepared.conflict(changes):
+        transaction_id = opened.transaction_id
+        if request.is_read_only or not self._locks.is_unused(transaction_id):
             return None
-        if state.committers.conflict(opened.transaction, changes):
+        entries, changes = self._check(opened, request)
+        if not self._is_free(changes, opened):
             return None
         self._durable.require_room()
-        return self._record_commit(opened, changes, (), request)
+        if not entries:
+            lsn = self._record_commit(opened, changes, (), request)
+            return BegunCommit(transaction_id, opened, changes, entries, request, lsn)
+        if not self._rows.check_now(entries):
+            return None
+        self._locks.close_now(transaction_id)
+        self._locks.claim(transaction_id, changes)
+        return BegunCommit(transaction_id, opened, changes, entries, request)
+
+    def _is_free(self, changes: frozenset[bytes], opened: OpenTransaction) -> bool:
+        """Whether nothing that another transaction has committed or claims conflicts."""
+        state = self._durable.state
+        return (
+            self._locks.claimed_by(changes) is None
+            and state.prepared.conflict(changes) is None
+            and state.committers.conflict(opened.transaction, changes) is None
+        )
+
+    async def ended(self, begun: Sequence[BegunCommit]) -> list[Outcome | Exception]:
+        """Wait for the end of these commits, which share one write of their rows and one sync; the
+        outcome or the error of each. All of them have messages, or none has.
+
+        Raises:
+            TransactionsUnavailableError: what became of them is not known yet.
+        """
+        if (lsn := begun[-1].lsn) is None:
+            return await self._durable.within_time(self._end_claimed(begun))
+        await self._durable.synced_in_time(lsn)
+        return [self._outcome(each.transaction_id) for each in begun]
+
+    async def _end_claimed(self, claimed: Sequence[BegunCommit]) -> list[Outcome | Exception]:
+        """End commits that `begin_commit` has given their turn."""
+        try:
+            errors = await self._write_and_record(claimed)
+            return [
+                self._outcome(each.transaction_id) if error is None else error
+                for each, error in zip(claimed, errors, strict=True)
+            ]
+        finally:
+            for each in claimed:
+                self._locks.open(each.transaction_id)
 
     async def commit_unbounded(self, transaction_id: int, request: CommitRequest) -> Outcome:
         """As `commit`, for a caller that bounds the time itself."""
-        if not self._locks.close_now(transaction_id):
-            await self._locks.close(transaction_id)
+        begun = self.begin_commit(transaction_id, request)
+        if begun is None or begun.lsn is not None:
+            return await self._commit_in_turn(transaction_id, request)
+        (outcome,) = await self._end_claimed([begun])
+        return _unless_failed(outcome)
+
+    async def _commit_in_turn(self, transaction_id: int, request: CommitRequest) -> Outcome:
+        """Commit, after the commits and aborts of this transaction that are under way."""
+        await self._locks.close(transaction_id)
         try:
             if (committed := self._committed(transaction_id)) is not None:
                 await self._durable.synced(committed.lsn)
@@ -340,7 +407,11 @@ class Completion:
             await self._raise_conflict(transaction_id, conflict)
         self._durable.require_room()
         if entries:
-            await self._publish_and_commit(opened, changes, entries, request)
+            self._locks.claim(transaction_id, changes)
+            begun = BegunCommit(transaction_id, opened, changes, entries, request)
+            (error,) = await self._write_and_record([begun])
+            if error is not None:
+                raise error
             return
         lsn = self._record_commit(opened, changes, (), request)
         if not request.is_read_only:
@@ -406,47 +477,44 @@ class Completion:
         changes = all_changes(opened, request.changes or frozenset(), settings=self._settings)
         return entries, changes
 
-    async def _publish_and_commit(
-        self,
-        opened: OpenTransaction,
-        changes: frozenset[bytes],
-        entries: Sequence[PublishEntry],
-        request: CommitRequest,
-    ) -> None:
-        transaction_id = opened.transaction_id
+    async def _write_and_record(self, claimed: Sequence[BegunCommit]) -> list[Exception | None]:
+        """Write the rows of all of them as one batch, and record each, durably. The error of each
+        one whose rows could not be written: it is invalid."""
         recovery_count = self._durable.recovery_count
-        self._locks.claim(transaction_id, changes)
+        lsn = 0
         try:
-            written = await self._write_rows(transaction_id, entries)
+            written = await self._write_rows(claimed)
             if self._durable.recovery_count != recovery_count:
-                # Recovery found a commit that was cut off, and has invalidated it.
-                raise TransactionsUnavailableError(
-                    f"the transaction log failed during the commit of {transaction_id}; ask how it "
-                    "ended"
-                )
-            if isinstance(written, Exception):
-                lsn = self._invalidate(opened, InvalidReason.INVALIDATED)
-            else:
-                lsn = self._record_commit(opened, changes, tuple(written), request)
+                return [_cut_off(each.transaction_id) for each in claimed]
+            for each, rows in zip(claimed, written, strict=True):
+                if isinstance(rows, Exception):
+                    lsn = self._invalidate(each.opened, InvalidReason.INVALIDATED)
+                else:
+                    lsn = self._record_commit(each.opened, each.changes, tuple(rows), each.request)
         finally:
-            self._locks.release(transaction_id)
+            for each in claimed:
+                self._locks.release(each.transaction_id)
         await self._durable.synced(lsn)
-        if isinstance(written, Exception):
-            await self._ended_rows.marked(transaction_id, opened.pointers)
-            raise written
+        errors = [rows if isinstance(rows, Exception) else None for rows in written]
+        for each, error in zip(claimed, errors, strict=True):
+            if error is not None:
+                await self._ended_rows.marked(each.transaction_id, each.opened.pointers)
+        return errors
 
     async def _write_rows(
-        self, transaction_id: int, entries: Sequence[PublishEntry]
-    ) -> list[RollbackDetail] | Exception:
+        self, claimed: Sequence[BegunCommit]
+    ) -> Sequence[list[RollbackDetail] | Exception]:
         # Counted as a write, so that rows are not marked before it is done, even if the service
         # goes down meanwhile.
-        self._locks.enter(transaction_id)
+        for each in claimed:
+            self._locks.enter(each.transaction_id)
         try:
-            return await self._rows.publish_final(entries)
+            return await self._rows.publish_final([each.entries for each in claimed])
         except Exception as error:  # noqa: BLE001 - whatever it was, the rows must be marked
-            return error
+            return [error] * len(claimed)
         finally:
-            self._locks.leave(transaction_id)
+            for each in claimed:
+                self._locks.leave(each.transaction_id)
 
     def _record_commit(
         self,
@@ -683,6 +751,19 @@ class Completion:
 
     def _has_rows(self, opened: OpenTransaction) -> bool:
         return any(map(self._rows.is_carried, opened.pointers))
+
+
+def _unless_failed(outcome: Outcome | Exception) -> Outcome:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _cut_off(transaction_id: int) -> TransactionsUnavailableError:
+    """Recovery has found a commit that was cut off, and has invalidated it."""
+    return TransactionsUnavailableError(
+        f"the transaction log failed during the commit of {transaction_id}; ask how it ended"
+    )
 
 
 def _log_expired(reason: InvalidReason, pointers: Sequence[int]) -> None:

@@ -31,9 +31,15 @@ class MessageRows(Protocol):
         """Raise what a publish of these entries would be refused with: TopicNotFoundError,
         InvalidTtlError, StorageUnavailableError. Every `pointer` is filled in."""
 
-    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
-        """Write all entries as one durable batch, flagged as the last of their transaction; one
-        detail for each entry, in their order.
+    def check_now(self, entries: Sequence[PublishEntry]) -> bool:
+        """Do what `check_entries` does if that waits for nothing; whether it was done."""
+
+    async def publish_final(
+        self, commits: Sequence[Sequence[PublishEntry]]
+    ) -> Sequence[list[RollbackDetail] | TuffError]:
+        """Write the entries of these commits as one durable batch, flagged as the last of their
+        transactions. For each commit one detail for each entry, in their order, or why its rows
+        were not written.
 
         Raises: any error: rows may have been written, and `mark_rolled_back` marks them."""
 

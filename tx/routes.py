@@ -10,12 +10,14 @@ from tuff.protocol.errors import (
     InvalidTimeoutError,
     OverloadedError,
     TransactionUnknownError,
+    TuffError,
     UnavailableError,
 )
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Caller,
     Handler,
+    Joint,
     Reply,
     Request,
     Route,
@@ -36,6 +38,7 @@ from tuff.protocol.pointer_list import POINTER_MAX
 from tuff.protocol.requests import PublishEntry
 from tuff.protocol.transaction import TransactionType
 from tx.batch import Batch
+from tx.commit_and_abort import BegunCommit, CommitRequest
 from tx.durable_state import ServiceState
 from tx.invalid_list import Invalids
 from tx.manager import TransactionManager
@@ -51,6 +54,7 @@ ONE_PATH = f"{ROOT_PATH}/{{tx}}"
 _SINKS = "/v1/sinks"
 _SINK = f"{_SINKS}/{{sink}}"
 _START = "the start of a transaction"
+_COMMIT_MEMBERS = frozenset({"changes", "publish", "readOnly", "then"})
 _START_MEMBERS = frozenset({"type", "timeout", "client", "lists", "lease"})
 _POINTER_DIGITS_MAX = 19  # of a 64-bit number
 
@@ -60,7 +64,7 @@ def routes(manager: TransactionManager) -> list[Route]:
     service, one, sinks = _ServiceRoutes(manager), _TransactionRoutes(manager), _SinkRoutes(manager)
     batch = Batch(one.start, {"prepare": one.prepare, "resolve": one.resolve})
     need_it = [
-        Route("POST", ROOT_PATH, one.start),
+        Route("POST", ROOT_PATH, one.start, one.start_jointly),
         Route("GET", ROOT_PATH, service.overview),
         Route("POST", f"{ROOT_PATH}/run", one.run),
         Route("POST", f"{ROOT_PATH}/batch", batch.handle),
@@ -71,7 +75,7 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("GET", f"{ROOT_PATH}/snapshot", service.snapshot_state),
         Route("GET", ONE_PATH, one.outcome),
         Route("POST", f"{ONE_PATH}/can-commit", one.can_commit),
-        Route("POST", f"{ONE_PATH}/commit", one.commit),
+        Route("POST", f"{ONE_PATH}/commit", one.commit, one.commit_jointly),
         Route("POST", f"{ONE_PATH}/prepare", one.prepare),
         Route("POST", f"{ONE_PATH}/resolve", one.resolve),
         Route("POST", f"{ONE_PATH}/abort", one.abort),
@@ -84,7 +88,10 @@ def routes(manager: TransactionManager) -> list[Route]:
         Route("POST", f"{_SINK}/epochs/{{epoch}}", sinks.begin),
     ]
     return [
-        *(route.wrapped(while_running(manager, route.handler)) for route in need_it),
+        *(
+            route.wrapped(while_running(manager, route.handler), joint=route.joint)
+            for route in need_it
+        ),
         Route("POST", f"{ROOT_PATH}/service/stop", service.stop),
         Route("POST", f"{ROOT_PATH}/service/start", service.start),
     ]
@@ -108,6 +115,25 @@ class _TransactionRoutes:
     async def start(self, request: Request) -> Reply:
         start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
         return form_reply(request, await self._started(request, start), status=201)
+
+    def start_jointly(self, requests: Sequence[Request]) -> Joint:
+        """As `start`, for the calls that wait for nothing."""
+        replies = list(map(self._started_now, requests))
+        left = [index for index, reply in enumerate(replies) if reply is None]
+        return Joint(_ready([reply for reply in replies if reply is not None]), left)
+
+    def _started_now(self, request: Request) -> Reply | None:
+        """None: nothing was done. `start` waits, or says why it is refused."""
+        try:
+            start = _start_of(_members_of(request, _START_MEMBERS, what=_START))
+            opened = self._manager.starts.start_now(
+                start.kind, start.timeout_s, start.client, start.lease_s, request.caller
+            )
+        except TuffError:
+            return None
+        if opened is None:
+            return None
+        return form_reply(request, self._object(request, opened, lists=start.lists), status=201)
 
     async def _started(self, request: Request, start: "_Start") -> dict[str, object]:
         """Start a transaction; returns its object."""
@@ -134,16 +160,68 @@ class _TransactionRoutes:
         return form_reply(request, {"state": "committing"})
 
     async def commit(self, request: Request) -> Reply:
-        body = _members_of(request, {"changes", "publish", "readOnly", "then"}, what="a commit")
+        commit, start = self._commit_of(request)
+        outcome = await self._manager.completion.commit(
+            self._own(request),
+            changes=commit.changes,
+            publish=commit.publish,
+            read_only=commit.is_read_only,
+        )
+        return await self._committed(request, outcome, start)
+
+    def commit_jointly(self, requests: Sequence[Request]) -> Joint | None:
+        """As `commit`, for the calls that wait for nothing but the disk."""
+        begun: list[BegunCommit] = []
+        asked: list[tuple[Request, _Start | None]] = []
+        left: list[int] = []
+        for index, request in enumerate(requests):
+            one = self._begun_now(request, like=begun[0] if begun else None)
+            if one is None:
+                left.append(index)
+            else:
+                begun.append(one[0])
+                asked.append((request, one[1]))
+        return Joint(self._all_committed(asked, begun), left) if begun else None
+
+    def _begun_now(
+        self, request: Request, *, like: BegunCommit | None
+    ) -> "tuple[BegunCommit, _Start | None] | None":
+        """The commit, and the start that follows it. None: nothing was done. `commit` waits, or
+        says why it is refused. A commit without messages does not wait for the rows of others."""
+        try:
+            commit, start = self._commit_of(request)
+            if like is not None and bool(commit.publish) is not bool(like.entries):
+                return None
+            begun = self._manager.completion.begin_commit(self._own(request), commit)
+        except Exception:  # noqa: BLE001 - also of a bug: the others must not stay begun
+            return None
+        return None if begun is None else (begun, start)
+
+    async def _all_committed(
+        self, asked: Sequence[tuple[Request, "_Start | None"]], begun: Sequence[BegunCommit]
+    ) -> list[Reply | Exception]:
+        outcomes = await self._manager.completion.ended(begun)
+        return [
+            outcome
+            if isinstance(outcome, Exception)
+            else await self._committed(request, outcome, start)
+            for (request, start), outcome in zip(asked, outcomes, strict=True)
+        ]
+
+    def _commit_of(self, request: Request) -> "tuple[CommitRequest, _Start | None]":
+        """What a commit asks for, and for the start behind it."""
+        body = _members_of(request, _COMMIT_MEMBERS, what="a commit")
         start = _start_behind(body)
         if start is not None:
             self._manager.starts.require_valid(start.kind, start.timeout_s, start.lease_s)
-        outcome = await self._manager.completion.commit(
-            self._own(request),
+        commit = CommitRequest(
             changes=_changes(body),
             publish=_entries(body),
-            read_only=_flag(body, "readOnly", default=False),
+            is_read_only=_flag(body, "readOnly", default=False),
         )
+        return commit, start
+
+    async def _committed(self, request: Request, outcome: Outcome, start: "_Start | None") -> Reply:
         form = _committed_object(outcome)
         if start is not None:
             try:
@@ -300,6 +378,10 @@ class _ServiceRoutes:
         _members_of(request, (), what="a start")
         await self._manager.start_service()
         return json_reply({"state": ServiceState.RUNNING.value})
+
+
+async def _ready(replies: Sequence[Reply]) -> Sequence[Reply]:
+    return replies
 
 
 def pointer_of(request: Request) -> int:

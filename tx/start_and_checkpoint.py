@@ -62,16 +62,27 @@ class Starts:
             InvalidTimeoutError: not above 0, above the maximum, or given for a long one; or so of
                 the lease, which only a long one takes.
         """
+        # Others start in each wait, so all is checked again.
+        while (opened := self.start_now(kind, timeout_s, client, lease_s, caller)) is None:
+            await self._pointers.renewed()
+        return opened
+
+    def start_now(
+        self,
+        kind: TransactionType,
+        timeout_s: float | None,
+        client: str,
+        lease_s: float | None,
+        caller: Caller | None,
+    ) -> OpenTransaction | None:
+        """As `start`; None if no pointer is left, so that it would wait."""
         self._durable.require_running()
         lives_ms = timeout_ms(self._settings, kind, timeout_s)
         lease = lease_ms(self._settings, kind, lease_s)
-        while True:
-            self.require_room(caller)  # again after each wait, in which others have started
-            pointer = self._pointers.take()
-            if pointer is not None:
-                break
-            await self._pointers.renewed()
-        # Nothing is waited for from here on, so that edits enter the log in pointer order.
+        self.require_room(caller)
+        pointer = self._pointers.take()
+        if pointer is None:
+            return None
         now_ms = self._now_ms()
         seen = self._durable.state.seen
         return self.record(

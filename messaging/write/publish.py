@@ -46,6 +46,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.exchange import (
     EMPTY_REPLY,
     Caller,
+    Joint,
     MediaType,
     Reply,
     Request,
@@ -104,22 +105,25 @@ class _Routes:
             return reply
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
-    def publish_jointly(self, requests: Sequence[Request]) -> Awaitable[Sequence[Reply]] | None:
-        """As `publish`, for calls that have nothing but payloads, which become one write."""
+    def publish_jointly(self, requests: Sequence[Request]) -> Joint | None:
+        """As `publish`, for calls to the topic of the first one, which become one write. None: not
+        all of them have payloads and nothing else, and their order is that of the calls."""
         payloads: list[bytes] = []
         counts: list[int] = []
-        for request in requests:
-            try:
-                _, publish = _publish_request(request)
-            except TuffError:
-                return None
+        left: list[int] = []
+        parameters = requests[0].parameters
+        for index, request in enumerate(requests):
+            if request.parameters != parameters:
+                left.append(index)
+                continue
+            _, publish = _publish_request(request)
             if not _is_plain(publish):
                 return None
             payloads += publish.payloads
             counts.append(len(publish.payloads))
         topic = topic_of(requests[0])
         written = self._publisher.publish_jointly(topic, payloads, requests_count=len(counts))
-        return None if written is None else _joint_replies(written, counts)
+        return None if written is None else Joint(_joint_replies(written, counts), left)
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)
@@ -358,24 +362,44 @@ class Publisher:
 
     async def check_entries(self, entries: Sequence[PublishEntry]) -> None:
         """Raise the error with which `publish_final` would refuse these entries now."""
+        self.check_now(entries)
+
+    def check_now(self, entries: Sequence[PublishEntry]) -> bool:
+        """As `check_entries`, which waits for nothing here; True."""
         self._committer.require_capacity()
         for target in [self._target(entry.topic, entry) for entry in entries]:
             if not target.entry.payloads:
                 for part in self._parts(target):
                     self._require_same(part)
                     self._require_stored_here(part)
+        return True
 
-    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
-        """Write all entries as one batch, flagged as the last of their transaction."""
-        targets = [self._target(entry.topic, entry) for entry in entries]
-        size_bytes = sum(map(_size, entries))
-        offsets = await self._committer.submit(
-            Write(partial(self._put_all, targets, final=True), size_bytes=size_bytes)
+    async def publish_final(
+        self, commits: Sequence[Sequence[PublishEntry]]
+    ) -> list[list[RollbackDetail] | TuffError]:
+        """Write the entries of these commits as one batch, flagged as the last of their
+        transactions. A commit that can't be written has its error, and no rows."""
+        targets = [[self._target(entry.topic, entry) for entry in commit] for commit in commits]
+        size_bytes = sum(_size(entry) for commit in commits for entry in commit)
+        put = partial(self._put_commits, targets)
+        written = await self._committer.submit(
+            Write(put, size_bytes=size_bytes, requests_count=len(commits))
         )
         return [
-            RollbackDetail(_pointer_of(entry), first, last)
-            for entry, (first, last) in zip(entries, offsets, strict=True)
+            offsets if isinstance(offsets, TuffError) else _details(commit, offsets)
+            for commit, offsets in zip(commits, written, strict=True)
         ]
+
+    def _put_commits(
+        self, commits: Sequence[Sequence[_Target]], batch: WriteBatch
+    ) -> list[list[tuple[Offset, Offset]] | TuffError]:
+        written: list[list[tuple[Offset, Offset]] | TuffError] = []
+        for targets in commits:
+            try:
+                written.append(self._put_all(targets, batch, final=True))
+            except TuffError as error:  # it has put no rows
+                written.append(error)
+        return written
 
     def _target(self, topic_id: TopicId, entry: PublishEntry | PublishRequest) -> _Target:
         self._committer.require_ready()
@@ -655,6 +679,15 @@ class Publisher:
     def _is_gone(self, entry: IndexedRange) -> bool:
         found = self._state.topics.find(entry.topic).decided
         return found is None or found.generation != entry.generation
+
+
+def _details(
+    commit: Sequence[PublishEntry], offsets: Sequence[tuple[Offset, Offset]]
+) -> list[RollbackDetail]:
+    return [
+        RollbackDetail(_pointer_of(entry), first, last)
+        for entry, (first, last) in zip(commit, offsets, strict=True)
+    ]
 
 
 def _pointer_of(entry: PublishEntry | PublishRequest) -> int:

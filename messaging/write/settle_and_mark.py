@@ -69,6 +69,7 @@ class TransactionRows:
         # The polls that read in the snapshot of a transaction, by its pointer.
         self._readers: dict[int, dict[asyncio.Event, None]] = {}
         self.check_entries = publisher.check_entries
+        self.check_now = publisher.check_now
         self.publish_final = publisher.publish_final
 
     def settle(self, transaction_pointers: Collection[int]) -> None:

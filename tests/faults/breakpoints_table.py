@@ -80,7 +80,7 @@ _COMMIT = _around(
     "commit taken", "commit answered", COMMIT, "tx.commit_and_abort:Completion.commit"
 )
 _CHECK = _around(
-    "gate closed", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_entries"
+    "commit begun", "entries checked", COMMIT, "messaging.write.publish:Publisher.check_now"
 )
 _CLAIM = _around(
     "nothing claimed yet", "claimed", COMMIT, "tx.write_gates_and_key_locks:TransactionLocks.claim"

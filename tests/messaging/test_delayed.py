@@ -24,6 +24,7 @@ from tests.messaging.world import (
     payloads,
     polled,
     publish,
+    publish_final,
     settle_down,
 )
 from tuff.protocol.errors import (
@@ -283,7 +284,7 @@ async def test_a_committed_message_waits_until_it_is_due(
 async def test_a_commit_can_bring_delayed_messages(world: World, service: MessagingService) -> None:
     world.transactions.start(POINTER)
     entry = PublishEntry(topic=AUDIT, payloads=[b"x"], pointer=POINTER, delays=[after(10)])
-    (detail,) = await service.publisher.publish_final([entry])
+    (detail,) = await publish_final(service, [entry])
     assert service.rows.final_pointers() == {POINTER}
     world.commit(service, POINTER)
     service.rows.wake_readers([POINTER])
@@ -683,9 +684,12 @@ async def test_a_commit_writes_nothing_if_the_log_of_its_delayed_messages_is_dam
             PublishEntry(topic=AUDIT, payloads=[b"plain"], pointer=pointer),
             PublishEntry(topic=AUDIT, payloads=[b"y"], pointer=pointer, delays=[after(10)]),
         ]
-        for call in (service.publisher.check_entries, service.publisher.publish_final):
+        for call in (
+            service.publisher.check_entries(entries),
+            publish_final(service, entries),
+        ):
             with pytest.raises(DamagedRecordError):
-                await call(entries)
+                await call
         assert not service.rows.final_pointers()
         assert (await polled(service), rows_of(world, INDEX)) == ([], [])
 

@@ -20,7 +20,14 @@ from messaging.storage.rows import (
     topic_key,
 )
 from messaging.topics import TopicRecord
-from tests.messaging.world import FlakyWorld, World, payloads, request, settle_down
+from tests.messaging.world import (
+    FlakyWorld,
+    World,
+    payloads,
+    publish_final,
+    request,
+    settle_down,
+)
 from tuff.protocol.attributes import Attributes
 from tuff.protocol.errors import (
     InvalidTopicPropertiesError,
@@ -478,9 +485,7 @@ async def test_a_transaction_publishes_and_stores_divided(
 
     stored = await service.publisher.publish(ORDERS, request(pointer=pointer))
     inline = await service.publisher.publish(ORDERS, keyed(*keys, pointer=pointer))
-    await service.publisher.publish_final(
-        [PublishEntry(topic=ORDERS, payloads=keys, pointer=pointer)]
-    )
+    await publish_final(service, [PublishEntry(topic=ORDERS, payloads=keys, pointer=pointer)])
 
     assert list(stored.partitions) == list(inline.partitions) == [0, 1, 2]
     by_key = {n: [key for key in keys if partition_index(key, 3) == n] for n in range(3)}
@@ -512,7 +517,7 @@ async def test_a_reference_is_refused_if_a_partition_with_stored_messages_is_gon
     for call in (
         service.publisher.publish(ORDERS, request(pointer=pointer)),
         service.publisher.check_entries([entry]),
-        service.publisher.publish_final([entry]),
+        publish_final(service, [entry]),
     ):
         with pytest.raises(TopicNotFoundError):
             await call

@@ -20,6 +20,7 @@ from tests.messaging.world import (
     payloads,
     polled,
     publish,
+    publish_final,
     request,
     settle_down,
 )
@@ -33,6 +34,7 @@ from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
+    TuffError,
 )
 from tuff.protocol.ids import MessageId, Offset, TopicId
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
@@ -183,7 +185,7 @@ async def test_messages_may_be_published_beside_ones_stored_before_a_deletion(
 
     await service.rows.check_entries(entries)
 
-    await service.rows.publish_final(entries)
+    await publish_final(service, entries)
     assert await polled(service) == [b"x"]
 
 
@@ -199,7 +201,7 @@ async def test_a_waiting_write_is_refused_when_its_topic_is_created_again(
         "publish": lambda: publish(service, b"x"),
         "publish_tx": lambda: publish(service, b"x", pointer=pointer),
         "store": lambda: service.publisher.store(AUDIT, request(b"x", pointer=pointer)),
-        "publish_final": lambda: service.rows.publish_final(final),
+        "publish_final": lambda: publish_final(service, final),
     }[kind]()
     # All three are taken in before the first is written: the topic is the old one to each.
     deleted, made, refused = await asyncio.gather(
@@ -302,6 +304,30 @@ async def test_permits_are_released_when_the_write_is_durable_or_refused(
     assert await polled(service) == [b"a", b"x"]
 
 
+async def test_a_commit_that_is_refused_in_a_write_of_several_is_refused_by_itself(
+    world: World, service: MessagingService
+) -> None:
+    other = TopicId("default", "other")
+    await service.topics.create(other, {})
+    commits = [
+        [PublishEntry(topic=each, payloads=[b"%d" % n], pointer=world.transactions.start(n))]
+        for n, each in enumerate((AUDIT, other, AUDIT), start=7)
+    ]
+
+    _, (first, refused, third) = await asyncio.gather(
+        service.topics.delete(other), service.rows.publish_final(commits)
+    )
+
+    assert isinstance(refused, TopicNotFoundError)
+    assert not isinstance(first, TuffError)
+    assert not isinstance(third, TuffError)
+    assert [(each.pointer, each.first) for each in (*first, *third)] == [
+        (7, Offset(NOON_MS, 0)), (9, Offset(NOON_MS, 1)),
+    ]  # fmt: skip
+    assert service.rows.final_pointers() == {7, 9}
+    assert await polled(service) == [b"7", b"9"]
+
+
 async def test_entries_of_a_commit_are_one_batch_of_final_rows(
     world: World, service: MessagingService
 ) -> None:
@@ -310,11 +336,12 @@ async def test_entries_of_a_commit_are_one_batch_of_final_rows(
     pointer = world.transactions.start(7)
     await service.publisher.store(other, request(b"stored", pointer=pointer))
 
-    details = await service.rows.publish_final(
+    details = await publish_final(
+        service,
         [
             PublishEntry(topic=AUDIT, payloads=[b"inline"], pointer=pointer),
             PublishEntry(topic=other, payloads=[], pointer=pointer),
-        ]
+        ],
     )
 
     assert [detail.first for detail in details] == [Offset(NOON_MS, 1), Offset(NOON_MS, 2)]

@@ -23,11 +23,12 @@ from tuff.protocol.errors import (
     TransactionCommittedError,
     TransactionsUnavailableError,
     TransactionUnknownError,
+    TuffError,
 )
 from tuff.protocol.exchange import Caller
 from tuff.protocol.ids import TopicId
 from tuff.protocol.pointer_list import PointerList, VisibilityState
-from tuff.protocol.requests import Isolation, PublishRequest
+from tuff.protocol.requests import Isolation, PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import Transaction, TransactionStatus
 
 if TYPE_CHECKING:
@@ -394,6 +395,16 @@ def request(
 ) -> PublishRequest:
     ttls_s = None if ttl_s is None else [ttl_s] * len(payloads)
     return PublishRequest(pointer=pointer, payloads=payloads, ttls_s=ttls_s)
+
+
+async def publish_final(
+    service: MessagingService, entries: Sequence[PublishEntry]
+) -> list[RollbackDetail]:
+    """Write the entries of one commit."""
+    (written,) = await service.rows.publish_final([entries])
+    if isinstance(written, TuffError):
+        raise written
+    return written
 
 
 async def publish(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _ADDRESSES = "tests/client/test_several_addresses.py"
 _OWNERSHIP = "tests/messaging/test_store_ownership.py"
+_COMMIT = "tests/tx/test_commit_and_abort.py"
 _PLAIN = "tests/process/test_plain_requests.py"
 _THREADS = "tests/client/test_session_threads.py"
 _SECOND = "tests/http/test_directory_locks.py"
@@ -89,6 +90,20 @@ MUTANTS: Sequence[Mutant] = (
         (
             "tests/http/test_transaction_commit.py::test_long_transactions_take_no_part_in_conflicts",
         ),
+    ),
+    Mutant(
+        "commits that end jointly do not claim their changes",
+        "tx/commit_and_abort.py",
+        "            self._locks.claimed_by(changes) is None\n            and",
+        "            True\n            and",
+        (f"{_COMMIT}::test_a_commit_begins_only_if_it_waits_for_nothing_but_the_disk",),
+    ),
+    Mutant(
+        "a commit whose rows failed is answered as the others of its write",
+        "tx/commit_and_abort.py",
+        "rows if isinstance(rows, Exception) else None for rows in written",
+        "None for _ in written",
+        (f"{_COMMIT}::test_a_commit_whose_rows_fail_does_not_fail_its_neighbours",),
     ),
     Mutant(
         "a commit ignores its deadline",

@@ -12,16 +12,38 @@ _AUDIT = "tests/http/test_audit_topic.py"
 _AUDIT_RATE = "tests/access/test_audit.py"
 _AUDIT_WRITES = "tests/process/test_audit_topic.py"
 _TURNS = "tests/process/test_session.py"
+_JOINT = "tests/http/test_joint_calls.py"
 
 ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "publishes that arrive together are charged to no quota",
         "process/access_guard.py",
-        "            if self._find(operation, needed, requests[0]).usage is not None:",
-        "            if self._find(operation, needed, requests[0]) is None:",
+        "            if any(each.usage is not None for each in found):\n",
+        "            if not found:\n",
         (
             "tests/http/test_session.py::test_a_quota_counts_each_publish_of_those_that_arrive_together",
         ),
+    ),
+    Mutant(
+        "commits that arrive together belong to nobody",
+        "process/access_guard.py",
+        "joint([request.of_caller(each.caller) for request, each in pairs])",
+        "joint([request for request, each in pairs])",
+        (f"{_JOINT}::test_each_needs_its_rights_and_its_owner",),
+    ),
+    Mutant(
+        "of commits that arrive together those of other principals' transactions leave no record",
+        "process/audit_topic.py",
+        "            if any(self._foreign(operation, each) for each in requests):\n",
+        "            if False:\n",
+        (f"{_JOINT}::test_who_may_administer_ends_those_of_others_on_record",),
+    ),
+    Mutant(
+        "calls that are not answered together stay admitted",
+        "process/dispatch.py",
+        "        self._admission.leave(left_count)\n",
+        "",
+        (f"{_JOINT}::test_a_commit_that_is_refused_fails_by_itself",),
     ),
     Mutant(
         "the check of the head stands for that of the topics in the body",
@@ -128,8 +150,9 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a quota is not checked again after a wait for a pointer",
         "tx/start_and_checkpoint.py",
-        "        while True:\n            self.require_room(caller)  #",
-        "        self.require_room(caller)\n        while True:\n            #",
+        "        self.require_room(caller)\n        pointer = self._pointers.take()\n",
+        "        pointer = self._pointers.take()\n"
+        "        if pointer is None:\n            self.require_room(caller)\n",
         (
             "tests/tx/test_start_and_checkpoint.py::test_starts_that_wait_for_a_pointer_keep_the_quota",
         ),

@@ -24,6 +24,15 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "a commit that is refused fails those that are written with it",
+        "messaging/write/publish.py",
+        "            except TuffError as error:  # it has put no rows\n                written.append(error)\n",
+        "            except ZeroDivisionError:\n                pass\n",
+        (
+            "tests/messaging/test_publish.py::test_a_commit_that_is_refused_in_a_write_of_several_is_refused_by_itself",
+        ),
+    ),
+    Mutant(
         "message ids follow a clock that is set back",
         "messaging/storage/sequencer.py",
         "        if now_ms > last.timestamp_ms:\n",

@@ -4,7 +4,7 @@ A request is a coroutine. Its reply is recorded and checked at the moment it com
 crashes first, the request ends without a reply and may have been applied or not.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tests.simulation import invariants, retention_checks, sink_writers
@@ -25,6 +25,7 @@ from tests.simulation.observations import (
 )
 from tests.simulation.readers import Readers, state_named_by
 from tests.simulation.server import SimulatedServer
+from tuff.disk.event_loop import FutureTask
 from tuff.protocol.errors import (
     BadRequestError,
     TopicExistsError,
@@ -39,6 +40,7 @@ from tuff.protocol.errors import (
 from tuff.protocol.ids import MessageId, Offset
 from tuff.protocol.requests import PublishEntry, PublishRequest, RollbackDetail
 from tuff.protocol.transaction import TransactionType
+from tx.commit_and_abort import BegunCommit, CommitRequest
 from tx.outcomes import OpenTransaction, Outcome
 
 FIRST, LAST = Offset(0, 1), Offset(1 << 50, 0)
@@ -131,6 +133,46 @@ class Client:
             )
             # A read-only commit waits for no sync, so a crash may undo it after its reply.
             if not read_only:
+                self._committed(tx, outcome, invoked)
+
+    async def commit_together(
+        self, commits: Sequence[tuple[Tx, frozenset[bytes] | None, list[Publish]]]
+    ) -> None:
+        """Commit them as one read of a session does: those that wait for nothing but the disk in
+        two groups, with and without messages, and each of the others by itself."""
+        completion = self._server.transactions.completion
+        groups: dict[bool, list[tuple[Tx, int, BegunCommit]]] = {False: [], True: []}
+        left = []
+        for tx, changes, entries in commits:
+            publish = self._to_publish(tx, changes, entries)
+            invoked = self._observed.moment()
+            tx.commit_invoked = min(tx.commit_invoked, invoked)
+            begun = None
+            with self._learning_from(tx, invoked):
+                request = CommitRequest(changes=changes, publish=publish)
+                begun = completion.begin_commit(tx.id, request)
+            if begun is None:
+                left.append((tx, changes, entries))
+            else:
+                groups[bool(publish)].append((tx, invoked, begun))
+        works = [self._end_together(group) for group in groups.values() if group]
+        works += [self.commit(*each) for each in left]
+        tasks = [FutureTask(work, refusals=TuffError) for work in works]
+        for task in tasks:
+            task.go_on()
+        for task in tasks:
+            await task.done
+
+    async def _end_together(self, group: list[tuple[Tx, int, BegunCommit]]) -> None:
+        begun = [each for *_, each in group]
+        try:
+            outcomes = await self._server.transactions.completion.ended(begun)
+        except UnavailableError:
+            return
+        for (tx, invoked, _), outcome in zip(group, outcomes, strict=True):
+            with self._learning_from(tx, invoked):
+                if isinstance(outcome, Exception):
+                    raise outcome
                 self._committed(tx, outcome, invoked)
 
     def _to_publish(

@@ -71,6 +71,18 @@ BUGS = (
         "if False:",
     ),
     planted(
+        "commits-of-one-write-get-the-ids-of-each-other",
+        "messaging/write/publish.py",
+        "for commit, offsets in zip(commits, written, strict=True)",
+        "for commit, offsets in zip(commits, written[::-1], strict=True)",
+    ),
+    planted(
+        "commit-recorded-although-its-rows-failed",
+        "tx/commit_and_abort.py",
+        "                if isinstance(rows, Exception):\n",
+        "                if isinstance(rows, Exception) and (rows := []):\n",
+    ),
+    planted(
         "undecided-rows-skipped",
         "messaging/read/visibility.py",
         "else Verdict.HOLD",

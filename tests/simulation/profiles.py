@@ -68,6 +68,15 @@ PROFILES = (
         },
     ),
     Profile(
+        "commits of several transactions at once, with equal changes, crashes and failing disks",
+        {
+            "start": 14, "commit_together": 12, "publish_tx": 3, "can_commit": 3, "commit": 3,
+            "abort": 2, "invalidate": 2, "prepare": 2, "resolve": 2, "create": 2, "delete": 2,
+            "hang_log": 3, "hang_threads": 3, "heal": 5, "fail_sync": 2, "fail_write": 2, "kill": 2,
+            "power_cut": 2, "power_cut_soon": 2, "tick": 2, "wait": 3, "poll": 5, "read_all": 1,
+        },
+    ),
+    Profile(
         "prepared transactions, with equal changes, after crashes and after every limit",
         {
             "start": 8, "start_brief": 3, "start_long": 1, "prepare": 14, "resolve": 5,

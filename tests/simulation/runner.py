@@ -104,6 +104,19 @@ class OperationRunner:
             publish.is_final = True
         self.commit(entries)
 
+    def commit_together(self) -> None:
+        """The commits of some transactions, as one read of a session brings them."""
+        recent = [tx for tx in self.observed.transactions.values() if not tx.is_over][-4:]
+        topics = list(self.observed.topics.values())
+        commits = []
+        for place, tx in enumerate(recent):
+            entries = [] if tx.entries or self.b % 4 == place else [self.new_publish(topics[0], tx)]
+            for publish in entries:
+                publish.is_final = True
+            changes = frozenset([KEYS[place % 3]]) if self.a % 3 == 0 else self.changes()
+            commits.append((tx, changes if self.a % 4 else None, entries))
+        self.send(self.client.commit_together(commits))
+
     def prepare(self) -> None:
         tx = self.tx()
         if tx is None:

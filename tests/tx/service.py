@@ -108,6 +108,9 @@ class Rows:
     seen_lsn: int = 0
     refusal: TuffError | None = None
     failure: Exception | None = None
+    failures: dict[int | None, TuffError] = field(default_factory=dict)  # of commits, by pointer
+    asks_others: bool = False  # the check of a commit's entries waits, as in a cluster
+    batches: list[int] = field(default_factory=list)  # how many commits each write has
     marking_fails: bool = False
     published: list[PublishEntry] = field(default_factory=list)
     writing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -121,17 +124,32 @@ class Rows:
         if self.refusal is not None:
             raise self.refusal
 
-    async def publish_final(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail]:
+    def check_now(self, entries: Sequence[PublishEntry]) -> bool:
+        if self.refusal is not None:
+            raise self.refusal
+        return not self.asks_others
+
+    async def publish_final(
+        self, commits: Sequence[Sequence[PublishEntry]]
+    ) -> list[list[RollbackDetail] | TuffError]:
+        self.batches.append(len(commits))
         await self.writing.wait()
+        written = [self._written(entries) for entries in commits]
+        if self.failure is not None:
+            raise self.failure
+        return written
+
+    def _written(self, entries: Sequence[PublishEntry]) -> list[RollbackDetail] | TuffError:
         details = []
         for entry in entries:
             assert entry.pointer is not None
             self.carried[entry.pointer] = str(entry.topic)
             self.finals.add(entry.pointer)
             details.append(RollbackDetail(entry.pointer, Offset(NOW_MS, 0), Offset(NOW_MS, 1)))
-        if self.failure is not None:
-            raise self.failure
-        self.published += entries
+        if (error := self.failures.get(entries[0].pointer)) is not None:
+            return error
+        if self.failure is None:
+            self.published += entries
         return details
 
     async def mark_rolled_back(self, transaction_pointers: Collection[int]) -> None:

@@ -1,6 +1,7 @@
 """Can-commit, commit, abort, invalidate: write gates, claims, and which call waits for which."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,8 +20,9 @@ from tuff.protocol.errors import (
     TransactionTimedOutError,
 )
 from tuff.protocol.transaction import TransactionType
+from tx.commit_and_abort import BegunCommit, CommitRequest
 from tx.edits import InvalidReason
-from tx.outcomes import EndedState
+from tx.outcomes import EndedState, OpenTransaction, Outcome
 from tx.settings import TransactionSettings
 
 
@@ -261,6 +263,135 @@ async def test_a_claim_that_comes_to_nothing_lets_equal_changes_pass(service: Se
     assert (await waiting).state is EndedState.COMMITTED
     with pytest.raises(StorageUnavailableError):
         await publishing
+
+
+def begin(
+    service: Service, tx: OpenTransaction, *changes: bytes, publish: bool = True
+) -> BegunCommit:
+    """A commit that waits for nothing but the disk; wait for its end at once."""
+    begun = maybe_begin(service, tx, *changes, publish=publish)
+    assert begun is not None
+    return begun
+
+
+def maybe_begin(
+    service: Service, tx: OpenTransaction, *changes: bytes, publish: bool = True
+) -> BegunCommit | None:
+    entries = [entry(b"a")] if publish else []
+    request = CommitRequest(changes=frozenset(changes), publish=entries)
+    return service.completion.begin_commit(tx.transaction_id, request)
+
+
+def begin_all(service: Service, opened: Sequence[OpenTransaction]) -> list[BegunCommit]:
+    return [begin(service, tx, b"%d" % number) for number, tx in enumerate(opened)]
+
+
+@pytest.mark.parametrize("publish", [True, False])
+async def test_commits_that_end_jointly_share_a_write_and_a_sync(
+    service: Service, *, publish: bool
+) -> None:
+    opened = [await service.begin() for _ in range(5)]
+    syncs_before = service.disk.sync_count
+    begun = [begin(service, tx, b"%d" % tx.transaction_id, publish=publish) for tx in opened]
+
+    outcomes = await service.completion.ended(begun)
+
+    assert [each.state for each in outcomes if isinstance(each, Outcome)] == [
+        EndedState.COMMITTED
+    ] * 5
+    assert service.rows.batches == ([5] if publish else [])
+    assert service.disk.sync_count == syncs_before + 1
+    assert [each.pointer for each in service.rows.published] == [
+        tx.transaction_id for tx in opened if publish
+    ]
+
+
+async def test_a_commit_whose_rows_fail_does_not_fail_its_neighbours(service: Service) -> None:
+    opened = [await service.begin() for _ in range(3)]
+    failed = opened[1]
+    service.rows.failures[failed.transaction_id] = TopicNotFoundError("it was deleted")
+
+    outcomes = await service.completion.ended([begin(service, tx) for tx in opened])
+
+    assert [type(each) for each in outcomes] == [Outcome, TopicNotFoundError, Outcome]
+    states = [await service.state_of(tx.transaction_id) for tx in opened]
+    assert states == [("committed", None), ("invalid", "invalidated"), ("committed", None)]
+    assert service.rows.marked == [failed.transaction_id]
+    assert all(maybe_begin(service, tx) is None for tx in opened)
+
+
+async def test_rows_that_fail_fail_all_commits_of_their_write(service: Service) -> None:
+    opened = [await service.begin() for _ in range(2)]
+    service.rows.failure = StorageUnavailableError("disk full")
+
+    outcomes = await service.completion.ended(begin_all(service, opened))
+
+    assert outcomes == [service.rows.failure] * 2
+    assert service.rows.marked == [tx.transaction_id for tx in opened]
+    service.rows.failure = None
+    following = [await service.begin() for _ in range(2)]  # nothing claims their changes any more
+    await service.completion.ended(begin_all(service, following))
+
+
+async def test_a_commit_begins_only_if_it_waits_for_nothing_but_the_disk(service: Service) -> None:
+    first, second, third = [await service.begin() for _ in range(3)]
+    request = CommitRequest(changes=frozenset(), publish=[entry(b"a", pointer=7)])
+    with pytest.raises(BadRequestError, match="none of"):
+        service.completion.begin_commit(first.transaction_id, request)
+    begun = begin(service, first, b"k")
+
+    assert maybe_begin(service, second, b"k") is None  # claimed
+    assert maybe_begin(service, first, b"k") is None  # its turn is not over
+    await service.completion.ended([begun])
+    assert maybe_begin(service, second, b"k") is None  # a conflict, which `commit` reports
+    assert maybe_begin(service, first, b"k") is None  # it has ended
+    await service.write_permits.enter(third.transaction_id, TOPIC)
+    assert maybe_begin(service, third) is None  # a write is under way
+
+
+async def test_a_commit_that_asks_other_servers_does_not_begin_at_once(service: Service) -> None:
+    service.rows.asks_others = True
+    tx = await service.begin()
+
+    assert maybe_begin(service, tx, b"k") is None
+    assert begin(service, await service.begin(), b"k", publish=False).lsn is not None
+
+    outcome = await service.completion.commit(tx.transaction_id, publish=[entry(b"a")])
+    assert outcome.state is EndedState.COMMITTED
+
+
+async def test_joint_commits_that_a_failing_log_cuts_off_say_so(service: Service) -> None:
+    opened, other = [await service.begin() for _ in range(2)], await service.begin()
+    service.rows.writing.clear()
+    begun = [begin(service, tx) for tx in opened]
+    ending = asyncio.create_task(service.completion.ended(begun))
+    await turns()
+    await service.break_log(other)
+    await service.durable.reopen()
+
+    service.rows.writing.set()
+
+    outcomes = await ending
+    for tx, outcome in zip(opened, outcomes, strict=True):
+        assert isinstance(outcome, TransactionsUnavailableError)
+        assert str(tx.transaction_id) in outcome.detail
+        assert await service.state_of(tx.transaction_id) == ("invalid", "lost_in_crash")
+
+
+async def test_joint_commits_that_take_too_long_go_on_by_themselves(
+    new_service: NewService,
+) -> None:
+    service = await new_service(TransactionSettings(ending_timeout_s=0.01)).open()
+    opened = [await service.begin() for _ in range(2)]
+    service.rows.writing.clear()
+
+    with pytest.raises(TransactionsUnavailableError, match="under way"):
+        await service.completion.ended([begin(service, tx) for tx in opened])
+
+    service.rows.writing.set()
+    await turns()
+    states = [await service.state_of(tx.transaction_id) for tx in opened]
+    assert states == [("committed", None)] * 2
 
 
 async def test_an_ending_that_takes_too_long_goes_on_by_itself(new_service: NewService) -> None:

@@ -108,15 +108,25 @@ class Reply(NamedTuple):
 EMPTY_REPLY = Reply()
 
 Handler = Callable[[Request], Awaitable[Reply]]
-JointHandler = Callable[[Sequence[Request]], Awaitable[Sequence[Reply]] | None]
+
+
+class Joint(NamedTuple):
+    """Calls that are answered together. `replies`: of all but those with the indexes in `left`, for
+    which nothing was done. A call that failed by itself has its error. Wait for them at once."""
+
+    replies: Awaitable[Sequence[Reply | Exception]]
+    left: Collection[int] = ()
+
+
+JointHandler = Callable[[Sequence[Request]], Joint | None]
 
 
 class Route(NamedTuple):
     """The handler of a method of a path. A `{name}` in the path matches one whole segment.
 
-    `joint` handles several calls of one session at once, at a fraction of the cost. They have the
-    same parameters, no query and no `accept`. It answers each of them, or raises the error of all.
-    None: it did nothing, and each call goes to `handler`.
+    `joint` handles several calls of one session at once, at a fraction of the cost. They have no
+    query and no `accept`. A call that it leaves goes to `handler`, and so do all if it returns None
+    or raises an error.
     """
 
     method: str

@@ -1,12 +1,13 @@
 """The election of the server that leads transactions (decision 0042, One leader for transactions).
 
     ("leader",)       := JSON {format: 1, server_id, incarnation, address}         ephemeral
-    ("transactions",) := JSON {format: 1}               once a leader has made transaction files
+    ("transactions",) := JSON {format: 1, highest_pointer}     see `FilesRecord`
 
 The version of the leader record is the epoch of the leader.
 """
 
 import logging
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -65,22 +66,43 @@ class Tenancy:
 
 
 class FilesRecord:
-    """Whether there were transaction files in this cluster. Beside it, an empty directory is one
-    that is not mounted, or another one. Without it, its server would lead with an empty state, in
-    which every message of a rolled-back transaction is visible. Calls block.
+    """The highest write pointer that the cluster's transaction files have reserved durably; 0
+    before the first files. Beside it, an empty directory is one that is not mounted, and files that
+    know fewer pointers are an older copy. Their leader would lack commits, or lead with an empty
+    state, in which every message of a rolled-back transaction is visible.
 
-    Every method raises MetadataError (its kinds)."""
+    The leader that has taken the record last writes it. Calls block, each in any thread. Every
+    method raises MetadataError (its kinds)."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._lock = threading.Lock()
+        self._highest = 0
+        self._version: Expected | int = Expected.NEW
 
-    def exists(self) -> bool:
-        return self._store.get(FILES_KEY) is not None
+    def take(self) -> int:
+        """The pointer. From now on no earlier leader can write it, so the files, if they are read
+        behind this, know at least as many pointers."""
+        with self._lock:
+            while True:
+                found = read_value(self._store, FILES_KEY, _highest_pointer)
+                self._highest = 0 if found is None else found.value
+                self._version = Expected.NEW if found is None else found.version
+                with suppress(BadVersionError, EntryExistsError):  # an earlier leader was quicker
+                    self._put(self._highest)
+                    return self._highest
 
-    def write(self) -> None:
-        """Repeating it is harmless."""
-        with suppress(EntryExistsError):
-            self._store.put(FILES_KEY, encoded({}, format_number=FORMAT), Expected.NEW)
+    def note(self, highest_pointer: int) -> None:
+        """The files have durably reserved pointers up to this one. Raises: BadVersionError,
+        EntryExistsError: another leader has taken the record."""
+        with self._lock:
+            if highest_pointer > self._highest:
+                self._put(highest_pointer)
+
+    def _put(self, highest_pointer: int) -> None:
+        value = encoded({"highest_pointer": highest_pointer}, format_number=FORMAT)
+        self._version = self._store.put(FILES_KEY, value, self._version)
+        self._highest = highest_pointer
 
 
 class Election:
@@ -169,3 +191,11 @@ def _decoded(key: Key, data: bytes) -> tuple[str, int, str]:
         return fields.text("server_id"), fields.integer("incarnation"), fields.text("address")
 
     return decoded(key, data, leader_of, format_number=FORMAT, what="leader record")
+
+
+def _highest_pointer(key: Key, data: bytes) -> int:
+    def pointer_of(fields: Fields) -> int:
+        # Records of the first version say only that there were files.
+        return fields.integer("highest_pointer") if fields.has("highest_pointer") else 1
+
+    return decoded(key, data, pointer_of, format_number=FORMAT, what="record of transaction files")

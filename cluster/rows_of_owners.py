@@ -118,7 +118,7 @@ class RowsOfOwners:
         # What does not wait, or concerns this server only.
         self.is_cleared = local.is_cleared
         self.note_durable = local.note_durable
-        self.note_reserved = local.note_reserved
+        self.highest_reserved = 0
 
     # The beginning of an epoch.
 
@@ -316,6 +316,11 @@ class RowsOfOwners:
                 by_server.setdefault(server, []).append(pointer)
         for server, pointers in by_server.items():
             self._spawn(self._wake(server, pointers))
+
+    def note_reserved(self, highest_pointer: int) -> None:
+        """As MessageRows. `highest_reserved` is for the record of the cluster's files."""
+        self._local.note_reserved(highest_pointer)
+        self.highest_reserved = max(self.highest_reserved, highest_pointer)
 
     def reading_pointers(self) -> Collection[int]:
         return {*self._local.reading_pointers(), *self._readers}

@@ -118,6 +118,7 @@ class ClusterMember:
         self._is_closed = False
         self._store: MetadataStore | None = None
         self._joined: Joined | None = None
+        self._files_record: FilesRecord | None = None  # once this server leads
         self.transactions = ClusterTransactions(
             self.joined, self, peers, messaging, in_thread=in_thread, spawn=spawn
         )
@@ -260,17 +261,21 @@ class ClusterMember:
         """Whether the shared directory was reached before, and is not any more."""
         return self._reach.has_lost_directory
 
-    async def had_transaction_files(self) -> bool:
-        """Whether any server of the cluster ever made transaction files. Raises: MetadataError."""
-        return await self._in_thread(self._files_record().exists)
+    async def take_files_record(self) -> int:
+        """The highest write pointer that the cluster's transaction files ever reserved; 0 before
+        there were any. Call it as the leader, before the files are read. Raises: MetadataError."""
+        assert self._store is not None, "the server has joined"
+        record = FilesRecord(self._store)
+        highest = await self._in_thread(record.take)
+        self._files_record = record
+        return highest
 
     async def record_transaction_files(self) -> None:
-        """Record that there are transaction files. Raises: MetadataError."""
-        await self._in_thread(self._files_record().write)
-
-    def _files_record(self) -> FilesRecord:
-        assert self._store is not None, "the server has joined"
-        return FilesRecord(self._store)
+        """Record how many pointers the transaction files have reserved, if this server has read
+        them. Raises: MetadataError: also if another server leads."""
+        record, highest = self._files_record, self.transactions.rows.highest_reserved
+        if record is not None and highest:
+            await self._in_thread(partial(record.note, highest))
 
     def why_not_leading(self) -> str:
         """Why transactions are not open here, in a sentence."""
@@ -298,6 +303,7 @@ class ClusterMember:
             self._changed.clear()
             now_s = self._elapsed_s()
             await self._quietly(self._look(), default=None)
+            await self._quietly(self.record_transaction_files(), default=None)
             if now_s - retried_s >= RETRY_S:
                 retried_s = now_s
                 await self._quietly(self.ownership.retry(), default=None)

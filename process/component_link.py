@@ -78,13 +78,13 @@ class ComponentLink:
             self._transactions.put_off("the other servers have to acknowledge the new leader first")
             return
         try:
-            had_files = await cluster.had_transaction_files()
+            highest = await cluster.take_files_record()
         except MetadataError as error:
             self._transactions.put_off(f"it is not known whether there were transactions: {error}")
             return
         self._is_open = True
-        # Each server knows of the files only what they were while it led, and that there were some.
-        mark = StoreMark(cluster.cluster_id, highest_reserved=int(had_files))
+        # The message store of a server knows of the files only what they were while it led.
+        mark = StoreMark(cluster.cluster_id, highest_reserved=highest)
         await self._transactions.open(mark, leadership=leadership)
 
     async def _has_store_id(self) -> bool:

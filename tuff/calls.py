@@ -866,7 +866,7 @@ def _start_form(start: Start) -> str | int:
         case "latest":
             raise ValueError(
                 "'latest' is where a subscription can start; any other call takes the `end` that "
-                "client.offsets(topic) answers"
+                "client.offsets(topic) answers, and `inclusive=False`"
             )
         case MessageId():
             return start.hex()

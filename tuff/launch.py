@@ -69,10 +69,11 @@ class ServerProcess:
     It ends with this process, also if that is killed. Its log is appended to the file `log`.
     """
 
-    def __init__(self, data: Path, *, log: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, data: Path | str, *, log: Path | str, arguments: Sequence[str] = ()) -> None:
         given = ["--data", str(data), "--port", "0", "--until-stdin-closes", *arguments]
         command = server_command(given)
-        with log.open("ab") as errors:
+        self._log = Path(log)
+        with self._log.open("ab") as errors:
             # In a process group of its own: Ctrl-C interrupts only the program that started it,
             # which may still need the server while it stops.
             self._process = subprocess.Popen(
@@ -82,7 +83,6 @@ class ServerProcess:
                 stderr=errors,
                 process_group=0,
             )
-        self._log = log
         try:
             self.url = self._ready_url()
         except BaseException:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 
 from tuff.protocol.errors import ChangeSetTooLargeError, TransactionConflictError
-from tuff.protocol.json_forms import payload_to_json, pointer_to_json
+from tuff.protocol.json_forms import payload_to_json, pointer_to_json, shown
 from tuff.protocol.transaction import Transaction
 from tuff.protocol.values import value
 from tx.edits import Committing, Conflict, Refused
@@ -190,12 +190,13 @@ def loses_changes(opened: OpenTransaction, *, names_changes: bool) -> bool:
 
 def conflict_error(transaction_id: int, conflict: Conflict) -> TransactionConflictError:
     """The refusal for a conflict; every call gets the same."""
+    key = payload_to_json(conflict.key)
     return TransactionConflictError(
         f"transaction {transaction_id} conflicts with transaction {conflict.committer} of "
-        f"{conflict.committer_client!r}, which committed or prepared the same change after this "
-        "one started; undo its writes, abort it, and run it again",
+        f"{conflict.committer_client!r}, which committed or prepared the same change {shown(key)} "
+        "after this one started; undo its writes, abort it, and run it again",
         members={
-            "key": payload_to_json(conflict.key),
+            "key": key,
             "conflictingTransaction": pointer_to_json(conflict.committer),
             "conflictingClient": conflict.committer_client,
         },

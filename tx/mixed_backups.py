@@ -71,8 +71,8 @@ def require_one_age(
         )
     if state.highest_reserved < mark.highest_reserved:
         raise DamagedFilesError(
-            f"{directory} knows pointers up to {state.highest_reserved}, and the message store has "
-            f"seen {mark.highest_reserved}: the transaction files are older; {_ADVICE}"
+            f"{directory} knows pointers up to {state.highest_reserved}, and pointers up to "
+            f"{mark.highest_reserved} were reserved: the transaction files are older; {_ADVICE}"
         )
     if mark.seen_lsn is not None and state.lsn < mark.seen_lsn:
         raise DamagedFilesError(

@@ -15,6 +15,8 @@ def test_a_share_group_is_created_shown_and_deleted(run: Tuff, client: tuff.Clie
     refused = run("share", "create", "cli:shared", "mails")
     assert refused.returncode == 1
     assert refused.stderr.endswith("; next: tuff share show cli:shared mails\n")
+    again = run("share", "create", "cli:shared", "mails", "--from=earliest", "--order=key")
+    assert again.stdout == "the share group mails of cli:shared is there already\n"
 
     with client.share_consumer(topic, "mails") as worker:
         worker.poll()

@@ -30,7 +30,7 @@ class LocalCluster:
     def __init__(
         self, home: Path, ports: Ports, *, metadata: str, settings: Sequence[str] = ()
     ) -> None:
-        self._home = home
+        self.home = home
         self._settings = settings
         self._hbase = [
             f"hbase.gateways=['127.0.0.1:{ports.thrift}']",
@@ -50,7 +50,7 @@ class LocalCluster:
     def start(self, number: int, *, port: int = 0) -> ServerProcess:
         """Start a server, or start it again. Raises: LaunchError."""
         name = f"s{number}"
-        server = self.launch(self._home / name, name, port=port)
+        server = self.launch(self.home / name, name, port=port)
         self.servers[name] = server
         return server
 
@@ -62,7 +62,7 @@ class LocalCluster:
             "server.max_request_bytes=8388608",
             f"cluster.server_id={server_id}",
             f"cluster.metadata={self._metadata}",
-            f"cluster.transactions_directory={self._home / 'transactions'}",
+            f"cluster.transactions_directory={self.home / 'transactions'}",
             *self._settings,
             *settings,
         ]

@@ -1,8 +1,11 @@
 """The cluster that `make cluster` runs: real servers, HBase and ZooKeeper (docs/cluster.md)."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,10 @@ import pytest
 import tuff
 from tests.cluster.local_cluster import LocalCluster, local_cluster
 from tests.hbase.marks import NEEDS_HBASE
-from tests.http.client import until
-from tuff.launch import LaunchError
+from tests.http.client import Client as HttpClient
+from tests.http.client import ok, until
+from tuff.launch import LaunchError, ServerProcess
+from tuff.protocol.transaction import POINTERS_PER_MS
 
 pytestmark = NEEDS_HBASE
 
@@ -69,12 +74,62 @@ def test_an_id_in_use_and_other_tables_are_refused(cluster: LocalCluster, tmp_pa
         cluster.launch(tmp_path, "s9", "hbase.prefix=other_")
 
 
+def test_an_older_copy_of_the_shared_directory_opens_no_transactions(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It was used without an error, and commits since the copy were lost."""
+    directory, newest = cluster.home / "transactions", tmp_path / "newest"
+    shutil.copytree(directory, tmp_path / "copy")
+    with tuff.Client(cluster.url, retries=20) as client:
+        first = client.transactions.overview().write_pointer
+
+        def are_seconds_later() -> bool:
+            with client.transaction():
+                pass
+            write_pointer = client.transactions.overview().write_pointer
+            return write_pointer > first + 5_000 * POINTERS_PER_MS
+
+        # So that new pointers are reserved, and the cluster has noted that.
+        until(are_seconds_later, within_s=30)
+    with cluster.launch(tmp_path, "s8") as other:
+        for server in cluster.servers.values():
+            os.kill(server.pid, signal.SIGKILL)
+        directory.rename(newest)
+        shutil.copytree(tmp_path / "copy", directory)
+
+        with tuff.Client(other.url, retries=0) as client:
+            until(
+                lambda: "files are older" in client.health().checks["transactions"].detail,
+                within_s=TAKEN_OVER_WITHIN_S,
+                what="the election of s8",
+            )
+            with pytest.raises(tuff.TransactionsUnavailableError):
+                client.transactions.start()
+
+            shutil.rmtree(directory)
+            newest.rename(directory)
+            with closing(HttpClient(_port(other))) as http:
+                ok(http.post("/v1/transactions/service/start"))
+            with client.transaction():
+                pass
+    for server_id in tuple(cluster.servers):
+        until(partial(_is_started_again, cluster, server_id), within_s=60)
+
+
+def _port(server: ServerProcess) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+def _is_started_again(cluster: LocalCluster, server_id: str) -> bool:
+    return "process" in cluster.start_again(server_id)
+
+
 def test_a_server_without_the_shared_directory_does_not_begin_with_an_empty_state(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """It led, and transactions that were rolled back became visible."""
-    with tuff.Client(cluster.url) as client:
-        assert client.transactions.overview().invalid_count == 0
+    with tuff.Client(cluster.url, retries=20) as client, client.transaction():
+        pass
     unmounted = cluster.launch(
         tmp_path, "s9", f"cluster.transactions_directory={tmp_path / 'unmounted'}"
     )

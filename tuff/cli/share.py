@@ -83,10 +83,12 @@ def create_share_group(
 ) -> Result:
     """Create GROUP. With --order key, the messages of a key are processed one by one."""
     first = start.value if isinstance(start, TopicEnd) else start
+    was_there = group in client.share_groups.list(topic)
     client.share_groups.create(topic, group, start=first, order=order, lease=lease)
+    said = f"the share group {group} of {topic}"
     return Result(
         json=_form(client.share_groups.show(topic, group)),
-        lines=[f"created the share group {group} of {topic}"],
+        lines=[f"{said} is there already" if was_there else f"created {said}"],
     )
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster.histories import history_of
-from tests.simulation.cluster.node import Process
+from tests.simulation.cluster.node import TRANSACTIONS, Process
 from tests.simulation.cluster.simulation import play, run
 from tests.simulation.cluster.world import World
 from tests.simulation.files import mounted
 from tests.simulation.limits import limited
 from tests.simulation.operations import History
+from tx.durable_state import ServiceState
 
 ROOT = Path(__file__).resolve().parents[3]
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
@@ -189,6 +190,54 @@ def test_a_standby_starts_while_its_directory_hangs(world: World) -> None:
 
     assert slot.process.is_open
     assert slot.process.is_alive
+
+
+def files_of(world: World) -> dict[str, bytes]:
+    """The content of the shared directory."""
+    names = world.disk.listing(TRANSACTIONS)
+    found = {name: world.disk.find((TRANSACTIONS, name)) for name in names}
+    return {name: bytes(inode.data) for name, inode in found.items() if inode is not None}
+
+
+def replace_files(world: World, files: dict[str, bytes]) -> None:
+    for name in world.disk.listing(TRANSACTIONS):
+        world.disk.unlink((TRANSACTIONS, name))
+    for name, content in files.items():
+        inode = world.disk.begin((TRANSACTIONS, name))
+        world.disk.append(TRANSACTIONS, inode, content)
+        world.disk.sync(TRANSACTIONS, inode)
+    world.disk.sync_names(TRANSACTIONS)
+
+
+def start_again(world: World) -> Process:
+    """Kill all servers, and start them; the new leader."""
+    for each in world.running:
+        each.kill("the test")
+    world.pass_time(20_000)
+    for slot in world.slots:
+        world.start(slot)
+    world.pass_time(LONG_MS)
+    return leader_of(world)
+
+
+def test_an_older_copy_of_the_directory_opens_no_transactions(world: World) -> None:
+    """It was used without an error, and commits since the copy were lost."""
+    copy = files_of(world)
+    for _ in range(3):
+        world.require_done(world.clients.start)
+        world.pass_time(3_000)
+    newest = files_of(world)
+
+    for each in world.running:
+        each.kill("the test")
+    replace_files(world, copy)
+    status = start_again(world).components.transactions.status
+
+    assert status.state is ServiceState.DOWN
+    assert "the transaction files are older" in status.reason
+
+    replace_files(world, newest)
+    assert start_again(world).components.transactions.status.state is ServiceState.RUNNING
 
 
 def _play(seeds: range) -> None:

@@ -462,6 +462,22 @@ MUTANTS: Sequence[Mutant] = (
         "    is_safe = True\n",
         ("tests/client/test_retries.py::test_a_publish_that_may_have_been_done_is_not_sent_again",),
     ),
+    Mutant(
+        "an earlier leader raises the record of the files behind the next one's back",
+        "cluster/leader.py",
+        "                    self._put(self._highest)\n",
+        "",
+        ("tests/cluster/test_leader.py::test_an_earlier_leader_cannot_write_the_record_any_more",),
+    ),
+    Mutant(
+        "a cluster takes an older copy of its transaction files",
+        "process/component_link.py",
+        "highest_reserved=highest)",
+        "highest_reserved=int(highest > 0))",
+        (
+            "tests/simulation/cluster/test_cluster.py::test_an_older_copy_of_the_directory_opens_no_transactions",
+        ),
+    ),
     # Clients of a cluster
     Mutant(
         "a publish that was lost on its way is sent to the next address at once",

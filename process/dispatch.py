@@ -204,10 +204,13 @@ class Dispatcher:
             self._admission.enter(count)
         except TuffError:
             return None  # there may be room for some of them
+        joint = None
         try:
             joint = handler(requests)
-        except Exception:  # noqa: BLE001 - each call will say by itself what is wrong
-            joint = None
+        except TuffError:
+            pass  # each call will say by itself what is wrong
+        except Exception as error:  # noqa: BLE001 - it is logged, and each goes on by itself
+            self._bug(operation, error)
         left_count = count if joint is None else len(joint.left)
         self._admission.leave(left_count)
         if joint is None or left_count == count:

@@ -77,6 +77,7 @@ class _Callee(NamedTuple):
     operation: str
     handler: Handler
     joint: JointHandler | None
+    joint_by_path: bool
     names: tuple[str, ...]
     is_poll: bool
 
@@ -140,8 +141,8 @@ def _callees(routes: Iterable[Route]) -> dict[object, _Callee]:
         names = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
         operation = f"{method} {path}"
         is_poll, found_route = ends_with_connection(operation), by_operation[method, path]
-        handler, joint = found_route.handler, found_route.joint
-        found[number] = _Callee(operation, handler, joint, names, is_poll)
+        _, _, handler, joint, by_path = found_route
+        found[number] = _Callee(operation, handler, joint, by_path, names, is_poll)
     return found
 
 
@@ -320,7 +321,9 @@ class Session(asyncio.Protocol):
             self._begin(call_id, callee, request, size)
 
     def _join(self, call_id: int, callee: _Callee, request: Request, size: int) -> None:
-        if callee is not self._joined_callee:
+        first, _ = next(iter(self._joined.values()), (request, 0))
+        is_alike = not callee.joint_by_path or first.parameters == request.parameters
+        if callee is not self._joined_callee or not is_alike:
             self._begin_joined()
         self._joined_callee = callee
         self._joined[call_id] = request, size

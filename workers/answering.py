@@ -58,7 +58,10 @@ class Answering:
         self.routes = [(each.method, each.path) for each in routes]
         self.streams = [(each.method, each.path) for each in streams]
         self.callees = [
-            *(_Callee(f"{m} {p}", names_in(p), handler, None) for m, p, handler, _ in routes),
+            *(
+                _Callee(f"{each.method} {each.path}", names_in(each.path), each.handler, None)
+                for each in routes
+            ),
             *(_Callee(f"{m} {p}", (), None, handler) for m, p, handler in streams),
         ]
 

@@ -77,7 +77,13 @@ def routes(publisher: "Publisher") -> list[Route]:
     """The HTTP routes of publish, store and rollback."""
     handlers = _Routes(publisher)
     return [
-        Route("POST", f"{TOPIC_PATH}/publish", handlers.publish, handlers.publish_jointly),
+        Route(
+            "POST",
+            f"{TOPIC_PATH}/publish",
+            handlers.publish,
+            handlers.publish_jointly,
+            joint_by_path=True,
+        ),
         Route("POST", f"{TOPIC_PATH}/store", handlers.store),
         Route("POST", f"{TOPIC_PATH}/rollback", handlers.rollback),
     ]
@@ -106,16 +112,11 @@ class _Routes:
         return reply._replace(headers=(*reply.headers, ("Tuff-Ack", ack.value)))
 
     def publish_jointly(self, requests: Sequence[Request]) -> Joint | None:
-        """As `publish`, for calls to the topic of the first one, which become one write. None: not
-        all of them have payloads and nothing else, and their order is that of the calls."""
+        """As `publish`, for calls to one topic, which become one write. None: not all of them have
+        payloads and nothing else, and the order of their messages is that of the calls."""
         payloads: list[bytes] = []
         counts: list[int] = []
-        left: list[int] = []
-        parameters = requests[0].parameters
-        for index, request in enumerate(requests):
-            if request.parameters != parameters:
-                left.append(index)
-                continue
+        for request in requests:
             _, publish = _publish_request(request)
             if not _is_plain(publish):
                 return None
@@ -123,7 +124,7 @@ class _Routes:
             counts.append(len(publish.payloads))
         topic = topic_of(requests[0])
         written = self._publisher.publish_jointly(topic, payloads, requests_count=len(counts))
-        return None if written is None else Joint(_joint_replies(written, counts), left)
+        return None if written is None else Joint(_joint_replies(written, counts))
 
     async def store(self, request: Request) -> Reply:
         topic = topic_of(request, parameters=_STORE_PARAMETERS)

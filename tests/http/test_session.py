@@ -165,7 +165,10 @@ def test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_c
 
     session.write(*sent)
 
-    assert {session.reply_to(frame[1])[0] for frame in sent} == {200, 201}
+    replies = [session.reply_to(frame[1]) for frame in sent]
+    assert {reply[0] for reply in replies} == {200, 201}
+    ids = [fields["Tuff-First-Id"] for status, fields, _ in replies if status == 200]
+    assert ids == sorted(ids)
     assert topic.read() == [str(number) for number in range(60) if number % 5 != 4]
     assert other_topic.read() == [str(number) for number in range(60) if number % 5 == 4]
 

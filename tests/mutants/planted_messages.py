@@ -24,6 +24,15 @@ MESSAGE_MUTANTS: Sequence[Mutant] = (
         ),
     ),
     Mutant(
+        "publishes to several topics that arrive together are written to the first one",
+        "process/session.py",
+        "not callee.joint_by_path or first.parameters == request.parameters",
+        "True",
+        (
+            "tests/http/test_session.py::test_publishes_that_arrive_together_keep_their_order_over_topics_and_other_calls",
+        ),
+    ),
+    Mutant(
         "a commit that is refused fails those that are written with it",
         "messaging/write/publish.py",
         "            except TuffError as error:  # it has put no rows\n                written.append(error)\n",

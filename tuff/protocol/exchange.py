@@ -125,14 +125,15 @@ class Route(NamedTuple):
     """The handler of a method of a path. A `{name}` in the path matches one whole segment.
 
     `joint` handles several calls of one session at once, at a fraction of the cost. They have no
-    query and no `accept`. A call that it leaves goes to `handler`, and so do all if it returns None
-    or raises an error.
+    query and no `accept`, and with `joint_by_path` the same parameters. A call that it leaves goes
+    to `handler`, and so do all if it returns None or raises an error.
     """
 
     method: str
     path: str
     handler: Handler
     joint: JointHandler | None = None
+    joint_by_path: bool = False
 
     def wrapped(self, handler: Handler, *, joint: JointHandler | None = None) -> "Route":
         """The route with a handler that calls its own. Without a `joint` that calls its own, each

@@ -95,22 +95,10 @@ BUGS = (
         "pointer = abs(pointer)\n    if holds(snapshot.invalids, pointer):",
     ),
     planted(
-        "invalid-pointers-pruned-while-rows-have-them",
-        "tx/invalid_list.py",
-        "if self._rows.is_carried(pointer) or ",
-        "if ",
-    ),
-    planted(
         "pointer-block-used-before-it-is-durable",
         "tx/pointer_reservation.py",
         "await self._durable.synced(self._durable.record(edit))",
         "self._durable.record(edit)",
-    ),
-    planted(
-        "returned-pointers-handed-out-again",
-        "tx/pointer_reservation.py",
-        "        self.clear()\n        self.add(kept)\n        return kept\n",
-        "        return kept\n",
     ),
     planted(
         "checksum-of-log-records-not-checked",
@@ -219,7 +207,7 @@ BUGS = (
         "tuff/disk/files.py",
         "        file.write(data)\n        file.flush()\n        os.fdatasync(",
         "        file.flush()\n        os.fdatasync(",
-        "failed-sync-then-power-cut",
+        "power-cut-behind-a-commit-past-its-deadline",
     ),
     planted(
         "two-recoveries-at-once",
@@ -256,15 +244,6 @@ BUGS = (
         "self._may_recover = False",
         "self._may_recover = True",
         "service-start-before-messages-are-open",
-    ),
-    planted(
-        "rollback-learns-of-a-commit-before-it-is-durable",
-        "tx/write_permits.py",
-        "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
-        "        if not may_be_invalid:\n"
-        "            self._require_seen(found.lsn)\n"
-        "        if may_be_invalid:\n",
-        "rollback-beside-a-commit-then-kill",
     ),
     planted(
         "second-can-commit-not-durable",
@@ -336,12 +315,6 @@ BUGS = (
         "                from tx.edits import Committed\n"
         "                one = opened.transaction_id\n"
         "                yield Committed(now_ms, one, frozenset(), False, (), topics, None)\n",
-    ),
-    planted(
-        "prepare-reported-before-it-is-durable",
-        "tx/commit_and_abort.py",
-        "            await self._durable.synced_in_time(found.prepared.lsn)\n",
-        "            pass\n",
     ),
     planted(
         "prepared-transaction-undone-by-recovery",
@@ -548,13 +521,6 @@ BUGS = (
         "ttl-made-longer-while-messages-expire",
     ),
     planted(
-        "read-switches-from-the-store-to-the-tail-cache",
-        "messaging/read/poll.py",
-        "result = None if is_unfinished else self._state.tail_cache.read(query)",
-        "result = self._state.tail_cache.read(query)",
-        "read-that-began-in-the-store-went-on-in-memory",
-    ),
-    planted(
         "splits-leave-rows-out",
         "messaging/read/offsets_and_splits.py",
         "starts, ends = [start, *bounds], [*bounds, ",
@@ -589,9 +555,46 @@ BUGS = (
     ),
 )
 
-# About one seed in 10,000 finds the first one, and one in 700,000 the second; their histories find
-# them each time.
+# One seed in some thousand finds these, in 10,000 the last but one, and in 700,000 the last; their
+# histories find them each time.
 RARE_BUGS = (
+    planted(
+        "invalid-pointers-pruned-while-rows-have-them",
+        "tx/invalid_list.py",
+        "if self._rows.is_carried(pointer) or ",
+        "if ",
+        "invalid-pointer-cleared-while-rows-have-it",
+    ),
+    planted(
+        "returned-pointers-handed-out-again",
+        "tx/pointer_reservation.py",
+        "        self.clear()\n        self.add(kept)\n        return kept\n",
+        "        return kept\n",
+        "pointers-given-back-then-a-power-cut",
+    ),
+    planted(
+        "rollback-learns-of-a-commit-before-it-is-durable",
+        "tx/write_permits.py",
+        "        self._require_seen(found.lsn)\n        if may_be_invalid:\n",
+        "        if not may_be_invalid:\n"
+        "            self._require_seen(found.lsn)\n"
+        "        if may_be_invalid:\n",
+        "rollback-beside-a-commit-then-kill",
+    ),
+    planted(
+        "prepare-reported-before-it-is-durable",
+        "tx/commit_and_abort.py",
+        "            await self._durable.synced_in_time(found.prepared.lsn)\n",
+        "            pass\n",
+        "prepare-asked-for-before-a-power-cut",
+    ),
+    planted(
+        "read-switches-from-the-store-to-the-tail-cache",
+        "messaging/read/poll.py",
+        "result = None if is_unfinished else self._state.tail_cache.read(query)",
+        "result = self._state.tail_cache.read(query)",
+        "read-that-began-in-the-store-went-on-in-memory",
+    ),
     planted(
         "what-was-rolled-back-returns",
         "messaging/write/group_commit.py",

@@ -97,6 +97,29 @@ def test_replies_in_any_order_reach_their_threads() -> None:
     assert len(published) == THREADS
 
 
+def test_another_thread_reads_once_the_one_that_read_has_its_reply() -> None:
+    def one_by_one(played: PlayedSession) -> None:
+        first = played.next_call()  # its thread reads, since no other one waits
+        is_read.set()
+        second = played.next_call()
+        played.reply(first)
+        is_answered.wait()
+        played.reply(second)
+
+    is_read, is_answered = Event(), Event()
+    with (
+        playing(one_by_one) as url,
+        tuff.Client(url, timeout=5, retries=0) as client,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        first = threads.submit(client.publish, TOPIC, "first")
+        is_read.wait()
+        second = threads.submit(client.publish, TOPIC, "second")
+        first.result()
+        is_answered.set()
+        second.result()
+
+
 def test_a_late_reply_is_dropped_and_the_session_goes_on() -> None:
     def late(played: PlayedSession) -> None:
         first, second = played.next_call(), played.next_call()
@@ -137,15 +160,17 @@ def test_a_session_that_ended_while_no_call_waited_loses_no_publish() -> None:
 
     def one(played: PlayedSession) -> None:
         played.reply(played.next_call())
+        published.wait()  # else one read may bring both
         played.caller.sendall(frame(int(Kind.END), None))
         ended.set()
 
-    ended = Event()
+    published, ended = Event(), Event()
     with (
         playing(one, PlayedSession.answer_all) as url,
         tuff.Client(url, retries=0) as client,
     ):
         client.publish(TOPIC, "one")
+        published.set()
         ended.wait()
         client.publish(TOPIC, "over the next session")
 

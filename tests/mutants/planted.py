@@ -502,7 +502,7 @@ MUTANTS: Sequence[Mutant] = (
         "tuff/blocking/session.py",
         "            self._leader = next(others, None)\n",
         "            self._leader = None\n",
-        (f"{_THREADS}::test_threads_share_one_session",),
+        (f"{_THREADS}::test_another_thread_reads_once_the_one_that_read_has_its_reply",),
     ),
     Mutant(
         "a thread that can't send does not read either",

@@ -82,9 +82,9 @@ ACCESS_MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "a snapshot file has no owners",
-        "tx/snapshot_file.py",
-        "    for owners in _chunks(image.owners):\n",
-        "    for owners in _chunks(()):\n",
+        "tx/state.py",
+        "            owners=self.owners.image(),\n",
+        "            owners=(),\n",
         (
             f"{_OWNERS}::test_nobody_else_changes_or_ends_a_transaction_also_after_a_crash[snapshot]",
         ),

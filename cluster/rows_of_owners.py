@@ -115,10 +115,10 @@ class RowsOfOwners:
         self._delivering: dict[TopicId, dict[int, bool]] = {}  # pointers that ended: committed?
         self._outboxes: dict[str, _Outbox] = {}  # of the servers that have acknowledged the epoch
         self._changed = asyncio.Event()
+        self.highest_reserved = 0
         # What does not wait, or concerns this server only.
         self.is_cleared = local.is_cleared
         self.note_durable = local.note_durable
-        self.highest_reserved = 0
 
     # The beginning of an epoch.
 

@@ -185,12 +185,10 @@ class Dispatcher:
                     answered = await handler(question)
                 finally:
                     self._admission.leave()
-        except TuffError as error:
-            answered = problem_reply(error)
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is logged, and the process goes on
-            answered = self._bug(operation, error)
+        except Exception as error:  # noqa: BLE001 - a refusal, or it is logged and the process goes on
+            answered = self._failed(operation, error)
         self._metrics.observe_request(operation, answered.status, self._elapsed_s() - began_s)
         return answered
 
@@ -237,6 +235,7 @@ class Dispatcher:
         return replies
 
     def _failed(self, operation: str, error: Exception) -> Reply:
+        """The reply to a call that raised this: a refusal, or a bug."""
         return problem_reply(error) if isinstance(error, TuffError) else self._bug(operation, error)
 
     def refuse(self, operation: str, error: TuffError) -> Reply:

@@ -75,7 +75,8 @@ class Starts:
         lease_s: float | None,
         caller: Caller | None,
     ) -> OpenTransaction | None:
-        """As `start`; None if no pointer is left, so that it would wait."""
+        """As `start`; None if no pointer is left, so that it would wait. Nothing comes between the
+        pointer and its record, so that edits enter the log in pointer order."""
         self._durable.require_running()
         lives_ms = timeout_ms(self._settings, kind, timeout_s)
         lease = lease_ms(self._settings, kind, lease_s)
